@@ -1,0 +1,59 @@
+# The whole project from a bare machine: Python 3.11, make and a package index.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := pipelines,pytorch,tensorflow,demo,dev
+INSTALLED := $(VENV)/installed
+
+PIPELINE ?= train-pytorch
+WORKSPACE ?= kubetrain-workspace
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run check format test test-slow compile check-compiled lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
+
+setup: $(INSTALLED) ## make .venv from constraints.txt
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kubetrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+run: $(INSTALLED) ## the whole pipeline on this machine (PIPELINE=train-pytorch|train-tensorflow, WORKSPACE=DIR)
+	@$(BIN)/kubetrain run --pipeline '$(PIPELINE)' --workspace '$(WORKSPACE)'
+
+check: $(INSTALLED) ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+compile: $(INSTALLED) ## write compiled/*.yaml
+	@$(BIN)/kubetrain compile
+
+check-compiled: $(INSTALLED) ## fail when compiled/*.yaml is stale
+	@$(BIN)/kubetrain compile --check
+
+test: $(INSTALLED) ## the whole suite, no cluster, no network
+	$(BIN)/pytest -m 'not slow'
+
+test-slow: $(INSTALLED) ## faults of real processes that take long
+	$(BIN)/pytest -m slow
+
+lock: setup ## resolve every dependency anew into constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
+		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]'
+	$(BIN)/python -c 'import json, pathlib; \
+		packages = [p["metadata"] for p in json.loads(pathlib.Path("$(VENV)/resolved.json").read_text())["install"]]; \
+		print(*sorted(p["name"].lower() + "==" + p["version"] for p in packages if p["name"] != "kubetrain"), sep="\n")' \
+		> constraints.new
+	mv constraints.new constraints.txt
+
+clean: ## remove what running and testing leave behind
+	rm -rf $(WORKSPACE) .mypy_cache .pytest_cache .ruff_cache

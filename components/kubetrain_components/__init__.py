@@ -1,0 +1,4 @@
+"""How one step of a pipeline works. A folder with a component.py is a step; the others are what steps share."""
+
+IMAGE_NAME = "kubetrain/components"
+"""What the steps run in; which version of it, a pipeline says."""

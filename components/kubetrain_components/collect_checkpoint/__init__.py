@@ -1,0 +1,1 @@
+"""Checkpoints to the one that becomes the model, every byte verified."""

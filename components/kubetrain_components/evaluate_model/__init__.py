@@ -1,0 +1,1 @@
+"""Model to metrics and a report, on data it has not seen."""

@@ -1,0 +1,60 @@
+"""evaluate_model as a KFP component."""
+
+from kfp import dsl
+
+from kubetrain_components import IMAGE_NAME
+
+
+@dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
+def evaluate_model(
+    framework: str,
+    dataset_digest: str,
+    pipeline: str,
+    run_id: str,
+    model: dsl.Input[dsl.Model],
+    metrics: dsl.Output[dsl.Metrics],
+    confusion: dsl.Output[dsl.ClassificationMetrics],
+    report: dsl.Output[dsl.HTML],
+) -> float:
+    """Judge the model on the test split. Succeeds whatever the result: a task that fails loses its artifacts.
+
+    Args:
+        framework: pytorch or tensorflow.
+        dataset_digest: The dataset version to test on.
+        pipeline: Name of the pipeline.
+        run_id: Id of the run.
+        model: The model to judge.
+        metrics: Loss and metrics on the test split.
+        confusion: The confusion matrix of a classifier.
+        report: Curves, confusions and errors as a page.
+
+    Returns:
+        Accuracy on the test split; 0 for a task without one.
+    """
+    from pathlib import Path
+
+    from kubetrain_components.evaluate_model.confusion import most_confused
+    from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
+    from kubetrain_components.evaluate_model.report import training_report
+    from kubetrain_components.launch_training.training_job import threads_on_this_machine
+    from kubetrain_components.site import Site
+
+    site = Site.from_environment()
+    output = site.output(run_id)
+    request = EvaluationRequest(
+        framework=framework,
+        pipeline=pipeline,
+        run_id=run_id,
+        data_dir=site.dataset(dataset_digest),
+        dataset_digest=dataset_digest,
+        threads=threads_on_this_machine(1),
+    )
+    with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:
+        evaluation = evaluate_model(request, output, backend, stage.on_line)
+        stage.result = {name: evaluation[name] for name in ("split", "samples", "metrics", "checkpoint")}
+        for name, value in evaluation["metrics"].items():
+            metrics.log_metric(name, value)
+        if "confusion" in evaluation:
+            confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
+        Path(report.path).write_text(training_report(output))
+    return evaluation["metrics"].get("accuracy", 0.0)

@@ -1,0 +1,26 @@
+"""The part of a confusion matrix that people can read."""
+
+from collections.abc import Sequence
+
+MOST_CLASSES = 50
+
+
+def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tuple[list[str], list[list[int]]]:
+    """The whole matrix up to 50 classes; beyond, the 50 that take part in the most errors, in their old order."""
+    errors = [sum(row) + sum(other[index] for other in matrix) - 2 * row[index] for index, row in enumerate(matrix)]
+    worst = sorted(range(len(classes)), key=lambda index: -errors[index])[:MOST_CLASSES]
+    kept = sorted(worst)
+    return [classes[index] for index in kept], [[matrix[row][column] for column in kept] for row in kept]
+
+
+def worst_confusions(
+    classes: Sequence[str], matrix: Sequence[Sequence[int]], count: int = 5
+) -> list[tuple[str, str, int]]:
+    """Truth, what it was taken for, and how often; the most frequent first."""
+    wrong = [
+        (classes[truth], classes[prediction], times)
+        for truth, row in enumerate(matrix)
+        for prediction, times in enumerate(row)
+        if truth != prediction and times
+    ]
+    return sorted(wrong, key=lambda each: -each[2])[:count]

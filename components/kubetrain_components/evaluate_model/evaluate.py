@@ -1,0 +1,62 @@
+"""The step: have the trainer judge the exported model on the test split, in a job of one pod."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.training_output import TrainingOutput
+
+from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.follow import OnLine, run_job
+from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+
+STAGE = "evaluate_model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    framework: str
+    pipeline: str
+    run_id: str
+    data_dir: Path
+    dataset_digest: str
+    threads: int = 1
+
+
+def evaluate_model(
+    request: EvaluationRequest, output: TrainingOutput, backend: JobBackend, on_line: OnLine
+) -> dict[str, Any]:
+    """What evaluation.json says of the model that was exported.
+
+    Raises:
+        JobFailed: where the evaluation failed.
+        KubetrainError: where the evaluation there is of another model.
+    """
+    run_job(evaluation_job(request, output), backend, on_line)
+    evaluation = output.read_evaluation()
+    if evaluation["manifest_sha256"] != output.read_export()["manifest_sha256"]:
+        raise KubetrainError(f"{output.path / 'evaluation.json'} is of another model than the export beside it")
+    return evaluation
+
+
+def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
+    command = ("python", "-m", f"{package_of(request.framework)}.evaluate")
+    paths = ("--data-dir", str(request.data_dir), "--output-dir", str(output.path))
+    env = {"OMP_NUM_THREADS": str(request.threads), "PYTHONUNBUFFERED": "1"}
+    return Job(
+        identity=JobIdentity(
+            pipeline=request.pipeline, stage=STAGE, run_id=request.run_id, dataset=request.dataset_digest
+        ),
+        kind=JobKind.BATCH_JOB,
+        replicas=(
+            Replica(
+                role="Evaluation",
+                count=1,
+                command=(*command, *paths, "--dataset-digest", request.dataset_digest),
+                env=env,
+            ),
+        ),
+        backoff_limit=2,
+    )

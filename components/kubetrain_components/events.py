@@ -1,0 +1,41 @@
+"""What the stages of a run say while they run, as JSON lines that whoever shows the run reads along."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class EventLog:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def emit(self, stage: str, event: str, **details: Any) -> None:
+        """One line in one write: several processes may write at once."""
+        line = json.dumps({"time": round(time.time(), 3), "stage": stage, "event": event, **details})
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line.encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+class EventReader:
+    """The events so far, then at each call those that have come since."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_events(self) -> Iterator[dict[str, Any]]:
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # being written
+                self._offset += len(line)
+                yield json.loads(line)

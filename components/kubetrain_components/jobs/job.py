@@ -1,0 +1,198 @@
+"""A job, what identifies it, and what is known of it while it runs: plain values that every backend understands."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Self
+
+from kubetrain_trainer.errors import InvalidSetting
+
+LABEL_PREFIX = "kubetrain/"
+VERDICT_ANNOTATION = LABEL_PREFIX + "verdict"
+NAME_PART_LENGTH = 18
+RUN_ID_LENGTH = 12
+
+
+class JobKind(StrEnum):
+    PYTORCH_JOB = "PyTorchJob"
+    TF_JOB = "TFJob"
+    BATCH_JOB = "Job"
+
+
+class RestartPolicy(StrEnum):
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+    EXIT_CODE = "ExitCode"
+
+
+class Phase(StrEnum):
+    """Of a job or of a pod."""
+
+    SUSPENDED = "Suspended"
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobIdentity:
+    """Who a job belongs to. Its name follows from this alone, so that a launcher started again finds its job."""
+
+    pipeline: str
+    stage: str
+    run_id: str
+    dataset: str = ""
+    attempt: int = 1
+
+    @property
+    def name(self) -> str:
+        parts = [slug(self.pipeline)[:NAME_PART_LENGTH], slug(self.stage)[:NAME_PART_LENGTH], slug(self.run_id)]
+        parts[2] = parts[2].replace("-", "")[:RUN_ID_LENGTH]
+        name = "-".join(part.strip("-") for part in parts)
+        return name if self.attempt == 1 else f"{name}-a{self.attempt}"
+
+    def labels(self, spec_hash: str) -> dict[str, str]:
+        values = {
+            "run-id": self.run_id,
+            "pipeline": self.pipeline,
+            "stage": self.stage,
+            "dataset": self.dataset,
+            "spec-hash": spec_hash,
+        }
+        return {LABEL_PREFIX + key: slug(value)[:63] for key, value in values.items() if value}
+
+    def annotations(self) -> dict[str, str]:
+        """Whole values: a label takes a slug only."""
+        values = {"run-id": self.run_id, "pipeline": self.pipeline, "stage": self.stage, "dataset": self.dataset}
+        return {LABEL_PREFIX + key: value for key, value in values.items() if value}
+
+    def next_attempt(self) -> Self:
+        return replace(self, attempt=self.attempt + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """Pods of one role, all alike."""
+
+    role: str
+    count: int
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    restart_policy: RestartPolicy = RestartPolicy.ON_FAILURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elastic:
+    min_replicas: int
+    max_replicas: int
+    rdzv_backend: str = "c10d"
+    rdzv_id: str = ""
+    rdzv_conf: Mapping[str, str] = field(default_factory=dict)
+    max_restarts: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    identity: JobIdentity
+    kind: JobKind
+    replicas: tuple[Replica, ...]
+    processes_per_replica: int = 1
+    elastic: Elastic | None = None
+    backoff_limit: int = 1
+    """The job fails when its containers' restarts reach this number; the operator takes 0 as 1."""
+
+    def __post_init__(self) -> None:
+        if any(replica.count < 1 for replica in self.replicas):
+            raise InvalidSetting(f"{self.identity.name}: every role needs at least one replica, or must be left out")
+
+    @property
+    def spec_hash(self) -> str:
+        """What is run, without who runs it: equal for every attempt of one launch."""
+        spec = {name: value for name, value in asdict(self).items() if name != "identity"}
+        return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.identity.labels(self.spec_hash)
+
+    @property
+    def total_replicas(self) -> int:
+        return sum(replica.count for replica in self.replicas)
+
+    @property
+    def roles(self) -> dict[str, int]:
+        return {replica.role: replica.count for replica in self.replicas}
+
+    def pods(self) -> tuple["PodState", ...]:
+        """Its pods before any of them has started."""
+        return tuple(
+            PodState(role=replica.role, index=index, phase=Phase.PENDING)
+            for replica in self.replicas
+            for index in range(replica.count)
+        )
+
+    @property
+    def lead_role(self) -> str:
+        """The role whose first pod speaks for the job: its rank 0."""
+        return next((role for role in ("Master", "Chief") if role in self.roles), self.replicas[0].role)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobHandle:
+    """One job as its backend knows it: another of the same name, made later, is another job."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodState:
+    role: str
+    index: int
+    phase: Phase
+    restarts: int = 0
+    exit_code: int | None = None
+    """Of the newest container that ended; 128 and more: the signal that ended it."""
+    last_words: str = ""
+    """The termination message of that container."""
+    finished: float = 0.0
+    """When that container ended, in seconds since the epoch."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.role.lower()}-{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    handle: JobHandle
+    phase: Phase
+    pods: tuple[PodState, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+    is_deleting: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase.is_final and all(pod.phase.is_final for pod in self.pods)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    pod: str
+    text: str
+
+
+def slug(text: str) -> str:
+    """The text as Kubernetes takes it in names and labels."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -1,0 +1,153 @@
+"""What the training operator and the kubelet do for a job, done by a thread on this machine."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Mapping
+
+from kubetrain_components.jobs.job import Job, JobKind, Phase, RestartPolicy
+from kubetrain_components.jobs.local_pod import LocalPod
+from kubetrain_components.jobs.local_record import LocalRecord
+from kubetrain_components.jobs.operator_environment import AddressOf, operator_environment
+
+POLL_SECONDS = 0.05
+RESTART_DELAY_SECONDS = 1.0
+GRACE_SECONDS = 3.0
+
+Environments = Mapping[tuple[str, int], Mapping[str, str]]
+"""By role and index of the pod."""
+
+
+class LocalOperator(threading.Thread):
+    """Starts pods, restarts them by their policy, and judges the job as the operator would."""
+
+    def __init__(self, job: Job, record: LocalRecord, environments: Environments) -> None:
+        super().__init__(name=f"operator of {job.identity.name}", daemon=True)
+        self._job = job
+        self._record = record
+        self._must_stop = threading.Event()
+        self._phase, self._message = Phase.PENDING, ""
+        self._pods = [
+            LocalPod(replica, index, environments[replica.role, index], record.path)
+            for replica in job.replicas
+            for index in range(replica.count)
+        ]
+        self._restart_at: dict[LocalPod, float] = {}
+
+    def stop(self) -> None:
+        self._must_stop.set()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            self._keep()
+        except Exception as error:  # noqa: BLE001 - a job without its keeper must not seem to run
+            self._fail(f"{type(error).__name__}: {error}")
+            self._publish()
+
+    def _keep(self) -> None:
+        for pod in self._pods:
+            pod.start()
+        self._phase = Phase.RUNNING
+        self._publish()
+        while not self._is_over():
+            if self._must_stop.is_set() or self._record.is_asked_to_stop():
+                self._end_pods()
+                self._record.remove()
+                return
+            if self._look_after_pods():
+                self._publish()
+            time.sleep(POLL_SECONDS)
+
+    def _is_over(self) -> bool:
+        return self._phase.is_final and all(pod.state.phase.is_final for pod in self._pods)
+
+    def _look_after_pods(self) -> bool:
+        """Deal with what has changed; whether anything has."""
+        ended = [pod for pod in self._pods if pod.poll()]
+        for pod in ended:
+            self._decide(pod)
+        due = [pod for pod, moment in self._restart_at.items() if time.monotonic() >= moment]
+        for pod in due:
+            del self._restart_at[pod]
+            pod.restart()
+        if ended and self._phase is Phase.RUNNING and self._has_succeeded():
+            self._phase = Phase.SUCCEEDED
+        return bool(ended or due)
+
+    def _decide(self, pod: LocalPod) -> None:
+        """Restart the pod's container, fail the job, or leave it at that."""
+        code = pod.state.exit_code or 0
+        if not wants_restart(pod.restart_policy, code):
+            if code:
+                self._fail(f"{pod.state.name} exited with code {code}")
+            return
+        restarts = sum(each.state.restarts for each in self._pods) + len(self._restart_at) + 1
+        if pod.restart_policy is not RestartPolicy.EXIT_CODE and restarts >= max(self._job.backoff_limit, 1):
+            self._fail(f"the job's containers were to be restarted {restarts} times, which is its backoff limit")
+            return
+        pod.expect_restart()
+        self._restart_at[pod] = time.monotonic() + RESTART_DELAY_SECONDS
+
+    def _fail(self, message: str) -> None:
+        if self._phase is Phase.FAILED:
+            return
+        self._phase, self._message = Phase.FAILED, message
+        self._restart_at.clear()
+        self._end_pods()
+
+    def _has_succeeded(self) -> bool:
+        """As the operator judges: by the Master, or the Chief of a TFJob; elastic: by any worker; else by all."""
+        phases: dict[str, list[Phase]] = {}
+        for pod in self._pods:
+            phases.setdefault(pod.state.role, []).append(pod.state.phase)
+        if self._job.elastic:
+            return Phase.SUCCEEDED in phases["Worker"]
+        lead = self._job.lead_role if self._job.kind is JobKind.PYTORCH_JOB else None
+        judged = phases[lead] if lead else [phase for role in phases.values() for phase in role]
+        return all(phase is Phase.SUCCEEDED for phase in judged)
+
+    def _end_pods(self) -> None:
+        stoppers = [threading.Thread(target=pod.stop, args=(GRACE_SECONDS,)) for pod in self._pods]
+        for stopper in stoppers:
+            stopper.start()
+        for stopper in stoppers:
+            stopper.join()
+
+    def _publish(self) -> None:
+        self._record.write_state(self._phase, [pod.state for pod in self._pods], self._message)
+
+
+def wants_restart(policy: RestartPolicy, exit_code: int) -> bool:
+    """
+    policy    | exit 0 | 1-127 | 128 and more
+    Always    | yes    | yes   | yes
+    OnFailure | no     | yes   | yes
+    ExitCode  | no     | no    | yes
+    Never     | no     | no    | no
+    """
+    if policy is RestartPolicy.ALWAYS:
+        return True
+    if policy is RestartPolicy.ON_FAILURE:
+        return exit_code != 0
+    return policy is RestartPolicy.EXIT_CODE and exit_code >= 128
+
+
+def pod_environments(job: Job, shared: Mapping[str, str]) -> Environments:
+    """What each pod gets, the pods being reached on loopback."""
+    address_of = _free_addresses(job)
+    return {
+        (pod.role, pod.index): {**shared, **operator_environment(job, pod.role, pod.index, address_of)}
+        for pod in job.pods()
+    }
+
+
+def _free_addresses(job: Job) -> AddressOf:
+    """A free port for each pod: several jobs share this machine."""
+    with contextlib.ExitStack() as sockets:
+        ports = {
+            (pod.role, pod.index): sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for pod in job.pods()
+        }
+    return lambda role, index: ("127.0.0.1", ports[role, index])

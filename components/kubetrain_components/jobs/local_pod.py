@@ -1,0 +1,112 @@
+"""A pod on this machine: one process (and what it starts) with a log, a restart count and last words."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kubetrain_trainer.termination import LOG_VARIABLE
+
+from kubetrain_components.jobs.job import Phase, PodState, Replica
+from kubetrain_components.jobs.process_guard import end_marked
+
+# What the operator or torchrun would set: a value left over in the launcher's own environment must not reach a pod.
+INJECTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "GROUP_RANK", "ROLE_RANK")
+INJECTED_PREFIXES = ("PET_", "TORCHELASTIC_", "LOCAL_", "GROUP_WORLD_", "ROLE_WORLD_", "KUBETRAIN_POD_")
+
+
+class LocalPod:
+    def __init__(self, replica: Replica, index: int, environment: Mapping[str, str], directory: Path) -> None:
+        self.state = PodState(role=replica.role, index=index, phase=Phase.PENDING)
+        self.restart_policy = replica.restart_policy
+        self._command = replica.command
+        self._mark = f"KUBETRAIN_POD_{os.urandom(8).hex()}"
+        self._log = directory / f"{self.state.name}.log"
+        self._last_words = directory / f"{self.state.name}.termination"
+        self._environment = {
+            **inherited_environment(os.environ),
+            **replica.env,
+            **environment,
+            LOG_VARIABLE: str(self._last_words),
+            self._mark: "1",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failed_to_start = False
+        self._log.touch()
+
+    def start(self) -> None:
+        self._last_words.write_text("")
+        with self._log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    self._command,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                log.write(f"cannot start {self._command[0]}: {error}\n".encode())
+                self._failed_to_start = True
+                self._ended(127)
+                return
+        self.state = replace(self.state, phase=Phase.RUNNING)
+
+    def expect_restart(self) -> None:
+        """A pod whose container is to be started again counts as running."""
+        self.state = replace(self.state, phase=Phase.RUNNING)
+
+    def restart(self) -> None:
+        self.state = replace(self.state, restarts=self.state.restarts + 1)
+        self.start()
+
+    def poll(self) -> bool:
+        """Whether the container has ended since the last look; what it started ends with it."""
+        if self._process is None:
+            failed, self._failed_to_start = self._failed_to_start, False
+            return failed
+        if (code := self._process.poll()) is None:
+            return False
+        end_marked(self._mark, grace_seconds=0)
+        self._ended(code if code >= 0 else 128 - code)
+        return True
+
+    def stop(self, grace_seconds: float) -> None:
+        """As a kubelet does: ask the first process, and after the grace period end whatever is left."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_seconds)
+        end_marked(self._mark, grace_seconds=0)
+        self._process.wait()
+        self.poll()
+
+    def _ended(self, code: int) -> None:
+        self._process = None
+        self.state = replace(
+            self.state,
+            phase=Phase.SUCCEEDED if code == 0 else Phase.FAILED,
+            exit_code=code,
+            last_words=self._last_words.read_text(errors="replace"),
+            finished=time.time(),
+        )
+
+
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's environment as an image's: this Python's programs first on PATH, nothing that a job injects."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in INJECTED and not name.startswith(INJECTED_PREFIXES)
+    }
+    programs = str(Path(sys.executable).parent)
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    return {**kept, "PATH": f"{programs}{os.pathsep}{kept.get('PATH', '')}", "GLOO_SOCKET_IFNAME": loopback}

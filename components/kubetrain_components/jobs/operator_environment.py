@@ -1,0 +1,79 @@
+"""The environment that the Kubeflow Training Operator 1.9.4 gives to a pod, as a pure function.
+
+Job                            | variables
+PyTorchJob with a Master       | MASTER_*, WORLD_SIZE, RANK (of the node), PET_* of a static rendezvous
+PyTorchJob, elastic, no Master | PET_RDZV_*, PET_NNODES=min:max
+PyTorchJob, neither            | refused: its processes would never find each other
+TFJob of two or more           | TF_CONFIG
+TFJob of one, batch Job        | nothing
+"""
+
+import json
+from collections.abc import Callable
+
+from kubetrain_trainer.errors import InvalidSetting
+
+from kubetrain_components.jobs.job import Elastic, Job, JobKind
+
+AddressOf = Callable[[str, int], tuple[str, int]]
+"""From role and index to the host and port by which other pods reach this one."""
+
+
+def operator_environment(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
+    if job.kind is JobKind.TF_JOB:
+        return _tensorflow(job, role, index, address_of)
+    if job.kind is not JobKind.PYTORCH_JOB:
+        return {}
+    if job.elastic and "Master" in job.roles:
+        raise InvalidSetting("an elastic PyTorchJob with a Master counts its nodes wrongly: use Workers only")
+    if job.elastic:
+        return _elastic(job, job.elastic, address_of)
+    if "Master" in job.roles:
+        return _static(job, role, index, address_of)
+    raise InvalidSetting("a PyTorchJob of Workers alone has no rendezvous: add a Master or an elastic policy")
+
+
+def _static(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
+    host, port = address_of("Master", 0)
+    node_rank = index if role == "Master" else index + 1
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "PET_MASTER_ADDR": host,
+        "PET_MASTER_PORT": str(port),
+        "WORLD_SIZE": str(job.total_replicas * job.processes_per_replica),
+        "RANK": str(node_rank),
+        "PET_NODE_RANK": str(node_rank),
+        "PET_NPROC_PER_NODE": str(job.processes_per_replica),
+        "PET_NNODES": str(job.total_replicas),
+    }
+
+
+def _elastic(job: Job, elastic: Elastic, address_of: AddressOf) -> dict[str, str]:
+    host, port = address_of("Worker", 0)
+    conf = ",".join(f"{key}={value}" for key, value in elastic.rdzv_conf.items())
+    optional = {
+        "PET_MAX_RESTARTS": "" if elastic.max_restarts is None else str(elastic.max_restarts),
+        "PET_RDZV_ID": elastic.rdzv_id,
+        "PET_RDZV_CONF": conf,
+    }
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "PET_NPROC_PER_NODE": str(job.processes_per_replica),
+        "PET_RDZV_ENDPOINT": f"{host}:{port}",
+        "PET_RDZV_BACKEND": elastic.rdzv_backend,
+        "PET_NNODES": f"{elastic.min_replicas}:{elastic.max_replicas}",
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _tensorflow(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
+    if job.total_replicas == 1:
+        return {}
+    cluster = {
+        name.lower(): ["{}:{}".format(*address_of(name, each)) for each in range(count)]
+        for name, count in sorted(job.roles.items())
+    }
+    config = {"cluster": cluster, "task": {"type": role.lower(), "index": index}, "environment": "cloud"}
+    return {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}

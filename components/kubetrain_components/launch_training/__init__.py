@@ -1,0 +1,1 @@
+"""Dataset version to checkpoints, by a distributed job."""

@@ -1,0 +1,1 @@
+"""Objects under a URI, in S3 or in a directory."""

@@ -1,0 +1,69 @@
+"""The port to objects under a URI. Adapters translate their SDK's errors into these."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kubetrain_trainer.errors import KubetrainError
+
+
+class StoreError(KubetrainError):
+    """The store could not do what it was asked; the message says what to look at."""
+
+
+class ObjectChanged(StoreError):
+    """The object is not, or no longer, the one that was expected."""
+
+
+@dataclass(frozen=True, order=True)
+class StoredObject:
+    key: str
+    """Relative to the store's URI."""
+    size: int
+    etag: str
+    """Changes when the content does."""
+
+
+@dataclass(frozen=True)
+class ObjectContent:
+    chunks: Iterator[bytes]
+    md5: str | None = None
+    """What the bytes must hash to, where the store knows it."""
+
+    def read(self) -> bytes:
+        return b"".join(self.chunks)
+
+
+class ObjectStore(Protocol):
+    uri: str
+
+    def list(self) -> Iterator[StoredObject]:
+        """Every object under the URI, in no particular order.
+
+        Raises:
+            StoreError: where the place does not exist or cannot be reached.
+        """
+        ...
+
+    def read(self, key: str, etag: str | None = None) -> ObjectContent:
+        """The object's bytes, in pieces.
+
+        Raises:
+            ObjectChanged: where it is gone, or is not the one with this etag.
+        """
+        ...
+
+    def write(self, key: str, content: bytes | Path) -> None: ...
+
+    def find(self, key: str) -> StoredObject | None:
+        """The object with this key, or None where there is none."""
+        ...
+
+    def write_if(self, key: str, content: bytes, etag: str | None) -> None:
+        """Replace the object that has this etag; None: write where there is none.
+
+        Raises:
+            ObjectChanged: where someone else wrote meanwhile.
+        """
+        ...

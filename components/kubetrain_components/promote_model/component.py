@@ -1,0 +1,36 @@
+"""promote_model as a KFP component."""
+
+from kfp import dsl
+
+from kubetrain_components import IMAGE_NAME
+
+
+@dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
+def promote_model(
+    model_uri: str, s3_endpoint: str, min_accuracy: float, accuracy: float, image: str, run_id: str
+) -> str:
+    """Publish the model if it is good enough.
+
+    Args:
+        model_uri: Where models of this kind are kept: s3://BUCKET/PREFIX.
+        s3_endpoint: S3 server; empty for AWS.
+        min_accuracy: What the model must reach on the test split; 0 for no gate.
+        accuracy: What the evaluation found.
+        image: The image that the model was trained with.
+        run_id: Id of the run.
+
+    Returns:
+        URI of the published version.
+    """
+    from dataclasses import asdict
+
+    from kubetrain_components.object_store.open_store import open_store
+    from kubetrain_components.promote_model.promote import promote_model
+    from kubetrain_components.site import Site
+
+    site = Site.from_environment()
+    with site.stage("promote_model", run_id) as stage:
+        store = open_store(model_uri, s3_endpoint)
+        stage.result = asdict(promote_model(site.output(run_id), store, min_accuracy, run_id, image))
+        print(f"accuracy {accuracy:.4f}: published as {stage.result['uri']}")
+    return stage.result["uri"]

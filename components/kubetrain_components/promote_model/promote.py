@@ -1,0 +1,93 @@
+"""The step: the gate, then the model's place in the store, made visible last."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.training_output import TrainingOutput
+
+from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
+
+SCHEMA = "kubetrain/model/v1"
+LATEST = "latest.json"
+ROUNDS = 10
+
+
+class GateNotMet(KubetrainError):
+    """The model is not good enough to be published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promotion:
+    version: str
+    uri: str
+    is_latest: bool
+    """False: a newer run was published before, and stays the latest."""
+
+
+def check_gate(metrics: Mapping[str, float], min_accuracy: float) -> None:
+    """
+    Raises:
+        GateNotMet: saying by how much.
+    """
+    if min_accuracy <= 0:
+        return
+    if "accuracy" not in metrics:
+        raise GateNotMet("min_accuracy is set, but this task's evaluation has no metric 'accuracy': set it to 0")
+    accuracy = metrics["accuracy"]
+    if accuracy < min_accuracy:
+        raise GateNotMet(
+            f"test accuracy {accuracy:.4f} is below min_accuracy {min_accuracy:.4f} by {min_accuracy - accuracy:.4f}: "
+            "the model was not published; train longer, or lower min_accuracy"
+        )
+
+
+def promote_model(
+    output: TrainingOutput, store: ObjectStore, min_accuracy: float, run_id: str, image: str
+) -> Promotion:
+    """Publish the exported model as a version of its own, and point latest.json at it unless a newer run is there.
+
+    Raises:
+        GateNotMet: before anything is written.
+    """
+    evaluation, export, created = output.read_evaluation(), output.read_export(), output.read_config()["created"]
+    check_gate(evaluation["metrics"], min_accuracy)
+    model = {
+        "schema": SCHEMA,
+        "version": f"{created.replace('-', '').replace(':', '')}-{run_id.replace('-', '')[:8]}",
+        "framework": export["framework"],
+        "files": export["files"],
+        "metrics": evaluation["metrics"],
+        "dataset_digest": export["dataset_digest"],
+        "config_digest": export["config_digest"],
+        "image": image,
+        "run_id": run_id,
+    }
+    version = str(model["version"])
+    for file in export["files"]:
+        store.write(f"{version}/{file['name']}", output.export / file["name"])
+    store.write(f"{version}/model.json", _json(model))
+    is_latest = _swing_latest(store, model)
+    return Promotion(version=version, uri=f"{store.uri.rstrip('/')}/{version}/", is_latest=is_latest)
+
+
+def _swing_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
+    """Point latest.json at this version; versions begin with the run's time, so that the greater is the newer run."""
+    for _ in range(ROUNDS):
+        found = store.find(LATEST)
+        try:
+            if found is not None:
+                latest = json.loads(store.read(LATEST, found.etag).read())
+                if latest["version"] > model["version"]:
+                    return False
+            store.write_if(LATEST, _json(model), found.etag if found else None)
+            return True
+        except ObjectChanged:
+            continue  # another run was published meanwhile: look again
+    raise KubetrainError(f"{store.uri}/{LATEST} changed {ROUNDS} times while it was to be replaced: promote again")
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

@@ -1,0 +1,49 @@
+"""The parameters of a whole run, checked by its first step before anything is made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.model_names import check_model
+
+from kubetrain_components.object_store.open_store import check_uri
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunParameters:
+    dataset_uri: str
+    framework: str = ""
+    """Empty: the run trains nothing."""
+    train_config: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 1
+    processes_per_worker: int = 1
+    min_accuracy: float = 0.0
+    model_uri: str = ""
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidSetting: naming the first parameter that cannot be used, and the remedy.
+        """
+        check_uri("dataset_uri", self.dataset_uri)
+        if not self.framework:
+            return
+        package_of(self.framework)
+        check_model(self.framework, TrainConfig.from_dict(self.train_config).model)
+        _check_range("workers", self.workers, 1, 10_000)
+        _check_range("processes_per_worker", self.processes_per_worker, 1, 64)
+        _check_range("min_accuracy", self.min_accuracy, 0, 1)
+        if self.framework == "tensorflow" and self.processes_per_worker > 1:
+            raise InvalidSetting(
+                f"processes_per_worker is {self.processes_per_worker}, but a TensorFlow process uses every GPU of its "
+                "pod: leave it at 1 and raise workers"
+            )
+        check_uri("model_uri", self.model_uri)
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidSetting(f"{name} must be a number from {least:g} to {most:g}, not {value!r}")

@@ -1,0 +1,1 @@
+"""S3 prefix to a dataset version."""

@@ -1,0 +1,92 @@
+"""What a sync will do, worked out from listings alone: prints, differs and tests without touching a file."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kubetrain_trainer.errors import KubetrainError
+
+from kubetrain_components.object_store.store import StoredObject
+
+LONGEST_NAME_BYTES = 255
+SHOWN_PROBLEMS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncPlan:
+    source: str
+    sha256: str
+    objects: tuple[StoredObject, ...]
+    """By UTF-8 key."""
+    reuse: Mapping[str, str]
+    """From key to the digest of a version that has the same object."""
+
+    @property
+    def digest(self) -> str:
+        return self.sha256[:16]
+
+    @property
+    def fetch(self) -> tuple[StoredObject, ...]:
+        return tuple(each for each in self.objects if each.key not in self.reuse)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.size for each in self.objects)
+
+
+def plan_sync(source: str, listed: Iterable[StoredObject], known: Mapping[StoredObject, str]) -> SyncPlan:
+    """
+    Args:
+        known: from objects to the digest of a version that holds them, for all versions that are there.
+
+    Raises:
+        KubetrainError: where there is nothing to sync, or a key cannot be a file below the target.
+    """
+    objects = sorted((each for each in listed if not _is_folder(each)), key=lambda each: each.key.encode())
+    if not objects:
+        raise KubetrainError(f"no objects under {source}: check the bucket and the prefix, which must name a folder")
+    _check_keys(source, objects)
+    reuse = {each.key: known[each] for each in objects if each in known}
+    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=tuple(objects), reuse=reuse)
+
+
+def listing_sha256(objects: Iterable[StoredObject]) -> str:
+    """What identifies a dataset: every object's key, size and ETag."""
+    digest = hashlib.sha256()
+    for each in objects:
+        line = json.dumps([each.key, each.size, each.etag], ensure_ascii=False, separators=(",", ":"))
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _is_folder(each: StoredObject) -> bool:
+    """The empty object that some tools make to stand for a folder; under a plain prefix its key is empty."""
+    return each.size == 0 and (each.key == "" or each.key.endswith("/"))
+
+
+def _check_keys(source: str, objects: list[StoredObject]) -> None:
+    problems = [f"{each.key!r} {problem}" for each in objects if (problem := _problem_of(each.key))]
+    folders = {parent for each in objects for parent in _parents(each.key)}
+    problems += [f"{each.key!r} is a file and a folder at once" for each in objects if each.key in folders]
+    if problems:
+        shown = "; ".join(problems[:SHOWN_PROBLEMS])
+        raise KubetrainError(
+            f"{len(problems)} keys under {source} cannot be files: {shown}; rename them or sync a narrower prefix"
+        )
+
+
+def _problem_of(key: str) -> str | None:
+    parts = key.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        return "would leave the target folder, or has an empty part"
+    if any(ord(character) < 32 for character in key):
+        return "has a control character"
+    if any(len(part.encode()) > LONGEST_NAME_BYTES for part in parts):
+        return f"has a part of more than {LONGEST_NAME_BYTES} bytes"
+    return None
+
+
+def _parents(key: str) -> list[str]:
+    parts = key.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]

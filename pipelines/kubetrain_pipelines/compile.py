@@ -1,0 +1,95 @@
+"""The table of pipelines, and their compiled form in compiled/: written, or compared with what is there."""
+
+import difflib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from kfp.compiler import Compiler
+from kubetrain_trainer.durable_files import write_atomically
+from kubetrain_trainer.errors import KubetrainError
+
+from kubetrain_pipelines.sync_only import sync_only
+from kubetrain_pipelines.train_pytorch import train_pytorch
+from kubetrain_pipelines.train_tensorflow import train_tensorflow
+
+PIPELINES: dict[str, Callable[..., object]] = {
+    "train_pytorch": train_pytorch,
+    "train_tensorflow": train_tensorflow,
+    "sync_only": sync_only,
+}
+LARGEST_FILE_BYTES = 128 << 10
+SHOWN_DIFF_LINES = 40
+
+
+class CompiledFilesDiffer(KubetrainError):
+    """What is in compiled/ is not what the pipelines compile to."""
+
+
+def compiled_pipelines() -> dict[str, bytes]:
+    """From file name to content.
+
+    Raises:
+        KubetrainError: where a file is larger than the Kubernetes API takes with a margin.
+    """
+    compiled = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, pipeline in PIPELINES.items():
+            path = Path(folder, f"{name}.yaml")
+            Compiler().compile(pipeline, str(path))
+            compiled[path.name] = path.read_bytes()
+    for name, content in compiled.items():
+        if len(content) > LARGEST_FILE_BYTES:
+            raise KubetrainError(f"{name} has {len(content)} bytes, more than {LARGEST_FILE_BYTES}: split the pipeline")
+    return compiled
+
+
+def write_compiled(folder: Path) -> list[Path]:
+    """Write what has changed, and return its paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    changed = [
+        folder / name
+        for name, content in compiled_pipelines().items()
+        if not (folder / name).is_file() or (folder / name).read_bytes() != content
+    ]
+    compiled = compiled_pipelines() if changed else {}
+    for path in changed:
+        write_atomically(path, compiled[path.name])
+    return changed
+
+
+def check_compiled(folder: Path) -> None:
+    """
+    Raises:
+        CompiledFilesDiffer: with what differs, and the command that mends it.
+    """
+    compiled = compiled_pipelines()
+    differences = [
+        difference for name, content in compiled.items() if (difference := _difference(folder / name, content))
+    ]
+    differences += [f"{path}: no pipeline compiles to this file" for path in _others(folder, compiled)]
+    if differences:
+        raise CompiledFilesDiffer(
+            "\n".join([*differences, f"{folder} is stale: run `kubetrain compile` and commit what it writes"])
+        )
+
+
+def _others(folder: Path, compiled: dict[str, bytes]) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.yaml")) if path.name not in compiled]
+
+
+def _difference(path: Path, content: bytes) -> str:
+    if not path.is_file():
+        return f"{path} is missing"
+    lines = list(
+        difflib.unified_diff(
+            path.read_text().splitlines(),
+            content.decode().splitlines(),
+            f"{path} (there)",
+            f"{path} (compiled now)",
+            n=1,
+            lineterm="",
+        )
+    )
+    more = f"... and {len(lines) - SHOWN_DIFF_LINES} more lines" if len(lines) > SHOWN_DIFF_LINES else ""
+    return "\n".join([*lines[:SHOWN_DIFF_LINES], more]).rstrip()

@@ -1,0 +1,109 @@
+"""An S3 server for local runs: moto's, in a process of its own, on a free port of the loopback device.
+
+It keeps its objects in memory; what must outlast a run is kept as files under the workspace and brought back.
+
+python -m kubetrain_pipelines.embedded_s3     prints its URL and serves until it is ended
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubetrain_trainer.errors import KubetrainError
+
+REGION = "us-east-1"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "kubetrain",
+    "AWS_SECRET_ACCESS_KEY": "kubetrain",
+    "AWS_DEFAULT_REGION": REGION,
+    "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1",
+}
+# A user's own settings, which would lead to another account or place than this server.
+FOREIGN_SETTINGS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+UPLOAD_THREADS = 4
+
+
+@dataclass(frozen=True)
+class EmbeddedS3:
+    url: str
+
+    def create_bucket(self, bucket: str, content: Path) -> None:
+        """A bucket that holds the files of this folder."""
+        client = self._session().client("s3", endpoint_url=self.url)
+        client.create_bucket(Bucket=bucket)
+        files = [path for path in content.rglob("*") if path.is_file()] if content.is_dir() else []
+        with ThreadPoolExecutor(UPLOAD_THREADS) as pool:
+            uploads = [
+                pool.submit(
+                    client.put_object, Bucket=bucket, Key=path.relative_to(content).as_posix(), Body=path.read_bytes()
+                )
+                for path in files
+            ]
+        for upload in uploads:
+            upload.result()
+
+    def _session(self) -> Any:
+        import boto3
+
+        return boto3.session.Session(
+            CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"], region_name=REGION
+        )
+
+    def mirror_bucket(self, bucket: str, folder: Path) -> None:
+        """Keep the bucket's objects as files."""
+        from kubetrain_components.object_store.s3_store import S3Store
+
+        store = S3Store(bucket, "", self.url, session=self._session())
+        for each in store.list():
+            path = folder / each.key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(store.read(each.key).read())
+
+
+@contextlib.contextmanager
+def embedded_s3(environment: Mapping[str, str], log: Path) -> Iterator[EmbeddedS3]:
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", __spec__.name],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().decode().strip()
+            if not url:
+                raise KubetrainError(f"the embedded S3 server did not start; its log is {log}")
+            yield EmbeddedS3(url)
+        finally:
+            server.kill()
+            server.wait()
+
+
+def without_foreign_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in FOREIGN_SETTINGS} | CREDENTIALS
+
+
+def _serve() -> None:
+    from moto.server import ThreadedMotoServer
+
+    os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    print(f"http://{host}:{port}", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,23 @@
+"""`kubetrain run`: the run, shown while it goes on, with a closing table."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from kubetrain_pipelines.run_local import run_local
+from kubetrain_pipelines.run_view import open_view, print_summary
+from kubetrain_pipelines.settings import framework_of, parse_settings
+
+
+def run_and_show(pipeline: str, workspace: Path, pairs: Iterable[str]) -> int:
+    """Returns the exit code."""
+    settings = parse_settings(framework_of(pipeline), pairs)
+    console = Console()
+    view = open_view(console)
+    try:
+        record = run_local(pipeline, workspace, settings, view)
+    finally:
+        view.close()
+    print_summary(console, record)
+    return 0 if record.status == "succeeded" else 1

@@ -1,0 +1,145 @@
+"""A whole pipeline on this machine: the very steps that a cluster runs, under kfp.local, with an embedded S3."""
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kubetrain_components.events import EventLog, EventReader
+from kubetrain_components.jobs.process_guard import process_guard
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.site import WORKSPACE_VARIABLE, interrupted_by_sigterm
+from kubetrain_trainer.errors import KubetrainError
+
+from kubetrain_pipelines.local_storage import local_storage, with_local_places
+from kubetrain_pipelines.run_record import RunRecord, write_record
+from kubetrain_pipelines.run_view import RunView
+from kubetrain_pipelines.settings import RunSettings
+
+POLL_SECONDS = 0.1
+LAST_STAGE = "promote_model"
+
+
+def run_local(pipeline: str, workspace: Path, settings: RunSettings, view: RunView) -> RunRecord:
+    """Run the pipeline and say how it went; run.json and report.html are written however it ends.
+
+    Raises:
+        KubetrainError: where the run cannot begin; how one that began failed is in its record.
+        KeyboardInterrupt: once everything that was started has been stopped.
+    """
+    workspace = workspace.absolute()
+    parameters = with_local_places(settings.parameters, pipeline, workspace)
+    _check(settings, parameters)
+    with _locked(workspace):
+        record = RunRecord(
+            pipeline=pipeline,
+            workspace=workspace,
+            parameters=parameters,
+            config=settings.config.to_dict(),
+            started=time.time(),
+        )
+        try:
+            with interrupted_by_sigterm(), process_guard() as mark:
+                _run_stages(record, {**os.environ, **mark}, view)
+        except KeyboardInterrupt:
+            record.status = "cancelled"
+            raise
+        except KubetrainError as error:
+            record.error = str(error)
+        finally:
+            record.close()
+            write_record(record)
+    return record
+
+
+def _check(settings: RunSettings, parameters: Mapping[str, Any]) -> None:
+    RunParameters(
+        framework=settings.framework,
+        train_config=settings.config.to_dict(),
+        **{name: value for name, value in parameters.items() if name != "s3_endpoint"},
+    ).check()
+
+
+@contextlib.contextmanager
+def _locked(workspace: Path) -> Iterator[None]:
+    """The workspace for this run alone."""
+    try:
+        (workspace / "logs").mkdir(parents=True, exist_ok=True)
+        lock = (workspace / ".lock").open("w")
+    except OSError as error:
+        raise KubetrainError(
+            f"cannot write to the workspace {workspace} ({error.strerror}): choose one that you may write (--workspace)"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise KubetrainError(
+                f"another run is using the workspace {workspace}: wait for it, or choose another (--workspace)"
+            ) from None
+        yield
+
+
+def _run_stages(record: RunRecord, environment: dict[str, str], view: RunView) -> None:
+    events = EventLog(record.workspace / "events.jsonl")
+    events.path.write_text("")
+    reader = EventReader(events.path)
+
+    def show_news() -> None:
+        for event in reader.new_events():
+            record.add(event)
+            view.show(event)
+
+    try:
+        with local_storage(record, environment, events, show_news) as with_storage:
+            exit_code = _run_pipeline(record, with_storage, show_news)
+    finally:
+        show_news()
+    if exit_code == 0 and record.has_finished(LAST_STAGE):
+        record.status = "succeeded"
+    elif not record.error:
+        raise KubetrainError(
+            f"the pipeline ended (exit code {exit_code}) and no stage said why: see {_log(record.workspace)}"
+        )
+
+
+def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_news: Callable[[], None]) -> int:
+    with tempfile.TemporaryDirectory(prefix="kubetrain-", ignore_cleanup_errors=True) as temporary:
+        with _log(record.workspace).open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "kubetrain_pipelines.local_pipeline",
+                    record.pipeline.replace("-", "_"),
+                    str(record.workspace),
+                ],
+                env={
+                    **environment,
+                    WORKSPACE_VARIABLE: str(record.workspace),
+                    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}",
+                    "TMPDIR": temporary,  # kfp.local leaves a folder there for every step
+                },
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is ours to pass on, in order
+            )
+        assert process.stdin is not None
+        with process.stdin as arguments:
+            arguments.write(json.dumps({**record.parameters, "train_config": record.config}).encode())
+        while process.poll() is None:
+            show_news()
+            time.sleep(POLL_SECONDS)
+        return process.returncode
+
+
+def _log(workspace: Path) -> Path:
+    return workspace / "logs" / "pipeline.log"

@@ -1,0 +1,110 @@
+"""What is known of a run, folded from its events: run.json, the closing table and the report all show this."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubetrain_components.evaluate_model.report import run_report
+from kubetrain_trainer.durable_files import write_atomically, write_json
+from kubetrain_trainer.training_output import TrainingOutput
+
+SCHEMA = "kubetrain/run/v1"
+
+
+@dataclass(kw_only=True)
+class StageRecord:
+    name: str
+    started: float
+    status: str = "running"
+    """running, finished, failed or cancelled."""
+    seconds: float = 0.0
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def end(self, status: str, moment: float) -> None:
+        self.status = status
+        self.seconds = round(moment - self.started, 3)
+
+
+@dataclass(kw_only=True)
+class RunRecord:
+    pipeline: str
+    workspace: Path
+    parameters: dict[str, Any]
+    config: dict[str, Any]
+    started: float
+    run_id: str = ""
+    status: str = "failed"
+    """succeeded, failed or cancelled: a run has failed until it is known to have succeeded."""
+    error: str = ""
+    log_tail: tuple[str, ...] = ()
+    finished: float = 0.0
+    stages: list[StageRecord] = field(default_factory=list)
+
+    def add(self, event: dict[str, Any]) -> None:
+        self.run_id = event.get("run_id", self.run_id)
+        if event["event"] == "started":
+            self.stages.append(StageRecord(name=event["stage"], started=event["time"]))
+        elif event["event"] in ("finished", "failed", "cancelled"):
+            stage = next(each for each in reversed(self.stages) if each.name == event["stage"])
+            stage.end(event["event"], event["time"])
+            stage.result = event.get("result", {})
+        if event["event"] == "failed":
+            self.error, self.log_tail = event["error"], tuple(event.get("log_tail", ()))
+
+    def close(self) -> None:
+        """A stage that never said how it ended, ended with the run."""
+        self.finished = time.time()
+        for stage in self.stages:
+            if stage.status == "running":
+                stage.end(self.status, self.finished)
+
+    def result_of(self, stage: str) -> dict[str, Any]:
+        """What a stage had to show for itself; empty where it did not get that far."""
+        return next((each.result for each in self.stages if each.name == stage), {})
+
+    def has_finished(self, stage: str) -> bool:
+        return any(each.name == stage and each.status == "finished" for each in self.stages)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The published version, and where its files are on this machine."""
+        published = self.result_of("promote_model")
+        if not published:
+            return {}
+        place = published["uri"].removeprefix("file://").replace("s3://", f"{self.workspace}/s3/")
+        return {**published, "path": place if Path(place).is_dir() else ""}
+
+    def to_json(self) -> dict[str, Any]:
+        evaluation = self.result_of("evaluate_model")
+        return {
+            "schema": SCHEMA,
+            "pipeline": self.pipeline,
+            "run_id": self.run_id,
+            "status": self.status,
+            "error": self.error,
+            "log_tail": self.log_tail,
+            "started": self.started,
+            "finished": self.finished,
+            "seconds": round(self.finished - self.started, 3),
+            "workspace": str(self.workspace),
+            "parameters": self.parameters,
+            "config": self.config,
+            "dataset": self.result_of("sync_dataset"),
+            "training": self.result_of("launch_training"),
+            "checkpoint": self.result_of("collect_checkpoint"),
+            "evaluation": {**evaluation, **evaluation.get("metrics", {})},
+            "model": self.model,
+            "stages": [
+                {"name": stage.name, "status": stage.status, "started": stage.started, "seconds": stage.seconds}
+                for stage in self.stages
+            ],
+        }
+
+
+def write_record(record: RunRecord) -> None:
+    """run.json first: it is what a script reads, and quick."""
+    content = record.to_json()
+    write_json(record.workspace / "run.json", content)
+    output = TrainingOutput(record.workspace / "output" / record.run_id) if record.run_id else None
+    write_atomically(record.workspace / "report.html", run_report(content, output).encode())

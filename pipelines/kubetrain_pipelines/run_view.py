@@ -1,0 +1,137 @@
+"""A run as it is shown while it goes on and when it is over: bars on a terminal, plain lines in a log."""
+
+import time
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kubetrain_pipelines.run_record import RunRecord
+
+PLAIN_LINE_SECONDS = 2.0
+
+
+class RunView(Protocol):
+    def show(self, event: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_view(console: Console) -> RunView:
+    return BarView(console) if console.is_terminal else PlainView(console)
+
+
+class PlainView:
+    """A line when a stage begins, every two seconds while it goes on, and when it ends."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started: dict[str, float] = {}
+        self._spoke = 0.0
+
+    def show(self, event: dict[str, Any]) -> None:
+        stage = event["stage"]
+        match event["event"]:
+            case "started":
+                self._started[stage] = event["time"]
+                self._say(f"{stage}: started")
+            case "progress" if time.monotonic() - self._spoke >= PLAIN_LINE_SECONDS:
+                self._say(f"{stage}: {describe_progress(event)}")
+            case "finished" | "failed" | "cancelled" as ending:
+                self._say(f"{stage}: {ending} after {event['time'] - self._started[stage]:.1f} s")
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, line: str) -> None:
+        self._spoke = time.monotonic()
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class BarView:
+    """A bar for each stage."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description:<19}"),
+            BarColumn(bar_width=28),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[details]}"),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._progress.start()
+
+    def show(self, event: dict[str, Any]) -> None:
+        stage = event["stage"]
+        if event["event"] == "started":
+            self._tasks[stage] = self._progress.add_task(stage, total=None, details="")
+            return
+        task = self._tasks[stage]
+        if event["event"] == "progress":
+            done, total = fraction_done(event)
+            self._progress.update(task, completed=done, total=total, details=escape(describe_progress(event)))
+        elif event["event"] == "finished":
+            self._progress.update(task, completed=1, total=1)
+        else:
+            self._progress.update(task, description=f"[red]{stage}[/]", details=f"[red]{event['event']}[/]")
+            self._progress.stop_task(task)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def describe_progress(event: dict[str, Any]) -> str:
+    """step 100/300 · loss 0.0259 · 4127 samples/s"""
+    parts = []
+    for name in ("step", "objects", "samples"):
+        if name in event:
+            parts.append(f"{name} {event[name]}")
+    if "loss" in event:
+        parts.append(f"loss {event['loss']:.4f}")
+    if "samples_per_second" in event:
+        parts.append(f"{event['samples_per_second']:.0f} samples/s")
+    return " · ".join(parts)
+
+
+def fraction_done(event: dict[str, Any]) -> tuple[float, float | None]:
+    for name in ("step", "objects"):
+        done, slash, total = str(event.get(name, "")).partition("/")
+        if slash:
+            return float(done), float(total)
+    return 0.0, None
+
+
+def print_summary(console: Console, record: RunRecord) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in summary_rows(record):
+        table.add_row(name, escape(value))
+    console.print(table)
+
+
+def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
+    """What a run came to, in the order in which it happened; nothing of stages that it did not reach."""
+    rows = []
+    if dataset := record.result_of("sync_dataset"):
+        rows.append(("dataset", f"{dataset['digest']}, {dataset['objects']} objects, {_downloaded(dataset)}"))
+    if training := record.result_of("launch_training"):
+        rows.append(("training", f"{training['step']} steps by {training['world_size']} processes"))
+    if checkpoint := record.result_of("collect_checkpoint"):
+        rows.append(("checkpoint", checkpoint["checkpoint"]))
+    if evaluation := record.result_of("evaluate_model"):
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in sorted(evaluation["metrics"].items()))
+        rows.append((f"on {evaluation['split']}", f"{metrics} ({evaluation['samples']} samples)"))
+    if model := record.model:
+        rows.append(("model", model["uri"]))
+        rows.append(("", model["path"]))
+    rows.append(("time", ", ".join(f"{stage.name} {stage.seconds:.1f} s" for stage in record.stages)))
+    return rows
+
+
+def _downloaded(dataset: dict[str, Any]) -> str:
+    if dataset["downloaded"] == 0:
+        return "nothing downloaded: all of it was there"
+    return f"{dataset['downloaded']} downloaded"

@@ -1,0 +1,62 @@
+"""--set name=value: the parameters of a run, and the settings of its training, by one kind of name."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubetrain_trainer.config import TrainConfig, parse_setting, setting_names
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+
+FRAMEWORKS = {"train-pytorch": "pytorch", "train-tensorflow": "tensorflow"}
+"""By pipeline."""
+PARAMETERS = {
+    "dataset_uri": str,
+    "model_uri": str,
+    "s3_endpoint": str,
+    "workers": int,
+    "processes_per_worker": int,
+    "min_accuracy": float,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    framework: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    config: TrainConfig = field(default_factory=TrainConfig)
+
+
+def framework_of(pipeline: str) -> str:
+    if pipeline not in FRAMEWORKS:
+        raise InvalidSetting(f"unknown pipeline '{pipeline}': {did_you_mean(pipeline, FRAMEWORKS)}")
+    return FRAMEWORKS[pipeline]
+
+
+def parse_settings(framework: str, pairs: Iterable[str]) -> RunSettings:
+    """
+    Raises:
+        InvalidSetting: for a pair that is none, an unknown name (with the nearest valid one), or an unusable value.
+    """
+    names = [name for name in PARAMETERS if framework == "pytorch" or name != "processes_per_worker"]
+    parameters: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise InvalidSetting(f"--set takes name=value, not '{pair}'")
+        if name in names:
+            parameters[name] = _parse_parameter(name, text)
+        elif name in setting_names():
+            config[name] = parse_setting(name, text)
+        else:
+            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, [*names, *setting_names()])}")
+    return RunSettings(framework=framework, parameters=parameters, config=TrainConfig.from_dict(config))
+
+
+def _parse_parameter(name: str, text: str) -> Any:
+    kind = PARAMETERS[name]
+    try:
+        return kind(text)
+    except ValueError:
+        described = {int: "a whole number", float: "a number"}[kind]
+        raise InvalidSetting(f"{name} must be {described}, not '{text}'") from None

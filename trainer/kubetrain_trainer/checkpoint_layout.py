@@ -1,0 +1,188 @@
+"""Checkpoints on disk: their names, the manifest that makes one complete, and how readers choose among them.
+
+    checkpoints/step-00000123/manifest.json   and beside it the framework's own files
+    checkpoints/.step-00000123.partial/       being written, invisible to every reader
+
+A reader trusts a manifest whose files are all there in full. "Newest" is the step in the manifest, never the order of
+names or a file's time.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.durable_files import flush_directory, flush_file, read_json, sha256_of, write_json
+from kubetrain_trainer.errors import KubetrainError
+
+log = logging.getLogger(__name__)
+
+SCHEMA = "kubetrain/checkpoint/v1"
+MANIFEST = "manifest.json"
+
+
+class CorruptFiles(KubetrainError):
+    """Files are not what their manifest says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a training is: with the files of the framework, all that a resumed run needs."""
+
+    step: int = 0
+    epoch: int = 0
+    """Epochs completed."""
+    samples_in_epoch: int = 0
+    """Samples of the running epoch that all processes together have taken: its position in the data."""
+    samples_seen: int = 0
+
+    def after_step(self, samples: int) -> Self:
+        return type(self)(
+            step=self.step + 1,
+            epoch=self.epoch,
+            samples_in_epoch=self.samples_in_epoch + samples,
+            samples_seen=self.samples_seen + samples,
+        )
+
+    def after_epoch(self) -> Self:
+        return type(self)(step=self.step, epoch=self.epoch + 1, samples_seen=self.samples_seen)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def step(self) -> int:
+        return int(self.manifest["step"])
+
+    @property
+    def progress(self) -> Progress:
+        names = ("step", "epoch", "samples_in_epoch", "samples_seen")
+        return Progress(**{name: int(self.manifest[name]) for name in names})
+
+    @property
+    def manifest_sha256(self) -> str:
+        return sha256_of(self.path / MANIFEST)
+
+
+def write_checkpoint(
+    directory: Path, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], None]
+) -> Checkpoint:
+    """Let the framework write its files, describe them in the manifest, and only then give the checkpoint its name."""
+    final = directory / f"step-{progress.step:08d}"
+    partial = directory / f".{final.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    write_files(partial)
+    manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
+    write_json(partial / MANIFEST, manifest)
+    flush_directory(partial)
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    flush_directory(directory)
+    return Checkpoint(final, manifest)
+
+
+def describe_files(directory: Path) -> list[dict[str, Any]]:
+    """Name, size and hash of each file, flushed to disk first."""
+    described = []
+    for path in sorted(directory.iterdir()):
+        flush_file(path)
+        path.chmod(0o644)
+        described.append({"name": path.name, "size": path.stat().st_size, "sha256": sha256_of(path)})
+    return described
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """The checkpoint at this path, or None where it is not complete."""
+    try:
+        manifest = read_json(path / MANIFEST)
+        whole = manifest["schema"] == SCHEMA and all(
+            (path / file["name"]).stat().st_size == file["size"] for file in manifest["files"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Checkpoint(path, manifest) if whole else None
+
+
+def complete_checkpoints(directory: Path) -> list[Checkpoint]:
+    """Every complete checkpoint, by step."""
+    if not directory.is_dir():
+        return []
+    candidates = [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    complete = [checkpoint for path in candidates if (checkpoint := read_checkpoint(path)) is not None]
+    return sorted(complete, key=lambda checkpoint: checkpoint.step)
+
+
+def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
+    """The checkpoint that becomes the model: the best on validation, the newer of equals; or the last.
+
+    Raises:
+        KubetrainError: where nothing complete is there.
+    """
+    complete = complete_checkpoints(directory)
+    if not complete:
+        raise KubetrainError(
+            f"no complete checkpoint in {directory}: the training ended before its first one; "
+            "look at its log, or lower checkpoint_every"
+        )
+    if config.select_checkpoint == "last":
+        return complete[-1]
+    sign = 1 if config.metric_mode == "max" else -1
+    return max(complete, key=lambda checkpoint: (sign * _metric(checkpoint, config.metric), checkpoint.step))
+
+
+def _metric(checkpoint: Checkpoint, name: str) -> float:
+    metrics = checkpoint.manifest["metrics"]
+    if name not in metrics:
+        raise KubetrainError(
+            f"checkpoint {checkpoint.name} has no metric '{name}' (it has: {', '.join(sorted(metrics))}): "
+            "set metric to one of these, or select_checkpoint=last"
+        )
+    return float(metrics[name])
+
+
+def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:
+    """Hash every file that a manifest describes.
+
+    Raises:
+        CorruptFiles: naming each file that is missing or differs.
+    """
+    wrong = [file["name"] for file in described if not _is_intact(directory / file["name"], file)]
+    if wrong:
+        raise CorruptFiles(
+            f"{directory} is corrupt: {', '.join(wrong)} missing or not the bytes that the manifest describes; "
+            "delete this directory so that an intact one is used"
+        )
+
+
+def _is_intact(path: Path, described: Mapping[str, Any]) -> bool:
+    if not path.is_file() or path.stat().st_size != described["size"]:
+        return False
+    return sha256_of(path) == described["sha256"]
+
+
+def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
+    """Complete checkpoints whose every byte is right, the newest first; says which it passes over."""
+    for checkpoint in reversed(complete_checkpoints(directory)):
+        try:
+            verify_files(checkpoint.path, checkpoint.manifest["files"])
+        except CorruptFiles as error:
+            log.warning("passing over %s: %s", checkpoint.name, error)
+            continue
+        yield checkpoint
+
+
+def remove_partial(directory: Path) -> None:
+    """Sweep what a killed writer left behind."""
+    for path in directory.glob(".*.partial"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""TrainConfig: every setting of a training, as one frozen dataclass that turns into JSON and into flags and back."""
+
+import argparse
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A field with its meaning (and unit) and the values it takes."""
+    rules = {"meaning": meaning, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=rules)
+    return field(default=default, metadata=rules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    model: str = setting(
+        "digits_cnn",
+        "digits_cnn, torchvision:NAME or keras:NAME, or package.module:function, which builds a Task of your own",
+    )
+    model_args: dict[str, Any] = setting({}, "extra keyword arguments for the model, or for your own task to read")
+    data: str = setting("image_folder", "where samples come from", choices=("image_folder", "synthetic"))
+    image_size: int = setting(0, "pixels of an image's side; 0: the model's own (digits_cnn 8, others 224)", minimum=0)
+    synthetic_samples: int = setting(512, "samples a split of synthetic data has", minimum=1)
+    synthetic_classes: int = setting(10, "classes synthetic data has", minimum=2)
+    validation_split: str = setting("val", "folder of the dataset that chooses the best checkpoint")
+    test_split: str = setting("test", "folder of the dataset that the finished model is judged on")
+
+    epochs: int = setting(15, "times the training data is gone through", minimum=1)
+    max_steps: int = setting(0, "stop after this many steps; 0: no limit", minimum=0)
+    batch_size: int = setting(32, "samples a process takes a step", minimum=1)
+    seed: int = setting(0, "what initialization, order and dropout derive from", minimum=0)
+
+    optimizer: str = setting("sgd", "the update rule", choices=("sgd", "adamw"))
+    learning_rate: float = setting(0.1, "peak rate for a global batch of base_batch_size", above=0)
+    base_batch_size: int = setting(
+        64, "global batch that learning_rate is meant for; other sizes scale it linearly", minimum=1
+    )
+    warmup_epochs: float = setting(1.0, "epochs over which the rate rises to its peak", minimum=0)
+    schedule: str = setting("cosine", "the rate after the warm-up", choices=("cosine", "constant"))
+    momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
+    weight_decay: float = setting(5e-4, "weight decay", minimum=0)
+    clip_norm: float = setting(1.0, "largest norm of the gradient over all parameters; 0: no clipping", minimum=0)
+
+    checkpoint_every: int = setting(100, "steps between two checkpoints, each with an evaluation before it", minimum=1)
+    log_every: int = setting(10, "steps between two lines of metrics", minimum=1)
+    metric: str = setting("accuracy", "validation metric that the best checkpoint has")
+    metric_mode: str = setting("max", "whether more or less of the metric is better", choices=("max", "min"))
+    select_checkpoint: str = setting("best", "checkpoint that becomes the model", choices=("best", "last"))
+    resume_from: str = setting(
+        "", "id of another run under the same output root whose newest checkpoint starts this one"
+    )
+
+    loader_workers: int = setting(
+        -1, "processes that load data for each training process; -1: as the processors allow", minimum=-1
+    )
+    communication: str = setting(
+        "auto",
+        "how processes talk; auto: nccl on GPUs, else gloo (TensorFlow: its ring)",
+        choices=("auto", "nccl", "gloo"),
+    )
+    nccl_timeout_seconds: int = setting(600, "seconds a collective may take before the process gives up", minimum=1)
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = _coerced(each.name, each.type, getattr(self, each.name))
+            _check_rules(each.name, value, each.metadata)
+            object.__setattr__(self, each.name, value)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read settings as JSON brings them.
+
+        Raises:
+            InvalidSetting: for an unknown name (with the nearest valid one), a wrong type or a value out of range.
+        """
+        if not isinstance(values, Mapping):
+            raise InvalidSetting(f"train_config must be a JSON object of settings, not {values!r}")
+        for name in values:
+            check_name(name)
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def digest(self) -> str:
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @classmethod
+    def add_flags(cls, parser: argparse.ArgumentParser) -> None:
+        for each in fields(cls):
+            parser.add_argument(_flag(each.name), metavar="VALUE", help=each.metadata["meaning"].replace("%", "%%"))
+
+    @classmethod
+    def from_flags(cls, arguments: argparse.Namespace) -> Self:
+        given = {name: text for name in setting_names() if (text := getattr(arguments, name)) is not None}
+        return cls.from_dict({name: parse_setting(name, text) for name, text in given.items()})
+
+    def to_flags(self) -> tuple[str, ...]:
+        """Flags for what differs from the defaults: the command line of a job says what is special about it."""
+        usual = type(self)()
+        changed = [name for name in setting_names() if getattr(self, name) != getattr(usual, name)]
+        return tuple(part for name in changed for part in (_flag(name), _text(getattr(self, name))))
+
+
+def setting_names() -> list[str]:
+    return [each.name for each in fields(TrainConfig)]
+
+
+def check_name(name: str) -> None:
+    if name not in setting_names():
+        raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, setting_names())}")
+
+
+def parse_setting(name: str, text: str) -> Any:
+    """The value that a text on a command line stands for."""
+    check_name(name)
+    kind = {each.name: each.type for each in fields(TrainConfig)}[name]
+    if kind is str:
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise InvalidSetting(f"{name} must be {_describe(kind)}, not '{text}'") from None
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _coerced(name: str, kind: Any, value: Any) -> Any:
+    """The value in the field's own type. kfp.local turns integers in a dict into floats: integral floats are taken."""
+    if kind is int and _is_number(value) and float(value).is_integer():
+        return int(value)
+    if kind is float and _is_number(value):
+        return float(value)
+    if kind is str and isinstance(value, str):
+        return value
+    if kind == dict[str, Any] and isinstance(value, Mapping):
+        return _with_integers(value)
+    raise InvalidSetting(f"{name} must be {_describe(kind)}, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _with_integers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_integers(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_integers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _describe(kind: Any) -> str:
+    return {int: "a whole number", float: "a number", str: "a text"}.get(kind, "a JSON object")
+
+
+def _check_rules(name: str, value: Any, rules: Mapping[str, Any]) -> None:
+    if rules["choices"] and value not in rules["choices"]:
+        raise InvalidSetting(f"{name} cannot be '{value}': {did_you_mean(value, rules['choices'])}")
+    if rules["minimum"] is not None and value < rules["minimum"]:
+        raise InvalidSetting(f"{name} must be at least {rules['minimum']:g}, not {value:g}")
+    if rules["above"] is not None and value <= rules["above"]:
+        raise InvalidSetting(f"{name} must be above {rules['above']:g}, not {value:g}")
+    if rules["maximum"] is not None and value > rules["maximum"]:
+        raise InvalidSetting(f"{name} must be at most {rules['maximum']:g}, not {value:g}")

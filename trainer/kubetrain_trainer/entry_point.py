@@ -1,0 +1,58 @@
+"""How every program of the trainers starts and how it fails: flags in, one sentence of last words out."""
+
+import argparse
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.termination import report_failure
+from kubetrain_trainer.training_output import TrainingOutput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    config: TrainConfig
+    data_dir: Path
+    output: TrainingOutput
+    dataset_digest: str
+
+
+def run(program: Callable[[], None]) -> None:
+    """Run the program, and say why in one sentence where it fails (exit code 1).
+
+    The traceback of an unforeseen error goes to the log; an error of the user's making needs none.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    try:
+        program()
+    except KubetrainError as error:
+        _fail(str(error), curable=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this process's last words
+        traceback.print_exc()
+        _fail(f"{type(error).__name__}: {error}", curable=True)
+
+
+def parse_arguments(description: str) -> Arguments:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data-dir", type=Path, required=True, help="the dataset version's files, read-only")
+    parser.add_argument("--output-dir", type=Path, required=True, help="this run's folder on shared storage")
+    parser.add_argument("--dataset-digest", default="", help="what the dataset version is, for the manifests")
+    TrainConfig.add_flags(parser.add_argument_group("settings"))
+    parsed = parser.parse_args()
+    return Arguments(
+        config=TrainConfig.from_flags(parsed),
+        data_dir=parsed.data_dir,
+        output=TrainingOutput(parsed.output_dir),
+        dataset_digest=parsed.dataset_digest,
+    )
+
+
+def _fail(sentence: str, *, curable: bool) -> None:
+    print(f"error: {sentence}", flush=True)
+    report_failure(sentence, curable=curable)
+    sys.exit(1)

@@ -1,0 +1,34 @@
+"""evaluation.json for a classifier: the confusion matrix and the errors it was surest of."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+SHOWN_ERRORS = 12
+
+
+def classification_record(
+    classes: Sequence[str],
+    truths: Sequence[int],
+    predictions: Sequence[int],
+    confidences: Sequence[float],
+    picture: Callable[[int], str],
+) -> dict[str, Any]:
+    """Rows of the matrix are what the samples are, columns what they were taken for."""
+    matrix = [[0] * len(classes) for _ in classes]
+    for truth, prediction in zip(truths, predictions, strict=True):
+        matrix[truth][prediction] += 1
+    wrong = [index for index, truth in enumerate(truths) if truth != predictions[index]]
+    wrong.sort(key=lambda index: -confidences[index])
+    return {
+        "classes": list(classes),
+        "confusion": matrix,
+        "misclassified": [
+            {
+                "truth": classes[truths[index]],
+                "prediction": classes[predictions[index]],
+                "confidence": round(confidences[index], 4),
+                "picture": picture(index),
+            }
+            for index in wrong[:SHOWN_ERRORS]
+        ],
+    }

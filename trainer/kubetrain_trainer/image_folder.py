@@ -1,0 +1,54 @@
+"""A dataset of images in folders: <split>/<class>/<image>, classes being the folders of the training split."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubetrain_trainer.errors import KubetrainError
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
+# What torchvision's and Keras' pretrained models expect: channel means and deviations of pixels in [0, 1].
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolder:
+    classes: tuple[str, ...]
+    paths: tuple[str, ...]
+    labels: tuple[int, ...]
+
+
+def list_images(data_dir: Path, split: str, training_split: str = "train") -> ImageFolder:
+    """The images of a split, in an order that every process and both frameworks agree on.
+
+    Raises:
+        KubetrainError: where a folder is missing, empty, or has a class that training does not know.
+    """
+    classes = _folders(data_dir, training_split)
+    unknown = sorted(set(_folders(data_dir, split)) - set(classes))
+    if unknown:
+        raise KubetrainError(f"{data_dir / split} has class '{unknown[0]}', which {training_split}/ has not")
+    found = [(path, label) for label, name in enumerate(classes) for path in _images(data_dir / split / name)]
+    if not found:
+        raise KubetrainError(f"{data_dir / split} has no images ({', '.join(EXTENSIONS)}) in its class folders")
+    return ImageFolder(
+        classes=tuple(classes), paths=tuple(path for path, _ in found), labels=tuple(label for _, label in found)
+    )
+
+
+def _folders(data_dir: Path, split: str) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(data_dir / split) if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        there = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else "nothing"
+        raise KubetrainError(
+            f"the dataset has no folder '{split}' (it has: {there}); images must lie in <split>/<class>/<image>, "
+            "and validation_split and test_split name the folders to use"
+        ) from None
+
+
+def _images(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(entry.path for entry in os.scandir(folder) if entry.name.lower().endswith(EXTENSIONS))

@@ -1,0 +1,1 @@
+"""The PyTorch trainer: DistributedDataParallel under torchrun."""

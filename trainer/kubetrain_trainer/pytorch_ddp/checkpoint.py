@@ -1,0 +1,50 @@
+"""A training's state as files: written beside the manifest, read back, exported."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
+from kubetrain_trainer.training_output import TrainingOutput
+
+STATE_FILE = "state.pt"
+EXPORT_FILE = "model.pt"
+
+
+def save(
+    output: TrainingOutput,
+    progress: Progress,
+    details: Mapping[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> Checkpoint:
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    return output.write_checkpoint(progress, details, lambda path: torch.save(state, path / STATE_FILE))
+
+
+def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    state = _load(checkpoint.path / STATE_FILE, device)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:
+    """The checkpoint's weights alone, on the CPU: `model.load_state_dict(torch.load("model.pt"))` anywhere."""
+    verify_files(checkpoint.path, checkpoint.manifest["files"])
+    weights = _load(checkpoint.path / STATE_FILE, torch.device("cpu"))["model"]
+    output.write_export(checkpoint, details, lambda path: torch.save(weights, path / EXPORT_FILE))
+
+
+def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) -> dict[str, Any]:
+    """Put the exported weights into the model and return the export's manifest."""
+    manifest = output.read_export()
+    model.load_state_dict(_load(output.export / EXPORT_FILE, device))
+    return manifest
+
+
+def _load(path: Path, device: torch.device) -> Any:
+    # weights_only: a checkpoint is data; one that brings code is refused.
+    return torch.load(path, map_location=device, weights_only=True)

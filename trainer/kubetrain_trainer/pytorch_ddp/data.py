@@ -1,0 +1,128 @@
+"""Samples from an image folder or synthetic ones, and the loader that brings a process its share."""
+
+import base64
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_images
+from kubetrain_trainer.model_names import image_size
+from kubetrain_trainer.process_role import ProcessRole
+
+THUMBNAIL_PIXELS = 64
+
+
+@dataclass(frozen=True)
+class ImageData:
+    classes: tuple[str, ...]
+    split: Callable[[str], "Dataset[tuple[Tensor, int]]"]
+
+
+def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
+    pixels = image_size(config)
+    if config.data == "synthetic":
+        classes = tuple(f"class-{number}" for number in range(config.synthetic_classes))
+        return ImageData(
+            classes, lambda split: SyntheticImages(split, config.synthetic_samples, config.synthetic_classes, pixels)
+        )
+    training = list_images(data_dir, "train")
+    return ImageData(training.classes, lambda split: FolderImages(list_images(data_dir, split), pixels))
+
+
+class FolderImages(Dataset[tuple[Tensor, int]]):
+    def __init__(self, folder: ImageFolder, pixels: int) -> None:
+        self._folder = folder
+        self._pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self._folder.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        with Image.open(self._folder.paths[index]) as image:
+            return normalized(fitted(image.convert("RGB"), self._pixels)), self._folder.labels[index]
+
+    def picture(self, index: int) -> str:
+        """A small copy for a report, as a data URI."""
+        with Image.open(self._folder.paths[index]) as image:
+            small = image.convert("RGB")
+            small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+        buffer = io.BytesIO()
+        small.save(buffer, "PNG")
+        return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+class SyntheticImages(Dataset[tuple[Tensor, int]]):
+    """Noise around a pattern for each class: can be learned, needs no files, and is the same in every process."""
+
+    def __init__(self, split: str, samples: int, classes: int, pixels: int) -> None:
+        self._split_seed = sum(split.encode()) * 1_000_003
+        self._samples = samples
+        self._patterns = torch.randn(classes, 3, pixels, pixels, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        label = index % len(self._patterns)
+        pattern = self._patterns[label]
+        generator = torch.Generator().manual_seed(self._split_seed + index)
+        return pattern + torch.randn(pattern.shape, generator=generator), label
+
+
+def fitted(image: Image.Image, pixels: int) -> Image.Image:
+    """The middle of the image, its shorter side scaled to the size that the model takes."""
+    if image.size == (pixels, pixels):
+        return image
+    scale = pixels / min(image.size)
+    scaled = image.resize(
+        (max(pixels, round(image.width * scale)), max(pixels, round(image.height * scale))), Image.Resampling.BILINEAR
+    )
+    left, top = (scaled.width - pixels) // 2, (scaled.height - pixels) // 2
+    return scaled.crop((left, top, left + pixels, top + pixels))
+
+
+def normalized(image: Image.Image) -> Tensor:
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).to(torch.float32) / 255
+    return (pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1)
+
+
+def load(
+    dataset: Any, batches: Sequence[Sequence[int]], config: TrainConfig, role: ProcessRole, device: torch.device
+) -> Iterator[tuple[Any, Any]]:
+    """The batches of samples with these indices, in this order, on the device."""
+    loader = DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=loader_workers(config, role),
+        pin_memory=device.type == "cuda",
+    )
+    for inputs, targets in loader:
+        yield to_device(inputs, device), to_device(targets, device)
+
+
+def loader_workers(config: TrainConfig, role: ProcessRole) -> int:
+    """As set; else one process for each processor that this training process has beyond its own, up to eight."""
+    if config.loader_workers >= 0:
+        return config.loader_workers
+    threads = int(os.environ.get("OMP_NUM_THREADS") or (os.cpu_count() or 1) // role.local_world_size)
+    return min(8, max(0, threads - 1))
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {name: to_device(inner, device) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_device(inner, device) for inner in value]
+    return value

@@ -1,0 +1,61 @@
+"""What is trained: model, data, loss and metrics, built in or the user's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.import_path import load_function
+from kubetrain_trainer.model_names import check_model, is_import_path
+from kubetrain_trainer.pytorch_ddp.data import image_data
+from kubetrain_trainer.pytorch_ddp.model import build_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A function `build(config, data_dir) -> Task` named by `model` brings a task of your own."""
+
+    model: nn.Module
+    data: Callable[[str], Any]
+    """The samples of a split: something with `len()` and `[index]`, each item a pair of inputs and targets."""
+    loss: Callable[[Any, Any], Tensor]
+    """From outputs and targets, a loss for each sample."""
+    metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
+    """By name, from outputs and targets, a value for each sample; a metric is their mean."""
+    classes: tuple[str, ...] = ()
+    """A classifier's classes, its outputs being one score for each: adds a confusion matrix to the evaluation."""
+
+
+def build_task(config: TrainConfig, data_dir: Path) -> Task:
+    check_model("pytorch", config.model)
+    if not is_import_path(config.model):
+        return _classify_images(config, data_dir)
+    task = load_function(config.model)(config, data_dir)
+    if not isinstance(task, Task):
+        raise InvalidSetting(f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {__name__}")
+    return task
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == targets).to(torch.float32)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
+    data = image_data(config, data_dir)
+    return Task(
+        model=build_model(config.model, len(data.classes), config.model_args),
+        data=data.split,
+        loss=cross_entropy,
+        metrics={"accuracy": accuracy},
+        classes=data.classes,
+    )

@@ -1,0 +1,209 @@
+"""Train with DistributedDataParallel.
+
+torchrun --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train --data-dir DATA --output-dir OUTPUT
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, remove_partial
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry_point import Arguments, parse_arguments, run
+from kubetrain_trainer.process_role import ProcessRole, torchrun_role
+from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
+from kubetrain_trainer.pytorch_ddp.data import load
+from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
+from kubetrain_trainer.pytorch_ddp.task import Task, build_task
+from kubetrain_trainer.sampling import SamplePlan, step_seed
+from kubetrain_trainer.schedule import learning_rate
+from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.training_report import TrainingReport
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """All that the loop works with; what changes is in the model, the optimizer and the progress."""
+
+    config: TrainConfig
+    output: TrainingOutput
+    role: ProcessRole
+    device: torch.device
+    task: Task
+    model: nn.Module
+    """The task's model, its gradients averaged over all processes."""
+    optimizer: torch.optim.Optimizer
+
+    @property
+    def global_batch(self) -> int:
+        return self.config.batch_size * self.role.world_size
+
+
+def train(arguments: Arguments) -> None:
+    """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
+    output, role = arguments.output, torchrun_role()
+    if role.is_chief:
+        output.begin("pytorch", arguments.config, arguments.dataset_digest)
+    if output.read_result() is None:
+        with process_group(arguments.config, role) as device:
+            training = build_training(arguments, role, device)
+            run_epochs(training)
+            if role.is_chief:
+                finish(training)
+    if role.is_chief:
+        report_result(output.read_result() or {})
+
+
+def run_epochs(training: Training) -> None:
+    config, role = training.config, training.role
+    progress, saved_step = resume(training)
+    samples = training.task.data("train")
+    plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
+    report = TrainingReport(config, training.output, plan, role, progress.step)
+    loss_sum = torch.zeros((), device=training.device)
+
+    while not is_finished(config, progress):
+        shares = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
+        batches = load(samples, [share.indices for share in shares], config, role, training.device)
+        for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
+            torch.manual_seed(step_seed(config.seed, progress.step, role.rank))
+            progress = progress.after_step(share.global_size)
+            epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
+            rate = learning_rate(config, epochs_done, training.global_batch)
+            loss_sum += take_step(training, inputs, targets, share.weight(role.world_size), rate)
+            report.window.count_step(share.global_size)
+
+            if progress.step % config.log_every == 0:
+                report.steps(progress, mean_over_processes(loss_sum, role) / report.window.steps, rate)
+                loss_sum.zero_()
+            if progress.step % config.checkpoint_every == 0:
+                saved_step = validate_and_save(training, progress, report)
+            if progress.step == config.max_steps:
+                break
+        else:
+            progress = progress.after_epoch()
+    if saved_step != progress.step:
+        validate_and_save(training, progress, report)
+
+
+@contextlib.contextmanager
+def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.device]:
+    """The device of this process, in a group with all others; all leave it together when all went well."""
+    device = torch.device("cuda", role.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if role.world_size == 1:
+        yield device
+        return
+    automatic = "nccl" if device.type == "cuda" else "gloo"
+    communication = automatic if config.communication == "auto" else config.communication
+    dist.init_process_group(communication, timeout=timedelta(seconds=config.nccl_timeout_seconds))
+    yield device
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def build_training(arguments: Arguments, role: ProcessRole, device: torch.device) -> Training:
+    config = arguments.config
+    torch.manual_seed(config.seed)  # the same first weights in every process
+    task = build_task(config, arguments.data_dir)
+    task.model.to(device)
+    model = task.model
+    if role.world_size > 1:
+        model = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    return Training(
+        config=config,
+        output=arguments.output,
+        role=role,
+        device=device,
+        task=task,
+        model=model,
+        optimizer=build_optimizer(config, model),
+    )
+
+
+def build_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        parameters, lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+
+
+def resume(training: Training) -> tuple[Progress, int]:
+    """Where to go on, and the step of this run's newest checkpoint (-1: none)."""
+    output = training.output
+    if training.role.is_chief:
+        remove_partial(output.checkpoints)
+    checkpoint = output.checkpoint_to_resume()
+    if checkpoint is None:
+        return Progress(), -1
+    log.info("rank %d resumes from %s", training.role.rank, checkpoint.path)
+    restore(checkpoint, training.task.model, training.optimizer, training.device)
+    return checkpoint.progress, checkpoint.step if checkpoint.path.parent == output.checkpoints else -1
+
+
+def is_finished(config: TrainConfig, progress: Progress) -> bool:
+    return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
+
+
+def take_step(training: Training, inputs: object, targets: object, weight: float, rate: float) -> Tensor:
+    """One step of all processes together; this process's part of the loss, still on the device."""
+    for group in training.optimizer.param_groups:
+        group["lr"] = rate
+    training.optimizer.zero_grad(set_to_none=True)
+    loss = training.task.loss(training.model(inputs), targets).mean() * weight
+    loss.backward()
+    if training.config.clip_norm:
+        nn.utils.clip_grad_norm_(training.model.parameters(), training.config.clip_norm)
+    training.optimizer.step()
+    return loss.detach()
+
+
+def mean_over_processes(value: Tensor, role: ProcessRole) -> float:
+    if role.world_size > 1:
+        dist.all_reduce(value)
+    return float(value) / role.world_size
+
+
+def validate_and_save(training: Training, progress: Progress, report: TrainingReport) -> int:
+    """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
+    config, role, task = training.config, training.role, training.task
+    with report.window.paused():
+        share_buffers(task.model, role)
+        metrics = mean_metrics(task, config.validation_split, config, role, training.device)
+        if role.is_chief:
+            details = {"world_size": role.world_size, "metrics": metrics}
+            checkpoint = save(training.output, progress, details, task.model, training.optimizer)
+            report.checkpoint(progress, metrics, checkpoint.name)
+    return progress.step
+
+
+def share_buffers(model: nn.Module, role: ProcessRole) -> None:
+    """Give every process the chief's running statistics: they are what is evaluated, and what is saved."""
+    if role.world_size > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
+
+
+def finish(training: Training) -> None:
+    """Export the checkpoint that becomes the model, and record how far the training got."""
+    output = training.output
+    chosen = choose_checkpoint(output.checkpoints, training.config)
+    export(output, chosen, {"classes": training.task.classes})
+    output.finish()
+
+
+if __name__ == "__main__":
+    run(lambda: train(parse_arguments("Train with PyTorch DistributedDataParallel.")))

@@ -1,0 +1,52 @@
+"""A training's state as files: written beside the manifest, read back, exported."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.training_output import TrainingOutput
+
+STATE_PREFIX = "state"
+EXPORT_FILE = "model.weights.h5"
+
+
+def save(
+    output: TrainingOutput,
+    progress: Progress,
+    details: Mapping[str, Any],
+    model: keras.Model,
+    optimizer: keras.Optimizer,
+    role: ProcessRole,
+) -> Checkpoint | None:
+    """All processes take part, for a variable may be spread over them; only the chief's files are kept."""
+    state = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    if role.is_chief:
+        return output.write_checkpoint(progress, details, lambda path: state.write(str(path / STATE_PREFIX)))
+    with tempfile.TemporaryDirectory() as unused:
+        state.write(str(Path(unused) / STATE_PREFIX))
+    return None
+
+
+def restore(checkpoint: Checkpoint, model: keras.Model, optimizer: keras.Optimizer) -> None:
+    state = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    state.read(str(checkpoint.path / STATE_PREFIX)).assert_existing_objects_matched()
+
+
+def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], model: keras.Model) -> None:
+    """The checkpoint's weights alone: `model.load_weights("model.weights.h5")` anywhere."""
+    verify_files(checkpoint.path, checkpoint.manifest["files"])
+    tf.train.Checkpoint(model=model).read(str(checkpoint.path / STATE_PREFIX)).expect_partial()
+    output.write_export(checkpoint, details, lambda path: model.save_weights(path / EXPORT_FILE))
+
+
+def load_export(output: TrainingOutput, model: keras.Model) -> dict[str, Any]:
+    """Put the exported weights into the model and return the export's manifest."""
+    manifest = output.read_export()
+    model.load_weights(output.export / EXPORT_FILE)
+    return manifest

@@ -1,0 +1,118 @@
+"""Samples from an image folder or synthetic ones, and the loader that brings a process its share."""
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_images
+from kubetrain_trainer.model_names import image_size
+
+THUMBNAIL_PIXELS = 64
+
+
+@dataclass(frozen=True)
+class ImageData:
+    classes: tuple[str, ...]
+    pixels: int
+    split: Callable[[str], Any]
+
+
+def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
+    pixels = image_size(config)
+    if config.data == "synthetic":
+        classes = tuple(f"class-{number}" for number in range(config.synthetic_classes))
+        return ImageData(
+            classes,
+            pixels,
+            lambda split: SyntheticImages(split, config.synthetic_samples, config.synthetic_classes, pixels),
+        )
+    training = list_images(data_dir, "train")
+    return ImageData(training.classes, pixels, lambda split: FolderImages(list_images(data_dir, split), pixels))
+
+
+class FolderImages:
+    def __init__(self, folder: ImageFolder, pixels: int) -> None:
+        self._paths = tf.constant(folder.paths)
+        self._labels = tf.constant(folder.labels, tf.int32)
+        self._pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def load(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image = self._decoded(index)
+        return normalized(fitted(image, self._pixels)), tf.gather(self._labels, index)
+
+    def picture(self, index: int) -> str:
+        """A small copy for a report, as a data URI."""
+        image = self._decoded(tf.constant(index))
+        if max(image.shape[:2]) > THUMBNAIL_PIXELS:
+            small = tf.image.resize(image, [THUMBNAIL_PIXELS] * 2, preserve_aspect_ratio=True, antialias=True)
+            image = tf.cast(tf.round(small), tf.uint8)
+        return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(image).numpy()).decode()
+
+    def _decoded(self, index: tf.Tensor) -> tf.Tensor:
+        content = tf.io.read_file(tf.gather(self._paths, index))
+        image = tf.io.decode_image(content, channels=3, expand_animations=False)
+        image.set_shape([None, None, 3])
+        return image
+
+
+class SyntheticImages:
+    """Noise around a pattern for each class: can be learned, needs no files, and is the same in every process."""
+
+    def __init__(self, split: str, samples: int, classes: int, pixels: int) -> None:
+        self._split_seed = sum(split.encode())
+        self._samples = samples
+        self._patterns = tf.constant(np.random.default_rng(0).normal(size=(classes, pixels, pixels, 3)), tf.float32)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def load(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        label = tf.cast(index, tf.int32) % self._patterns.shape[0]
+        seed = tf.stack([self._split_seed, tf.cast(index, tf.int32)])
+        noise = tf.random.stateless_normal(self._patterns.shape[1:], seed)
+        return tf.gather(self._patterns, label) + noise, label
+
+
+def fitted(image: tf.Tensor, pixels: int) -> tf.Tensor:
+    """The middle of the image, its shorter side scaled to the size that the model takes."""
+    height, width = tf.unstack(tf.shape(image)[:2])
+    scale = pixels / tf.minimum(height, width)
+    size = tf.cast(tf.round(tf.cast([height, width], tf.float64) * scale), tf.int32)
+    scaled = tf.image.resize(image, tf.maximum(size, pixels), antialias=True)
+    return tf.image.resize_with_crop_or_pad(scaled, pixels, pixels)
+
+
+def normalized(image: tf.Tensor) -> tf.Tensor:
+    return (tf.cast(image, tf.float32) / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)
+
+
+def load(samples: Any, batches: Sequence[Sequence[int]]) -> Iterable[tuple[Any, Any]]:
+    """The batches of samples with these indices, in this order.
+
+    All have one size but the last of an epoch, so that each run of equal sizes is a data set of its own.
+    """
+    parts = []
+    for size, group in groupby(batches, key=len):
+        indices = np.concatenate([np.asarray(batch, np.int64) for batch in group])
+        part = tf.data.Dataset.from_tensor_slices(indices)
+        parts.append(part.map(_traced_load(samples), num_parallel_calls=tf.data.AUTOTUNE).batch(size))
+    if not parts:
+        return ()
+    return reduce(lambda loaded, part: loaded.concatenate(part), parts).prefetch(tf.data.AUTOTUNE)
+
+
+@lru_cache(maxsize=8)
+def _traced_load(samples: Any) -> Any:
+    """Traced once, not at the start of each epoch."""
+    return tf.function(samples.load)

@@ -1,0 +1,59 @@
+"""The models that go by a name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+from keras import layers
+
+
+def build_model(name: str, pixels: int, num_classes: int, model_args: Mapping[str, Any]) -> keras.Model:
+    shape = (pixels, pixels, 3)
+    if name == "digits_cnn":
+        return digits_cnn(shape, num_classes, **model_args)
+    if name == "keras:resnet18":
+        return resnet18(shape, num_classes, **model_args)
+    builders = {
+        each.lower(): getattr(keras.applications, each) for each in dir(keras.applications) if each[0].isupper()
+    }
+    build = builders[name.removeprefix("keras:")]
+    return build(weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **model_args)
+
+
+def digits_cnn(shape: tuple[int, int, int], num_classes: int, width: int = 32, dropout: float = 0.2) -> keras.Model:
+    """Three convolutions for small pictures of any size."""
+    inputs = keras.Input(shape)
+    outputs = _convolution(inputs, width)
+    outputs = _convolution(outputs, 2 * width)
+    outputs = layers.MaxPool2D(2)(outputs)
+    outputs = _convolution(outputs, 4 * width)
+    outputs = layers.GlobalAveragePooling2D()(outputs)
+    outputs = layers.Dropout(dropout)(outputs)
+    return keras.Model(inputs, layers.Dense(num_classes)(outputs))
+
+
+def resnet18(shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    """The residual network of 18 layers, which keras.applications lacks."""
+    inputs = keras.Input(shape)
+    outputs = _convolution(inputs, 64, size=7, strides=2)
+    outputs = layers.MaxPool2D(3, strides=2, padding="same")(outputs)
+    for stage, filters in enumerate((64, 128, 256, 512)):
+        outputs = _residual_block(outputs, filters, strides=1 if stage == 0 else 2)
+        outputs = _residual_block(outputs, filters, strides=1)
+    outputs = layers.GlobalAveragePooling2D()(outputs)
+    return keras.Model(inputs, layers.Dense(num_classes)(outputs))
+
+
+def _residual_block(inputs: Any, filters: int, strides: int) -> Any:
+    outputs = _convolution(inputs, filters, strides=strides)
+    outputs = _convolution(outputs, filters, activation=None)
+    if inputs.shape != outputs.shape:
+        inputs = _convolution(inputs, filters, size=1, strides=strides, activation=None)
+    return layers.ReLU()(layers.Add()([inputs, outputs]))
+
+
+def _convolution(inputs: Any, filters: int, size: int = 3, strides: int = 1, activation: str | None = "relu") -> Any:
+    outputs = layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False)(inputs)
+    # PyTorch's momentum and epsilon: Keras' default of 0.99 takes hundreds of steps to follow.
+    outputs = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(outputs)
+    return layers.Activation(activation)(outputs) if activation else outputs

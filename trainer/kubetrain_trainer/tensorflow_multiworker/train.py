@@ -1,0 +1,260 @@
+"""Train with MultiWorkerMirroredStrategy.
+
+TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --data-dir DATA --output-dir OUTPUT
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, remove_partial
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry_point import Arguments, parse_arguments, run
+from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
+from kubetrain_trainer.sampling import Batch, SamplePlan
+from kubetrain_trainer.schedule import learning_rate
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
+from kubetrain_trainer.tensorflow_multiworker.data import load
+from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics, sum_over_processes
+from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
+from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.training_report import TrainingReport
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """All that the loop works with; what changes is in the model, the optimizer and the progress."""
+
+    config: TrainConfig
+    output: TrainingOutput
+    role: ProcessRole
+    strategy: tf.distribute.Strategy
+    task: Task
+    optimizer: keras.Optimizer
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model: one for each GPU of each process, or for each process without one."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def local_replicas(self) -> int:
+        return self.replicas // self.role.world_size
+
+    @property
+    def global_batch(self) -> int:
+        return self.config.batch_size * self.replicas
+
+
+def train(arguments: Arguments) -> None:
+    """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
+    output, role = arguments.output, tensorflow_role()
+    if role.is_chief:
+        output.begin("tensorflow", arguments.config, arguments.dataset_digest)
+    if output.read_result() is None:
+        training = build_training(arguments, role)
+        run_epochs(training)
+        if role.is_chief:
+            finish(training, arguments)
+        sum_over_processes(0.0, role, training.strategy)  # all leave together, when all went well
+    if role.is_chief:
+        report_result(output.read_result() or {})
+
+
+def run_epochs(training: Training) -> None:
+    config, role = training.config, training.role
+    progress, saved_step = resume(training)
+    samples = training.task.data("train")
+    plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=training.replicas, seed=config.seed)
+    report = TrainingReport(config, training.output, plan, role, progress.step)
+    take_step = step_function(training)
+    loss_sum = tf.zeros(())
+
+    while not is_finished(config, progress):
+        shares = list(zip(*local_shares(training, plan, progress), strict=True))
+        batches = local_batches(training, samples, shares)
+        for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
+            global_size = share[0].global_size
+            progress = progress.after_step(global_size)
+            epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
+            rate = learning_rate(config, epochs_done, training.global_batch)
+            loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate))
+            report.window.count_step(global_size)
+
+            if progress.step % config.log_every == 0:
+                report.steps(progress, float(loss_sum) / report.window.steps, rate)
+                loss_sum = tf.zeros(())
+            if progress.step % config.checkpoint_every == 0:
+                saved_step = validate_and_save(training, progress, report)
+            if progress.step == config.max_steps:
+                break
+        else:
+            progress = progress.after_epoch()
+    if saved_step != progress.step:
+        validate_and_save(training, progress, report)
+
+
+def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Strategy:
+    if threads := int(os.environ.get("OMP_NUM_THREADS", "0")):
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, True)
+    if role.world_size == 1:
+        return tf.distribute.MirroredStrategy()
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(
+        timeout_seconds=config.nccl_timeout_seconds,
+        implementation={
+            "auto": implementations.AUTO,
+            "nccl": implementations.NCCL,
+            "gloo": implementations.RING,
+        }[config.communication],
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def build_training(arguments: Arguments, role: ProcessRole) -> Training:
+    config = arguments.config
+    strategy = build_strategy(config, role)
+    keras.utils.set_random_seed(config.seed)  # the same first weights in every process
+    with strategy.scope():
+        task = build_task(config, arguments.data_dir)
+        optimizer = build_optimizer(config, task.model)
+    return Training(
+        config=config,
+        output=arguments.output,
+        role=role,
+        strategy=strategy,
+        task=task,
+        optimizer=optimizer,
+    )
+
+
+def build_optimizer(config: TrainConfig, model: keras.Model) -> keras.Optimizer:
+    if config.optimizer == "adamw":
+        optimizer = keras.optimizers.AdamW(config.learning_rate, weight_decay=config.weight_decay)
+    else:
+        optimizer = keras.optimizers.SGD(config.learning_rate, momentum=config.momentum)
+    optimizer.build(model.trainable_variables)
+    clip_and_decay_after_reduction(optimizer, config)
+    return optimizer
+
+
+def clip_and_decay_after_reduction(optimizer: keras.Optimizer, config: TrainConfig) -> None:
+    """Have the optimizer clip the gradient of all processes together, and add SGD's weight decay to it.
+
+    Keras clips each replica's gradient before they are summed, which is another norm, and has no public place after
+    the sum; its weight decay bypasses the momentum, unlike PyTorch's.
+    """
+    sum_over_replicas = optimizer._all_reduce_sum_gradients
+    decay = config.weight_decay if config.optimizer == "sgd" else 0.0
+
+    def sum_clip_decay(gradients_and_variables: Any) -> list[tuple[tf.Tensor, Any]]:
+        gradients, variables = zip(*sum_over_replicas(gradients_and_variables), strict=True)
+        if config.clip_norm:
+            gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
+        return [
+            (gradient if gradient is None else gradient + decay * variable, variable)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+
+    optimizer._all_reduce_sum_gradients = sum_clip_decay
+
+
+def resume(training: Training) -> tuple[Progress, int]:
+    """Where to go on, and the step of this run's newest checkpoint (-1: none)."""
+    output = training.output
+    if training.role.is_chief:
+        remove_partial(output.checkpoints)
+    checkpoint = output.checkpoint_to_resume()
+    if checkpoint is None:
+        return Progress(), -1
+    log.info("rank %d resumes from %s", training.role.rank, checkpoint.path)
+    restore(checkpoint, training.task.model, training.optimizer)
+    return checkpoint.progress, checkpoint.step if checkpoint.path.parent == output.checkpoints else -1
+
+
+def is_finished(config: TrainConfig, progress: Progress) -> bool:
+    return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
+
+
+def local_shares(training: Training, plan: SamplePlan, progress: Progress) -> list[Iterator[Batch]]:
+    """What is left of the epoch for each replica of this process."""
+    first = training.role.rank * training.local_replicas
+    return [
+        plan.batches(progress.epoch, rank, start=progress.samples_in_epoch)
+        for rank in range(first, first + training.local_replicas)
+    ]
+
+
+def local_batches(training: Training, samples: Any, shares: list[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
+    """At each step a batch for each replica of this process.
+
+    Not from the strategy's own distributed data sets: these ask all processes at each step whether all have one more.
+    """
+    batches = iter(load(samples, [share.indices for step in shares for share in step]))
+    if training.local_replicas == 1:
+        yield from batches
+        return
+    for _ in shares:
+        yield for_each_replica(training, [next(batches) for _ in range(training.local_replicas)])
+
+
+def for_each_replica(training: Training, values: list[Any]) -> Any:
+    return training.strategy.experimental_distribute_values_from_function(
+        lambda context: values[context.replica_id_in_sync_group % training.local_replicas]
+    )
+
+
+def step_function(training: Training) -> Callable[..., tf.Tensor]:
+    """One step of all processes together; returns the mean loss over the samples of all."""
+    model, optimizer, loss = training.task.model, training.optimizer, training.task.loss
+
+    def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            local_loss = tf.reduce_sum(loss(model(inputs, training=True), targets)) / global_size
+        gradients = tape.gradient(local_loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return local_loss
+
+    @tf.function(reduce_retracing=True)
+    def take_step(inputs: Any, targets: Any, global_size: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+        optimizer.learning_rate.assign(rate)
+        losses = training.strategy.run(take_local_step, args=(inputs, targets, global_size))
+        return training.strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+
+    return take_step
+
+
+def validate_and_save(training: Training, progress: Progress, report: TrainingReport) -> int:
+    """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
+    config, role, task = training.config, training.role, training.task
+    with report.window.paused():
+        metrics = mean_metrics(task, config.validation_split, config, role, training.strategy)
+        details = {"world_size": role.world_size, "metrics": metrics}
+        checkpoint = save(training.output, progress, details, task.model, training.optimizer, role)
+        if checkpoint is not None:
+            report.checkpoint(progress, metrics, checkpoint.name)
+    return progress.step
+
+
+def finish(training: Training, arguments: Arguments) -> None:
+    """Export the checkpoint that becomes the model, and record how far the training got."""
+    output = training.output
+    chosen = choose_checkpoint(output.checkpoints, training.config)
+    # A model of its own, outside the strategy: the training's is one that all processes share.
+    model = build_task(training.config, arguments.data_dir).model
+    export(output, chosen, {"classes": training.task.classes}, model)
+    output.finish()
+
+
+if __name__ == "__main__":
+    run(lambda: train(parse_arguments("Train with TensorFlow MultiWorkerMirroredStrategy.")))

@@ -1,0 +1,182 @@
+"""The folder that one run's training writes and the later steps read.
+
+<output root>/<run id>/
+    config.json       the settings, the framework, the dataset, and when the run began
+    metrics.jsonl     one object a line
+    checkpoints/      see checkpoint_layout
+    export/           the model's weights for use elsewhere, with a manifest of their own
+    result.json       how the training ended; also the termination message of rank 0
+    evaluation.json   how the exported model does on the test split
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kubetrain_trainer.checkpoint_layout import (
+    Checkpoint,
+    Progress,
+    complete_checkpoints,
+    describe_files,
+    intact_checkpoints,
+    read_checkpoint,
+    verify_files,
+    write_checkpoint,
+)
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.durable_files import flush_directory, read_json, write_json
+from kubetrain_trainer.errors import KubetrainError
+
+CONFIG_SCHEMA = "kubetrain/config/v1"
+EXPORT_SCHEMA = "kubetrain/export/v1"
+EVALUATION_SCHEMA = "kubetrain/evaluation/v1"
+
+
+@dataclass(frozen=True)
+class TrainingOutput:
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "export"
+
+    def of_run(self, run_id: str) -> "TrainingOutput":
+        """The output of another run under the same root."""
+        return TrainingOutput(self.path.parent / run_id)
+
+    def begin(self, framework: str, config: TrainConfig, dataset_digest: str) -> None:
+        """Record what this run is. A restarted run keeps its first record, and must be the same run.
+
+        Raises:
+            KubetrainError: where another training's output lies there already.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        this = {"framework": framework, "config": config.to_dict(), "dataset_digest": dataset_digest}
+        before = self.read_config() if (self.path / "config.json").exists() else None
+        if before is None:
+            write_json(self.path / "config.json", {"schema": CONFIG_SCHEMA, "created": utc_now(), **this})
+        elif any(before[name] != value for name, value in this.items()):
+            raise KubetrainError(
+                f"{self.path} holds the output of another training: "
+                "give this run an id or an output directory of its own"
+            )
+
+    def read_config(self) -> dict[str, Any]:
+        return self._read("config.json")
+
+    def train_config(self) -> TrainConfig:
+        return TrainConfig.from_dict(self.read_config()["config"])
+
+    def write_checkpoint(
+        self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], None]
+    ) -> Checkpoint:
+        return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files)
+
+    def checkpoint_to_resume(self) -> Checkpoint | None:
+        """This run's newest intact checkpoint; before its first one, that of the run named by resume_from, if any."""
+        if (own := next(intact_checkpoints(self.checkpoints), None)) is not None:
+            return own
+        resume_from = self.train_config().resume_from
+        if not resume_from:
+            return None
+        other = next(intact_checkpoints(self.of_run(resume_from).checkpoints), None)
+        if other is None:
+            raise KubetrainError(
+                f"resume_from: no intact checkpoint in {self.of_run(resume_from).checkpoints}: "
+                "name a run under the same output root that wrote one"
+            )
+        return other
+
+    def finish(self) -> None:
+        """Record that the training completed, naming its newest checkpoint as the proof."""
+        newest = complete_checkpoints(self.checkpoints)[-1]
+        write_json(self.path / "result.json", {"status": "completed", **_identity(newest)})
+
+    def read_result(self) -> dict[str, Any] | None:
+        return self._read("result.json") if (self.path / "result.json").exists() else None
+
+    def prove(self, result: Mapping[str, Any]) -> Checkpoint:
+        """The checkpoint that a result names.
+
+        Raises:
+            KubetrainError: where it is not complete, or not the one that was meant.
+        """
+        checkpoint = read_checkpoint(self.checkpoints / result["checkpoint"])
+        if checkpoint is None:
+            raise KubetrainError(f"the training says it wrote {result['checkpoint']}, but no complete one is there")
+        if checkpoint.manifest_sha256 != result["manifest_sha256"]:
+            raise KubetrainError(f"{checkpoint.path} is not the checkpoint that the training wrote: it was replaced")
+        return checkpoint
+
+    def write_export(
+        self, checkpoint: Checkpoint, details: Mapping[str, Any], write_files: Callable[[Path], None]
+    ) -> None:
+        """Write the model of a checkpoint for use elsewhere; complete or absent, as checkpoints are."""
+        partial = self.path / ".export.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        write_files(partial)
+        manifest = {
+            "schema": EXPORT_SCHEMA,
+            **_identity(checkpoint),
+            **self._origin(),
+            **details,
+            "files": describe_files(partial),
+        }
+        write_json(partial / "manifest.json", manifest)
+        shutil.rmtree(self.export, ignore_errors=True)
+        partial.rename(self.export)
+        flush_directory(self.path)
+
+    def read_export(self) -> dict[str, Any]:
+        """The export's manifest, every file of it verified."""
+        manifest = self._read("export/manifest.json")
+        verify_files(self.export, manifest["files"])
+        return manifest
+
+    def write_evaluation(self, evaluation: Mapping[str, Any]) -> None:
+        # On one line: a confusion matrix has as many numbers as classes squared.
+        write_json(self.path / "evaluation.json", {"schema": EVALUATION_SCHEMA, **evaluation}, indent=None)
+
+    def read_evaluation(self) -> dict[str, Any]:
+        return self._read("evaluation.json")
+
+    def _origin(self) -> dict[str, str]:
+        """What a checkpoint and an export of this run come from."""
+        recorded = self.read_config()
+        return {
+            "framework": recorded["framework"],
+            "dataset_digest": recorded["dataset_digest"],
+            "config_digest": TrainConfig.from_dict(recorded["config"]).digest,
+        }
+
+    def _read(self, name: str) -> Any:
+        try:
+            return read_json(self.path / name)
+        except FileNotFoundError:
+            raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
+        except ValueError:
+            raise KubetrainError(f"{self.path / name} is not valid JSON: the file was damaged") from None
+
+
+def _identity(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "step": checkpoint.step,
+        "checkpoint": checkpoint.name,
+        "manifest_sha256": checkpoint.manifest_sha256,
+    }
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
