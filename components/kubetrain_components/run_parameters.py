@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubetrain_components.object_store.open_store import check_uri
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import check_model
-
-from kubetrain_components.object_store.open_store import check_uri
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.progress_line import parse_progress
-from kubetrain_trainer.training_output import TrainingOutput
-
 from kubetrain_components.events import EventLog
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.progress_line import parse_progress
+from kubetrain_trainer.training_output import TrainingOutput
 
 WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
 PROGRESS_SECONDS = 0.2
@@ -101,12 +100,14 @@ class Site:
         events.emit(name, "finished", result=stage.result)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends things in order as Ctrl-C does."""
+
+
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end things as Ctrl-C does: in order."""
-
     def interrupt(*unused: object) -> None:
-        raise KeyboardInterrupt
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

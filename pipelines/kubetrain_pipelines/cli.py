@@ -5,31 +5,30 @@ Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 130 Ctrl-C, 143 SIGTERM.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
+
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 # Only what parsing needs is imported above: `kubetrain --help` answers at once.
 
+FOLDER = click.Path(path_type=Path)
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere.")
 @click.version_option(package_name="kubetrain")
 def kubetrain(debug: bool) -> None:
     """Distributed training from an S3 dataset to a checked, published model."""
-    click.get_current_context().obj = debug
 
 
 @kubetrain.command()
 @click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
 @click.option(
-    "--workspace",
-    type=click.Path(path_type=Path),
-    default="kubetrain-workspace",
-    show_default=True,
-    help="Folder for everything the run makes.",
+    "--workspace", type=FOLDER, default="kubetrain-workspace", show_default=True, help="Folder for all the run makes."
 )
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter or a setting of the training.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run or of its training.")
 def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
     """Run a whole pipeline on this machine: S3, several training processes, report."""
     from kubetrain_pipelines.run_command import run_and_show
@@ -39,33 +38,79 @@ def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
 
 @kubetrain.command("compile")
 @click.option("--check", is_flag=True, help="Write nothing; fail where a file is stale.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), default="compiled", show_default=True, help="Folder of the YAML files."
-)
+@click.option("--output", type=FOLDER, default="compiled", show_default=True, help="Folder of the YAML files.")
 def compile_(check: bool, output: Path) -> None:
     """Compile the pipelines for Kubeflow Pipelines."""
     from kubetrain_pipelines.compile import check_compiled, write_compiled
 
+    changed = [] if check else write_compiled(output)
     if check:
         check_compiled(output)
-        click.echo(f"{output} is up to date")
-    else:
-        changed = write_compiled(output)
-        click.echo("\n".join(f"wrote {path}" for path in changed) or f"{output} is up to date")
+    click.echo("\n".join(f"wrote {path}" for path in changed) or f"{output} is up to date")
+
+
+@kubetrain.command()
+@click.argument("source")
+@click.argument("directory", type=FOLDER)
+@click.option("--endpoint-url", default="", help="S3 server; default AWS.")
+@click.option("--anonymous", is_flag=True, help="Send no credentials: a public bucket.")
+@click.option("--concurrency", type=click.IntRange(1, 256), default=16, show_default=True, help="Downloads at a time.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def sync(**options: Any) -> None:
+    """Bring SOURCE (s3://BUCKET/PREFIX or a folder) into DIRECTORY as a dataset version."""
+    from kubetrain_pipelines.sync_command import sync_and_show
+
+    sync_and_show(**options)
+
+
+@kubetrain.command()
+@click.argument("directory", type=FOLDER)
+def verify(directory: Path) -> None:
+    """Hash anew a dataset version, a checkpoint, or a folder of them."""
+    from kubetrain_components.verify import verify_folder
+
+    verified = verify_folder(directory)
+    for each in verified:
+        click.echo(
+            "\n".join(f"corrupt  {each.path}: {problem}" for problem in each.problems) or f"intact   {each.path}"
+        )
+    if any(each.problems for each in verified):
+        sys.exit(1)
+
+
+@kubetrain.command()
+@click.option("--framework", default="pytorch", show_default=True, help="pytorch or tensorflow.")
+@click.option("--data", type=FOLDER, required=True, help="A dataset version, or a folder of <split>/<class>/<image>.")
+@click.option("--output", type=FOLDER, required=True, help="Folder that gets a folder for this run.")
+@click.option("--run-id", default="", help="Go on with the run of this id; default: a new one.")
+@click.option("--workers", type=int, default=2, show_default=True, help="Pods, the Master or Chief among them.")
+@click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Training processes in each pod.")
+@click.option("--max-restarts", type=int, default=3, show_default=True, help="Times the job may start anew.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting of the training.")
+def train(**options: Any) -> None:
+    """Run one distributed training job on this machine and follow it; Ctrl-C cancels it."""
+    from kubetrain_pipelines.train_command import train_and_show
+
+    train_and_show(**options)
 
 
 def main() -> None:
     """Run a command; where it fails, say why in one sentence and end with the exit code of that kind of failure."""
+    debug = "--debug" in sys.argv
     try:
-        kubetrain(standalone_mode=False)
+        kubetrain([argument for argument in sys.argv[1:] if argument != "--debug"], standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as interruption:
         click.echo("stopped", err=True)
-        sys.exit(130)
-    except KubetrainError as error:
-        if "--debug" in sys.argv:
+        sys.exit(143 if type(interruption).__name__ == "Terminated" else 130)
+    except Exception as error:
+        if debug:
             raise
-        click.echo(f"error: {error}", err=True)
+        expected = isinstance(error, KubetrainError)
+        click.echo(
+            f"error: {error}" if expected else f"unexpected {type(error).__name__}: {error} (see --debug)", err=True
+        )
         sys.exit(2 if isinstance(error, InvalidSetting) else 1)

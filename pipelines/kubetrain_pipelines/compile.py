@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kfp.compiler import Compiler
-from kubetrain_trainer.durable_files import write_atomically
-from kubetrain_trainer.errors import KubetrainError
 
 from kubetrain_pipelines.sync_only import sync_only
 from kubetrain_pipelines.train_pytorch import train_pytorch
 from kubetrain_pipelines.train_tensorflow import train_tensorflow
+from kubetrain_trainer.durable_files import write_atomically
+from kubetrain_trainer.errors import KubetrainError
 
 PIPELINES: dict[str, Callable[..., object]] = {
     "train_pytorch": train_pytorch,

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.events import EventLog
-from kubetrain_trainer.errors import InvalidSetting
-
 from kubetrain_pipelines.embedded_s3 import embedded_s3, without_foreign_settings
 from kubetrain_pipelines.run_record import RunRecord
+from kubetrain_trainer.errors import InvalidSetting
 
 DATASETS, MODELS, DIGITS = "datasets", "models", "digits"
 STAGE = "prepare_storage"

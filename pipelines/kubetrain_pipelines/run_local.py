@@ -16,12 +16,11 @@ from kubetrain_components.events import EventLog, EventReader
 from kubetrain_components.jobs.process_guard import process_guard
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.site import WORKSPACE_VARIABLE, interrupted_by_sigterm
-from kubetrain_trainer.errors import KubetrainError
-
 from kubetrain_pipelines.local_storage import local_storage, with_local_places
 from kubetrain_pipelines.run_record import RunRecord, write_record
 from kubetrain_pipelines.run_view import RunView
 from kubetrain_pipelines.settings import RunSettings
+from kubetrain_trainer.errors import KubetrainError
 
 POLL_SECONDS = 0.1
 LAST_STAGE = "promote_model"

@@ -1,8 +1,8 @@
 """Refresh a dataset on the staging volume without training."""
 
 from kfp import dsl
-from kubetrain_components.sync_dataset.component import sync_dataset
 
+from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines.task_settings import as_step
 
 NAME = "sync-only"

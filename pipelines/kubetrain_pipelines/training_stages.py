@@ -3,12 +3,12 @@
 from typing import Any
 
 from kfp import dsl
+
 from kubetrain_components.collect_checkpoint.component import collect_checkpoint
 from kubetrain_components.evaluate_model.component import evaluate_model
 from kubetrain_components.launch_training.component import launch_training
 from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.sync_dataset.component import sync_dataset
-
 from kubetrain_pipelines import images
 from kubetrain_pipelines.task_settings import as_step
 

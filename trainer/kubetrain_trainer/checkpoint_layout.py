@@ -168,7 +168,7 @@ def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:
 def _is_intact(path: Path, described: Mapping[str, Any]) -> bool:
     if not path.is_file() or path.stat().st_size != described["size"]:
         return False
-    return sha256_of(path) == described["sha256"]
+    return bool(sha256_of(path) == described["sha256"])
 
 
 def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:

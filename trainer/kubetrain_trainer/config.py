@@ -104,7 +104,7 @@ class TrainConfig:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @classmethod
-    def add_flags(cls, parser: argparse.ArgumentParser) -> None:
+    def add_flags(cls, parser: argparse._ActionsContainer) -> None:
         for each in fields(cls):
             parser.add_argument(_flag(each.name), metavar="VALUE", help=each.metadata["meaning"].replace("%", "%%"))
 

@@ -14,6 +14,9 @@ from kubetrain_trainer.termination import report_failure
 from kubetrain_trainer.training_output import TrainingOutput
 
 
+SENTENCE_LENGTH = 400
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
     config: TrainConfig
@@ -34,7 +37,7 @@ def run(program: Callable[[], None]) -> None:
         _fail(str(error), curable=False)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this process's last words
         traceback.print_exc()
-        _fail(f"{type(error).__name__}: {error}", curable=True)
+        _fail(f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}", curable=True)
 
 
 def parse_arguments(description: str) -> Arguments:

@@ -1,6 +1,7 @@
 """Which samples a process takes at which step: each sample once an epoch, in an order that depends on nothing but
 (seed, epoch), so that a run resumes in the middle of an epoch, with more or fewer processes too."""
 
+import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,10 +70,11 @@ def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """Where the random numbers of one step of one process begin: derived anew at each step, so that a resumed run
+def derived_seed(*parts: int) -> int:
+    """Where the random numbers of one step, or of one sample, begin: derived anew each time, so that a resumed run
     draws what an uninterrupted one would, and no generator's state has to be saved."""
-    return random.Random(f"{seed}/{step}/{rank}").getrandbits(63)
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
 
 
 def evaluation_share(size: int, rank: int, world_size: int) -> range:

@@ -161,9 +161,10 @@ class TrainingOutput:
             "config_digest": TrainConfig.from_dict(recorded["config"]).digest,
         }
 
-    def _read(self, name: str) -> Any:
+    def _read(self, name: str) -> dict[str, Any]:
         try:
-            return read_json(self.path / name)
+            content: dict[str, Any] = read_json(self.path / name)
+            return content
         except FileNotFoundError:
             raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
         except ValueError:

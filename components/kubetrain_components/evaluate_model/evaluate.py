@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.training_output import TrainingOutput
-
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import OnLine, run_job
 from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.training_output import TrainingOutput
 
 STAGE = "evaluate_model"
 

@@ -16,9 +16,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.termination import parse_last_words
-
 from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.job import (
     LABEL_PREFIX,
@@ -30,6 +27,8 @@ from kubetrain_components.jobs.job import (
     Phase,
 )
 from kubetrain_components.jobs.verdict import JobFailed, judge, restart_notices
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.termination import parse_last_words
 
 TAIL_LINES = 20
 DRAIN_SECONDS = 10.0

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import psutil
-from kubetrain_trainer.durable_files import read_json, write_json
 
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, Phase, PodState
+from kubetrain_trainer.durable_files import read_json, write_json
 
 
 class LocalRecord:

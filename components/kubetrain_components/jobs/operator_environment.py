@@ -11,9 +11,8 @@ TFJob of one, batch Job        | nothing
 import json
 from collections.abc import Callable
 
-from kubetrain_trainer.errors import InvalidSetting
-
 from kubetrain_components.jobs.job import Elastic, Job, JobKind
+from kubetrain_trainer.errors import InvalidSetting
 
 AddressOf = Callable[[str, int], tuple[str, int]]
 """From role and index to the host and port by which other pods reach this one."""

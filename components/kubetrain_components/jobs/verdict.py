@@ -3,10 +3,9 @@
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 
+from kubetrain_components.jobs.job import Job, JobState, LogLine, Phase, PodState
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
-
-from kubetrain_components.jobs.job import Job, JobState, LogLine, Phase, PodState
 
 
 class JobFailed(KubetrainError):

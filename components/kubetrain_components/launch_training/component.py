@@ -31,11 +31,10 @@ def launch_training(
     Returns:
         The checkpoint that the training ended with, and its step.
     """
-    from kubetrain_trainer.config import TrainConfig
-
     from kubetrain_components.launch_training.launch import launch_training
     from kubetrain_components.launch_training.training_job import TrainingJob, threads_on_this_machine
     from kubetrain_components.site import Site
+    from kubetrain_trainer.config import TrainConfig
 
     site = Site.from_environment()
     training = TrainingJob(

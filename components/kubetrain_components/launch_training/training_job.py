@@ -4,10 +4,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
-
-from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
 
 STAGE = "launch_training"
 

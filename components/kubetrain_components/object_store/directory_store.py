@@ -5,9 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kubetrain_trainer.durable_files import CHUNK_BYTES, write_atomically
-
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
+from kubetrain_trainer.durable_files import CHUNK_BYTES, write_atomically
 
 
 class DirectoryStore:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from urllib.parse import unquote
 
-from kubetrain_trainer.errors import InvalidSetting
-
 from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_trainer.errors import InvalidSetting
 
 
 def check_uri(setting: str, uri: str) -> None:

@@ -11,9 +11,9 @@ from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from kubetrain_trainer.durable_files import CHUNK_BYTES
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
+from kubetrain_trainer.durable_files import CHUNK_BYTES
 
 CONFIG = Config(
     connect_timeout=5,

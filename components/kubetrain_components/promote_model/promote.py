@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
-
-from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 
 SCHEMA = "kubetrain/model/v1"
 LATEST = "latest.json"

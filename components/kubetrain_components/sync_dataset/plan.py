@@ -5,9 +5,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kubetrain_trainer.errors import KubetrainError
-
 from kubetrain_components.object_store.store import StoredObject
+from kubetrain_trainer.errors import KubetrainError
 
 LONGEST_NAME_BYTES = 255
 SHOWN_PROBLEMS = 5

@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.object_store.store import StoredObject
+from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
 from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_atomically
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import utc_now
-
-from kubetrain_components.object_store.store import StoredObject
-from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
 
 SCHEMA = "kubetrain/dataset/v1"
 MANIFEST = "manifest.jsonl"

@@ -13,11 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kubetrain_trainer.entry_point import run
-from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.termination import report_result
-
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject, StoreError
 from kubetrain_components.sync_dataset.plan import SyncPlan, plan_sync
@@ -30,6 +25,10 @@ from kubetrain_components.sync_dataset.publish import (
     published_versions,
     read_version,
 )
+from kubetrain_trainer.entry_point import run
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.termination import report_result
 
 LISTING_ROUNDS = 3
 ATTEMPTS_PER_OBJECT = 3

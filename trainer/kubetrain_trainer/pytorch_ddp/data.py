@@ -18,6 +18,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_images
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.sampling import derived_seed
 
 THUMBNAIL_PIXELS = 64
 
@@ -97,17 +98,42 @@ def normalized(image: Image.Image) -> Tensor:
 
 
 def load(
-    dataset: Any, batches: Sequence[Sequence[int]], config: TrainConfig, role: ProcessRole, device: torch.device
+    samples: Any,
+    batches: Sequence[Any],
+    config: TrainConfig,
+    role: ProcessRole,
+    device: torch.device,
+    epoch: int = 0,
 ) -> Iterator[tuple[Any, Any]]:
     """The batches of samples with these indices, in this order, on the device."""
     loader = DataLoader(
-        dataset,
+        SeededSamples(samples, config.seed, epoch),
         batch_sampler=batches,
         num_workers=loader_workers(config, role),
         pin_memory=device.type == "cuda",
     )
     for inputs, targets in loader:
         yield to_device(inputs, device), to_device(targets, device)
+
+
+class SeededSamples(Dataset[Any]):
+    """Samples that are drawn alike in every process and after every resumption, random augmentation included."""
+
+    def __init__(self, samples: Any, seed: int, epoch: int) -> None:
+        self._samples = samples
+        self._seed = seed
+        self._epoch = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        seed_generators(derived_seed(self._seed, self._epoch, index))
+        return self._samples[index]
+
+
+def seed_generators(seed: int, device: torch.device | None = None) -> None:
+    """As torch.manual_seed, which takes a hundred times as long: too long for every sample and step."""
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def loader_workers(config: TrainConfig, role: ProcessRole) -> int:

@@ -19,10 +19,10 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, parse_arguments, run
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
-from kubetrain_trainer.pytorch_ddp.data import load
+from kubetrain_trainer.pytorch_ddp.data import load, seed_generators
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
-from kubetrain_trainer.sampling import SamplePlan, step_seed
+from kubetrain_trainer.sampling import SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -74,9 +74,9 @@ def run_epochs(training: Training) -> None:
 
     while not is_finished(config, progress):
         shares = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
-        batches = load(samples, [share.indices for share in shares], config, role, training.device)
+        batches = load(samples, [share.indices for share in shares], config, role, training.device, progress.epoch)
         for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
-            torch.manual_seed(step_seed(config.seed, progress.step, role.rank))
+            seed_generators(derived_seed(config.seed, progress.step, role.rank), training.device)
             progress = progress.after_step(share.global_size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
@@ -164,7 +164,7 @@ def take_step(training: Training, inputs: object, targets: object, weight: float
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
     loss = training.task.loss(training.model(inputs), targets).mean() * weight
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     if training.config.clip_norm:
         nn.utils.clip_grad_norm_(training.model.parameters(), training.config.clip_norm)
     training.optimizer.step()

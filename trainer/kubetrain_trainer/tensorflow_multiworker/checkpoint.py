@@ -25,7 +25,7 @@ def save(
     role: ProcessRole,
 ) -> Checkpoint | None:
     """All processes take part, for a variable may be spread over them; only the chief's files are kept."""
-    state = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    state = _state(model=model, optimizer=optimizer)
     if role.is_chief:
         return output.write_checkpoint(progress, details, lambda path: state.write(str(path / STATE_PREFIX)))
     with tempfile.TemporaryDirectory() as unused:
@@ -34,14 +34,13 @@ def save(
 
 
 def restore(checkpoint: Checkpoint, model: keras.Model, optimizer: keras.Optimizer) -> None:
-    state = tf.train.Checkpoint(model=model, optimizer=optimizer)
-    state.read(str(checkpoint.path / STATE_PREFIX)).assert_existing_objects_matched()
+    _state(model=model, optimizer=optimizer).read(str(checkpoint.path / STATE_PREFIX)).assert_consumed()
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], model: keras.Model) -> None:
     """The checkpoint's weights alone: `model.load_weights("model.weights.h5")` anywhere."""
     verify_files(checkpoint.path, checkpoint.manifest["files"])
-    tf.train.Checkpoint(model=model).read(str(checkpoint.path / STATE_PREFIX)).expect_partial()
+    _state(model=model).read(str(checkpoint.path / STATE_PREFIX)).expect_partial()
     output.write_export(checkpoint, details, lambda path: model.save_weights(path / EXPORT_FILE))
 
 
@@ -50,3 +49,10 @@ def load_export(output: TrainingOutput, model: keras.Model) -> dict[str, Any]:
     manifest = output.read_export()
     model.load_weights(output.export / EXPORT_FILE)
     return manifest
+
+
+def _state(**parts: Any) -> tf.train.Checkpoint:
+    """Every variable in order: what a checkpoint finds by itself in a Keras model leaves out the state of dropout."""
+    return tf.train.Checkpoint(
+        **{name: [variable.value for variable in part.variables] for name, part in parts.items()}
+    )

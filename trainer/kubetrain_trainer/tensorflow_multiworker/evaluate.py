@@ -58,7 +58,7 @@ def mean_metrics(
     return tally.means()
 
 
-def sum_over_processes(values: np.ndarray, role: ProcessRole, strategy: tf.distribute.Strategy) -> np.ndarray:
+def sum_over_processes(values: Any, role: ProcessRole, strategy: tf.distribute.Strategy) -> np.ndarray:
     # Every replica of a process brings the same values: together they count once.
     local_replicas = strategy.num_replicas_in_sync / role.world_size
     replicated = strategy.run(lambda: tf.constant(values / local_replicas))

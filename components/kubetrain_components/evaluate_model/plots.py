@@ -1,0 +1,89 @@
+"""Curves as SVG that follows the page's colors, light and dark."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+mpl.use("svg")
+
+# Stand-ins that no plot would use by itself; the page's own colors take their place.
+PAGE_COLORS = {
+    "#010203": "var(--ink-soft)",
+    "#010204": "var(--line)",
+    "#010205": "var(--blue)",
+    "#010206": "var(--orange)",
+}
+TEXT, GRID, FIRST, SECOND = PAGE_COLORS
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it takes the page's font, and can be read aloud
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": TEXT,
+    "axes.labelcolor": TEXT,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "xtick.color": TEXT,
+    "ytick.color": TEXT,
+    "legend.frameon": False,
+    "legend.labelcolor": TEXT,
+}
+
+Row = Mapping[str, Any]
+
+
+def curves(rows: Sequence[Row], metric: str) -> dict[str, str]:
+    """From title to picture: the loss, and the metric on validation, where there is anything to draw."""
+    pictures = {
+        "Loss": {"training": _series(rows, "loss"), "validation": _series(rows, "validation_loss")},
+        f"Validation {metric}": {metric: _series(rows, f"validation_{metric}")},
+    }
+    return {
+        title: _draw(title, {name: points for name, points in series.items() if points})
+        for title, series in pictures.items()
+        if any(series.values())
+    }
+
+
+def _series(rows: Sequence[Row], name: str) -> list[tuple[int, float]]:
+    return [(row["step"], row[name]) for row in rows if name in row]
+
+
+def _draw(title: str, series: Mapping[str, list[tuple[int, float]]]) -> str:
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.6, 3.0), layout="constrained")
+        axes = figure.subplots()
+        for (name, points), color in zip(series.items(), (FIRST, SECOND), strict=False):
+            steps, values = zip(*points, strict=True)
+            # A few points, as validation has, would be lost on a bare line.
+            axes.plot(steps, values, color=color, label=name, linewidth=1.8, marker="o" if len(points) < 20 else None)
+        _label(axes, title, has_legend=len(series) > 1)
+        return _as_page_svg(figure, title)
+
+
+def _label(axes: Axes, title: str, *, has_legend: bool) -> None:
+    axes.set_xlabel("step")
+    axes.set_ylabel(title.lower())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if has_legend:
+        axes.legend()
+
+
+def _as_page_svg(figure: Figure, title: str) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for color, variable in PAGE_COLORS.items():
+        svg = svg.replace(color, variable)
+    # Several pictures share a page: each has its own ids, and the page says how wide it is.
+    prefix = re.sub(r"\W+", "-", title.lower())
+    svg = re.sub(r'(id="|url\(#|href="#)', rf"\1{prefix}-", svg)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 role="img" aria-label="{title}"', svg, count=1)
+    return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
