@@ -104,6 +104,12 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends things in order as Ctrl-C does."""
 
 
+def threads_for_each(processes: int) -> int:
+    """So many threads that all processes together keep this machine's processors busy, and none waits for one."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, available // processes)
+
+
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
     def interrupt(*unused: object) -> None:

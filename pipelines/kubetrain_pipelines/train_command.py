@@ -8,9 +8,9 @@ from pathlib import Path
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.local_backend import LocalBackend
 from kubetrain_components.launch_training.launch import launch_training
-from kubetrain_components.launch_training.training_job import TrainingJob, threads_on_this_machine
+from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.site import interrupted_by_sigterm
+from kubetrain_components.site import interrupted_by_sigterm, threads_for_each
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines.settings import parse_settings
 from kubetrain_trainer.errors import KubetrainError
@@ -54,7 +54,7 @@ def train_and_show(
         dataset_digest=str(version.header["digest"]) if version else "",
         workers=workers,
         processes_per_worker=processes_per_worker,
-        threads_per_process=threads_on_this_machine(workers * processes_per_worker),
+        threads_per_process=threads_for_each(workers * processes_per_worker),
         max_restarts=max_restarts,
     )
     print(f"run {run_id} (the same --run-id resumes it)", flush=True)

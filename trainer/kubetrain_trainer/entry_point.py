@@ -13,7 +13,6 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import report_failure
 from kubetrain_trainer.training_output import TrainingOutput
 
-
 SENTENCE_LENGTH = 400
 
 

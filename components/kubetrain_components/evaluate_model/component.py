@@ -36,8 +36,7 @@ def evaluate_model(
     from kubetrain_components.evaluate_model.confusion import most_confused
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
-    from kubetrain_components.launch_training.training_job import threads_on_this_machine
-    from kubetrain_components.site import Site
+    from kubetrain_components.site import Site, threads_for_each
 
     site = Site.from_environment()
     output = site.output(run_id)
@@ -47,7 +46,7 @@ def evaluate_model(
         run_id=run_id,
         data_dir=site.dataset(dataset_digest),
         dataset_digest=dataset_digest,
-        threads=threads_on_this_machine(1),
+        threads=threads_for_each(1),
     )
     with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:
         evaluation = evaluate_model(request, output, backend, stage.on_line)

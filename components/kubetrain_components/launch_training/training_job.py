@@ -1,6 +1,5 @@
 """TrainingJob: what is to be trained, with what, on how many pods; turns into the job that a backend runs."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +55,3 @@ class TrainingJob:
             *("--dataset-digest", self.dataset_digest),
             *self.config.to_flags(),
         )
-
-
-def threads_on_this_machine(processes: int) -> int:
-    """So many threads for each process that all together keep the processors busy and none waits for one."""
-    return max(1, len(os.sched_getaffinity(0)) // processes if hasattr(os, "sched_getaffinity") else 1)

@@ -1,0 +1,146 @@
+"""Imports only ever point rightwards: pipelines → components → trainer. The table of the design, enforced."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STANDARD = set(sys.stdlib_module_names)
+TRAINER, COMPONENTS, PIPELINES = "kubetrain_trainer", "kubetrain_components", "kubetrain_pipelines"
+SOURCES = {
+    TRAINER: ROOT / "trainer" / TRAINER,
+    COMPONENTS: ROOT / "components" / COMPONENTS,
+    PIPELINES: ROOT / "pipelines" / PIPELINES,
+}
+STEPS = {"sync_dataset", "launch_training", "collect_checkpoint", "evaluate_model", "promote_model"}
+FRAMEWORKS = {
+    "pytorch_ddp": {"torch", "torchvision", "numpy", "PIL"},
+    "tensorflow_multiworker": {"tensorflow", "keras", "numpy"},
+}
+# The one library of each module that has one.
+VENDORS = {
+    "object_store/s3_store.py": {"boto3", "botocore"},
+    "jobs/process_guard.py": {"psutil"},
+    "jobs/local_record.py": {"psutil"},
+    "evaluate_model/report.py": {"jinja2", "markupsafe"},
+    "evaluate_model/plots.py": {"matplotlib"},
+}
+# What only these may do: wire adapters.
+WIRING = {
+    "site.py": {f"{COMPONENTS}.jobs.local_backend"},
+    "object_store/open_store.py": {f"{COMPONENTS}.object_store.s3_store", f"{COMPONENTS}.object_store.directory_store"},
+}
+ADAPTERS = (
+    f"{COMPONENTS}.jobs.local_",
+    f"{COMPONENTS}.jobs.process_guard",
+    f"{COMPONENTS}.object_store.s3_store",
+    f"{COMPONENTS}.object_store.directory_store",
+)
+
+
+def modules_of(package: str) -> list[Path]:
+    return sorted(SOURCES[package].rglob("*.py"))
+
+
+def imports_of(path: Path, *, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found.add(str(node.module))
+    return found
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """Top names that are neither the standard library's nor ours."""
+    return {module.split(".")[0] for module in modules} - STANDARD - {TRAINER, COMPONENTS, PIPELINES}
+
+
+def name_of(path: Path, package: str) -> str:
+    return path.relative_to(SOURCES[package]).as_posix()
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES[TRAINER].glob("*.py")), ids=lambda path: path.name)
+def test_the_trainers_contract_is_standard_library_only(path: Path) -> None:
+    imported = imports_of(path)
+    assert foreign(imported) == set()
+    assert not any(module.startswith((COMPONENTS, PIPELINES)) for module in imported)
+    assert not any(framework in module for module in imported for framework in FRAMEWORKS)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_framework_folder_knows_its_framework_and_the_contract_only(framework: str) -> None:
+    others = set(FRAMEWORKS) - {framework}
+    for path in (SOURCES[TRAINER] / framework).glob("*.py"):
+        imported = imports_of(path)
+        assert foreign(imported) <= FRAMEWORKS[framework], path
+        assert not any(other in module for module in imported for other in others), path
+        assert not any(module.startswith((COMPONENTS, PIPELINES)) for module in imported), path
+
+
+def test_the_two_trainers_are_laid_out_alike() -> None:
+    names = [sorted(path.name for path in (SOURCES[TRAINER] / framework).glob("*.py")) for framework in FRAMEWORKS]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("path", modules_of(COMPONENTS), ids=lambda path: name_of(path, COMPONENTS))
+def test_components_import_what_their_place_allows(path: Path) -> None:
+    name, imported = name_of(path, COMPONENTS), imports_of(path)
+    assert not any(module.startswith(PIPELINES) for module in imported)
+    assert not any(framework in module for module in imported for framework in FRAMEWORKS)
+    if path.name == "component.py":
+        assert foreign(imported) == {"kfp"}
+        allowed = {COMPONENTS, "kfp", "typing"}
+        assert imports_of(path, top_level_only=True) <= allowed, "KFP ships the function's body only"
+        return
+    assert foreign(imported) <= VENDORS.get(name, set())
+    if not name.startswith(("jobs/", "object_store/")):
+        wired = WIRING.get(name, set())
+        assert not [module for module in imported if module.startswith(ADAPTERS) and module not in wired]
+
+
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_a_step_knows_no_other_step(step: str) -> None:
+    folder = SOURCES[COMPONENTS] / step
+    assert (folder / "component.py").is_file()
+    for path in folder.glob("*.py"):
+        for module in imports_of(path):
+            others = [other for other in STEPS - {step} if module.startswith(f"{COMPONENTS}.{other}")]
+            assert not others, f"{path} imports {module}"
+
+
+@pytest.mark.parametrize(
+    "name", ["train_pytorch", "train_tensorflow", "sync_only", "training_stages", "task_settings", "images", "compile"]
+)
+def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
+    imported = imports_of(SOURCES[PIPELINES] / f"{name}.py")
+    assert foreign(imported) <= {"kfp"}
+    from_components = {module for module in imported if module.startswith(f"{COMPONENTS}.")}
+    assert all(module.endswith(".component") for module in from_components)
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_no_file_is_too_long_to_read(package: str) -> None:
+    assert {path.name for path in modules_of(package) if len(path.read_text().splitlines()) > 400} == set()
+
+
+def test_the_contract_imports_where_nothing_is_installed() -> None:
+    """Trainer images stay bare: the contract must do without kfp, kubernetes and boto3."""
+    names = [f"{TRAINER}.{path.stem}" for path in SOURCES[TRAINER].glob("*.py") if path.stem != "__init__"]
+    program = f"""
+import sys
+for blocked in ("kfp", "kubernetes", "boto3", "torch", "tensorflow", "numpy", "yaml", "click"):
+    sys.modules[blocked] = None
+sys.path.insert(0, {str(SOURCES[TRAINER].parent)!r})
+import importlib
+for name in {names!r}:
+    importlib.import_module(name)
+"""
+    subprocess.run([sys.executable, "-I", "-c", program], check=True)
