@@ -9,6 +9,7 @@ from typing import Any
 LOG_VARIABLE = "KUBETRAIN_TERMINATION_LOG"
 """Where the file is when it is not where Kubernetes puts it."""
 MAXIMUM_BYTES = 4096
+SENTENCE_LENGTH = 600  # fits whatever its characters take
 
 
 def report_result(result: Mapping[str, Any]) -> None:
@@ -22,7 +23,8 @@ def report_failure(sentence: str, *, curable: bool) -> None:
     The first of a pod's processes to say so is heard: the others fail by its failure.
     """
     if not _read():
-        _write(json.dumps({"status": "failed", "error": sentence[: MAXIMUM_BYTES // 2], "curable": curable}))
+        words = {"status": "failed", "error": sentence[:SENTENCE_LENGTH], "curable": curable}
+        _write(json.dumps(words, ensure_ascii=False))
 
 
 def parse_last_words(text: str) -> dict[str, Any]:

@@ -1,0 +1,125 @@
+"""Readers trust complete checkpoints only, choose by manifest, and find a corrupt byte."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import (
+    MANIFEST,
+    CorruptFiles,
+    Progress,
+    choose_checkpoint,
+    complete_checkpoints,
+    intact_checkpoints,
+    read_checkpoint,
+    remove_partial,
+    verify_files,
+    write_checkpoint,
+)
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+
+
+def write(directory: Path, step: int, accuracy: float = 0.5, content: bytes = b"weights") -> Path:
+    progress = Progress(step=step, epoch=1, samples_in_epoch=7, samples_seen=step * 64)
+    details = {"framework": "pytorch", "world_size": 2, "metrics": {"accuracy": accuracy, "loss": 1 - accuracy}}
+    return write_checkpoint(
+        directory, progress, details, lambda path: path.joinpath("state.pt").write_bytes(content) and None
+    ).path
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_written_checkpoint_reads_back_with_its_progress(tmp_path: Path) -> None:
+    path = write(tmp_path, 123)
+    checkpoint = read_checkpoint(path)
+    assert checkpoint is not None
+    assert path.name == "step-00000123"
+    assert checkpoint.progress == Progress(step=123, epoch=1, samples_in_epoch=7, samples_seen=123 * 64)
+    assert set(checkpoint.manifest) >= {"schema", "framework", "world_size", "metrics", "files"}
+    assert (path.joinpath("state.pt").stat().st_mode & 0o777) == 0o644, "evaluate and promote read it as another user"
+
+
+def test_what_was_being_written_is_invisible_and_swept(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+
+    def killed(path: Path) -> None:
+        path.joinpath("state.pt").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_checkpoint(tmp_path, Progress(step=2), {}, killed)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [".step-00000002.partial"]
+    assert [checkpoint.step for checkpoint in complete_checkpoints(tmp_path)] == [1]
+    remove_partial(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / MANIFEST).unlink(),
+        lambda path: (path / MANIFEST).write_text('{"schema": "kubetrain/checkp'),
+        lambda path: (path / MANIFEST).write_text('{"schema": "someone/else", "step": 9, "files": []}'),
+        lambda path: (path / MANIFEST).write_text("[]"),
+        lambda path: (path / "state.pt").unlink(),
+        lambda path: (path / "state.pt").write_bytes(b"short"),
+    ],
+)
+def test_an_incomplete_checkpoint_is_invisible(tmp_path: Path, damage: object) -> None:
+    write(tmp_path, 1)
+    damage(write(tmp_path, 2))  # type: ignore[operator]
+    assert [checkpoint.step for checkpoint in complete_checkpoints(tmp_path)] == [1]
+
+
+def test_newest_is_the_step_in_the_manifest_not_the_name(tmp_path: Path) -> None:
+    write(tmp_path, 100_000_000)
+    write(tmp_path, 99)
+    write(tmp_path, 7).rename(tmp_path / "zzz")
+    assert [checkpoint.step for checkpoint in complete_checkpoints(tmp_path)] == [7, 99, 100_000_000]
+
+
+def test_a_corrupt_byte_is_found_and_named(tmp_path: Path) -> None:
+    path = write(tmp_path, 5)
+    flip_a_byte(path / "state.pt")
+    checkpoint = read_checkpoint(path)
+    assert checkpoint is not None, "its size is right: only its hash tells"
+    with pytest.raises(CorruptFiles, match=r"state\.pt"):
+        verify_files(path, checkpoint.manifest["files"])
+
+
+def test_a_corrupt_newest_is_passed_over_and_said_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, 1)
+    flip_a_byte(write(tmp_path, 2) / "state.pt")
+    assert [checkpoint.step for checkpoint in intact_checkpoints(tmp_path)] == [1]
+    assert "passing over step-00000002" in caplog.text
+
+
+def test_best_is_by_the_metric_and_the_newer_of_equals(tmp_path: Path) -> None:
+    for step, accuracy in ((1, 0.9), (2, 0.95), (3, 0.95), (4, 0.8)):
+        write(tmp_path, step, accuracy)
+    assert choose_checkpoint(tmp_path, TrainConfig()).step == 3
+    assert choose_checkpoint(tmp_path, TrainConfig(metric="loss", metric_mode="min")).step == 3
+    assert choose_checkpoint(tmp_path, TrainConfig(metric="loss", metric_mode="max")).step == 4
+    assert choose_checkpoint(tmp_path, TrainConfig(select_checkpoint="last")).step == 4
+
+
+def test_nothing_complete_and_an_unknown_metric_are_said(tmp_path: Path) -> None:
+    with pytest.raises(KubetrainError, match="no complete checkpoint in"):
+        choose_checkpoint(tmp_path / "absent", TrainConfig())
+    write(tmp_path, 1)
+    with pytest.raises(KubetrainError, match=r"has no metric 'f1' \(it has: accuracy, loss\)"):
+        choose_checkpoint(tmp_path, TrainConfig(metric="f1"))
+
+
+def test_rewriting_a_step_replaces_it_whole(tmp_path: Path) -> None:
+    write(tmp_path, 1, content=b"old, and longer")
+    path = write(tmp_path, 1, content=b"new")
+    manifest = json.loads((path / MANIFEST).read_text())
+    assert manifest["files"][0]["size"] == 3
+    assert [checkpoint.step for checkpoint in intact_checkpoints(tmp_path)] == [1]

@@ -1,0 +1,76 @@
+"""TrainConfig: JSON and flags to values and back, and what it says to wrong ones."""
+
+import argparse
+import json
+
+import pytest
+
+from kubetrain_trainer.config import TrainConfig, parse_setting
+from kubetrain_trainer.errors import InvalidSetting
+
+
+def from_flags(*flags: str) -> TrainConfig:
+    parser = argparse.ArgumentParser()
+    TrainConfig.add_flags(parser)
+    return TrainConfig.from_flags(parser.parse_args(list(flags)))
+
+
+CHANGED = TrainConfig(
+    model="torchvision:resnet50", model_args={"norm": None, "n": 2}, epochs=90, learning_rate=0.4, metric_mode="min"
+)
+
+
+def test_json_and_back() -> None:
+    assert TrainConfig.from_dict(json.loads(json.dumps(CHANGED.to_dict()))) == CHANGED
+
+
+def test_flags_and_back() -> None:
+    assert from_flags(*CHANGED.to_flags()) == CHANGED
+
+
+def test_flags_name_only_what_differs_from_the_defaults() -> None:
+    assert TrainConfig().to_flags() == ()
+    assert TrainConfig(epochs=3).to_flags() == ("--epochs", "3")
+
+
+def test_integral_floats_are_taken_as_kfp_local_sends_them() -> None:
+    sent = {"epochs": 3.0, "learning_rate": 1, "model_args": {"layers": 2.0, "sizes": [1.0, 0.5]}}
+    config = TrainConfig.from_dict(sent)
+    assert (config.epochs, config.learning_rate) == (3, 1.0)
+    assert json.dumps(config.model_args) == '{"layers": 2, "sizes": [1, 0.5]}'
+
+
+def test_equal_settings_have_one_digest_however_they_came() -> None:
+    assert TrainConfig.from_dict({"epochs": 3.0}).digest == from_flags("--epochs", "3").digest
+    assert TrainConfig(epochs=3).digest != TrainConfig(epochs=4).digest
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"epoch": 3}, "unknown setting 'epoch': did you mean 'epochs'?"),
+        ({"epochs": "three"}, "epochs must be a whole number, not 'three'"),
+        ({"epochs": 2.5}, "epochs must be a whole number, not 2.5"),
+        ({"epochs": True}, "epochs must be a whole number, not True"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"learning_rate": 0}, "learning_rate must be above 0, not 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a number, not nan"),
+        ({"momentum": 1.5}, "momentum must be at most 1, not 1.5"),
+        ({"optimizer": "sdg"}, "optimizer cannot be 'sdg': did you mean 'sgd'?"),
+        ({"model": 3}, "model must be a text, not 3"),
+        ({"model_args": [1]}, "model_args must be a JSON object, not [1]"),
+        ([1], "train_config must be a JSON object of settings, not [1]"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value_and_the_remedy(settings: object, says: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        TrainConfig.from_dict(settings)  # type: ignore[arg-type]
+    assert str(caught.value) == says
+
+
+def test_a_text_on_the_command_line_is_read_by_the_kind_of_its_setting() -> None:
+    assert parse_setting("model", "3") == "3"
+    assert parse_setting("epochs", "3") == 3
+    assert parse_setting("model_args", '{"a": 1}') == {"a": 1}
+    with pytest.raises(InvalidSetting, match="model_args must be a JSON object, not 'a=1'"):
+        parse_setting("model_args", "a=1")

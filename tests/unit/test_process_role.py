@@ -1,0 +1,39 @@
+"""Who a process is, from what torchrun and TF_CONFIG say."""
+
+import json
+
+import pytest
+
+from kubetrain_trainer.process_role import ProcessRole, tensorflow_role, torchrun_role
+
+
+def test_torchruns_variables() -> None:
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert torchrun_role(environment) == ProcessRole(rank=3, world_size=4, local_rank=1, local_world_size=2)
+
+
+def test_the_operators_rank_alone_is_a_nodes_and_proves_nothing() -> None:
+    assert torchrun_role({"RANK": "1", "WORLD_SIZE": "2"}) == ProcessRole()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "index", "rank", "world_size"),
+    [
+        ({"chief": ["a"], "worker": ["b", "c"]}, "chief", 0, 0, 3),
+        ({"chief": ["a"], "worker": ["b", "c"]}, "worker", 0, 1, 3),
+        ({"chief": ["a"], "worker": ["b", "c"]}, "worker", 1, 2, 3),
+        ({"worker": ["b", "c"]}, "worker", 0, 0, 2),
+        ({"worker": ["b", "c"]}, "worker", 1, 1, 2),
+    ],
+)
+def test_tf_config_puts_the_chief_first(
+    cluster: dict[str, list[str]], kind: str, index: int, rank: int, world_size: int
+) -> None:
+    config = {"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"}
+    role = tensorflow_role({"TF_CONFIG": json.dumps(config)})
+    assert (role.rank, role.world_size, role.is_chief) == (rank, world_size, rank == 0)
+
+
+@pytest.mark.parametrize("environment", [{}, {"TF_CONFIG": ""}])
+def test_a_tfjob_of_one_replica_gets_no_tf_config(environment: dict[str, str]) -> None:
+    assert tensorflow_role(environment) == ProcessRole()

@@ -1,0 +1,81 @@
+"""Each sample once an epoch, at any number of processes, from any position, with no process left without one."""
+
+from itertools import chain, pairwise
+
+import pytest
+
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.sampling import SamplePlan, derived_seed, epoch_order, evaluation_share
+
+
+def steps(plan: SamplePlan, epoch: int = 0, start: int = 0) -> list[list[list[int]]]:
+    """By step, by rank, the indices."""
+    ranks = [plan.batches(epoch, rank, start) for rank in range(plan.world_size)]
+    return [[share.indices for share in step] for step in zip(*ranks, strict=True)]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("size", [7, 8, 63, 64, 65, 100, 129])
+def test_each_sample_once_an_epoch(size: int, world_size: int) -> None:
+    plan = SamplePlan(size=size, batch_size=8, world_size=world_size, seed=1)
+    taken = [index for step in steps(plan) for indices in step for index in indices]
+    assert sorted(taken) == list(range(size))
+    assert len(steps(plan)) == plan.steps_per_epoch
+
+
+@pytest.mark.parametrize("size", [14, 57, 64, 65, 66, 100])
+def test_no_process_is_left_with_less_than_two_samples(size: int) -> None:
+    plan = SamplePlan(size=size, batch_size=8, world_size=4, seed=1)
+    assert min(len(indices) for step in steps(plan) for indices in step) >= 2
+
+
+def test_a_step_of_two_processes_is_the_step_of_one_with_twice_the_batch() -> None:
+    two = steps(SamplePlan(size=100, batch_size=8, world_size=2, seed=5))
+    one = steps(SamplePlan(size=100, batch_size=16, world_size=1, seed=5))
+    assert [sorted(chain(*step)) for step in two] == [sorted(chain(*step)) for step in one]
+
+
+def test_weights_make_the_mean_over_processes_the_mean_over_samples() -> None:
+    plan = SamplePlan(size=101, batch_size=8, world_size=3, seed=0)
+    *_, last = zip(*[plan.batches(0, rank) for rank in range(3)], strict=True)
+    assert len({len(share.indices) for share in last}) == 2, "the end is uneven"
+    losses = {index: float(index) for share in last for index in share.indices}
+    means = [sum(losses[index] for index in share.indices) / len(share.indices) for share in last]
+    weighted = sum(mean * share.weight(3) for mean, share in zip(means, last, strict=True)) / 3
+    assert weighted == pytest.approx(sum(losses.values()) / len(losses))
+
+
+@pytest.mark.parametrize("resumed_world_size", [1, 2, 5])
+def test_resuming_within_an_epoch_takes_the_rest_and_nothing_twice(resumed_world_size: int) -> None:
+    before = SamplePlan(size=100, batch_size=8, world_size=2, seed=3)
+    first_three = steps(before, epoch=4)[:3]
+    seen = [index for step in first_three for indices in step for index in indices]
+    after = SamplePlan(size=100, batch_size=8, world_size=resumed_world_size, seed=3)
+    rest = [index for step in steps(after, epoch=4, start=len(seen)) for indices in step for index in indices]
+    assert sorted(seen + rest) == list(range(100))
+
+
+def test_an_epoch_that_is_through_has_no_steps_left() -> None:
+    assert steps(SamplePlan(size=10, batch_size=4, world_size=2, seed=0), start=10) == []
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    orders = [epoch_order(50, seed, epoch) for seed in (0, 1) for epoch in (0, 1, 10)]
+    assert all(first != second for first, second in pairwise(orders))
+    assert epoch_order(50, 1, 10) == orders[-1]
+
+
+def test_fewer_samples_than_processes_are_refused() -> None:
+    with pytest.raises(KubetrainError, match="3 samples, fewer than the 4 processes"):
+        SamplePlan(size=3, batch_size=8, world_size=4, seed=0)
+
+
+def test_evaluation_counts_each_sample_once() -> None:
+    shares = [index for rank in range(4) for index in evaluation_share(10, rank, 4)]
+    assert sorted(shares) == list(range(10))
+
+
+def test_derived_seeds_differ_and_repeat() -> None:
+    seeds = {derived_seed(seed, step, rank) for seed in (0, 1) for step in range(50) for rank in range(4)}
+    assert len(seeds) == 400
+    assert derived_seed(0, 1, 2) == derived_seed(0, 1, 2) < 2**63

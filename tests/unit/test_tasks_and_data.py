@@ -1,0 +1,102 @@
+"""Models by name, tasks by import path, images by folder."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.evaluation_record import classification_record
+from kubetrain_trainer.image_folder import list_images
+from kubetrain_trainer.import_path import load_function
+from kubetrain_trainer.model_names import check_model, image_size
+
+
+@pytest.mark.parametrize(
+    ("framework", "model"),
+    [
+        ("pytorch", "digits_cnn"),
+        ("pytorch", "torchvision:resnet18"),
+        ("pytorch", "torchvision:resnet50"),
+        ("tensorflow", "keras:resnet18"),
+        ("tensorflow", "keras:resnet50"),
+        ("pytorch", "own_task.text:build"),
+    ],
+)
+def test_known_models_pass(framework: str, model: str) -> None:
+    check_model(framework, model)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "says"),
+    [
+        ("pytorch", "torchvision:resnet5", "did you mean 'torchvision:resnet50'?"),
+        ("pytorch", "digit_cnn", "did you mean 'digits_cnn'?"),
+        ("tensorflow", "torchvision:resnet50", "is one for pytorch, but this trains with tensorflow"),
+        ("pytorch", "keras:resnet50", "take a torchvision: model, or the pipeline train-tensorflow"),
+        ("pytorch", "own_task:not a function", "unknown model"),
+    ],
+)
+def test_a_wrong_model_is_answered_with_the_right_one(framework: str, model: str, says: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        check_model(framework, model)
+    assert says in str(caught.value)
+
+
+def test_an_images_size_is_the_models_own_unless_set() -> None:
+    assert image_size(TrainConfig()) == 8
+    assert image_size(TrainConfig(model="torchvision:resnet50")) == 224
+    assert image_size(TrainConfig(image_size=64)) == 64
+
+
+def test_a_missing_module_or_function_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_module_for_this_test.py").write_text("def build_task(config, data_dir): return config\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_function("own_module_for_this_test:build_task")(3, None) == 3
+    with pytest.raises(InvalidSetting, match="did you mean 'build_task'"):
+        load_function("own_module_for_this_test:build_tsk")
+    with pytest.raises(InvalidSetting, match="cannot import 'no_such_module'"):
+        load_function("no_such_module:build")
+
+
+def image(root: Path, name: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+
+
+def test_images_are_listed_alike_everywhere(tmp_path: Path) -> None:
+    for name in ("train/b/2.png", "train/a/1.JPG", "train/b/1.png", "train/a/notes.txt", "val/b/9.png"):
+        image(tmp_path, name)
+    training, validation = list_images(tmp_path, "train"), list_images(tmp_path, "val")
+    assert training.classes == validation.classes == ("a", "b")
+    assert [Path(path).relative_to(tmp_path).as_posix() for path in training.paths] == [
+        "train/a/1.JPG",
+        "train/b/1.png",
+        "train/b/2.png",
+    ]
+    assert training.labels == (0, 1, 1)
+    assert validation.labels == (1,)
+
+
+def test_a_wrong_folder_is_named_with_those_there(tmp_path: Path) -> None:
+    image(tmp_path, "train/a/1.png")
+    image(tmp_path, "test/c/1.png")
+    (tmp_path / "val").mkdir()
+    with pytest.raises(KubetrainError, match=r"no folder 'valid' \(it has: test, train, val\)"):
+        list_images(tmp_path, "valid")
+    with pytest.raises(KubetrainError, match="has class 'c', which train/ has not"):
+        list_images(tmp_path, "test")
+    with pytest.raises(KubetrainError, match="has no images"):
+        list_images(tmp_path, "val")
+
+
+def test_the_record_of_a_classifier_counts_and_names_its_surest_errors() -> None:
+    record = classification_record(
+        ["cat", "dog"], [0, 0, 1, 1], [0, 1, 1, 0], [0.9, 0.6, 0.8, 0.7], lambda index: f"picture {index}"
+    )
+    assert record["confusion"] == [[1, 1], [1, 1]]
+    assert [(each["truth"], each["prediction"], each["picture"]) for each in record["misclassified"]] == [
+        ("dog", "cat", "picture 3"),
+        ("cat", "dog", "picture 1"),
+    ]

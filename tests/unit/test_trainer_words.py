@@ -1,0 +1,69 @@
+"""What a training process says: metrics lines, progress lines, last words."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer import termination
+from kubetrain_trainer.metrics_log import MetricsLog, read_metrics
+from kubetrain_trainer.progress_line import format_progress, parse_progress
+from kubetrain_trainer.termination import parse_last_words, report_failure, report_result
+
+
+def test_progress_lines_read_back() -> None:
+    line = format_progress(step="3/10", loss=0.12345, samples_per_second=4127.2)
+    assert line == "progress step=3/10 loss=0.1235 samples_per_second=4127"
+    assert parse_progress(line) == {"step": "3/10", "loss": 0.1235, "samples_per_second": 4127.0}
+
+
+@pytest.mark.parametrize("line", ["", "progressing nicely", "epoch 3", "  progress step=1"])
+def test_other_lines_are_no_progress(line: str) -> None:
+    assert parse_progress(line) is None
+
+
+def test_a_resumed_run_measures_anew_what_came_after_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsLog(path, resumed_step=0)
+    for step in (1, 2, 3):
+        first.append({"step": step, "loss": 1.0})
+    with path.open("a") as file:
+        file.write('{"step": 4, "lo')  # its writer was killed
+    MetricsLog(path, resumed_step=2).append({"step": 3, "loss": 0.5})
+    assert [(row["step"], row["loss"]) for row in read_metrics(path)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "termination-log"
+    path.write_text("")
+    monkeypatch.setenv(termination.LOG_VARIABLE, str(path))
+    return path
+
+
+def test_the_first_failure_of_a_pod_is_heard(words: Path) -> None:
+    report_failure("rank 1 ran out of memory", curable=True)
+    report_failure("connection reset by peer", curable=True)
+    said = parse_last_words(words.read_text())
+    assert said == {"status": "failed", "error": "rank 1 ran out of memory", "curable": True}
+
+
+def test_long_words_stay_readable_within_kubernetes_limit(words: Path) -> None:
+    report_failure("é" * 5000, curable=False)
+    assert len(words.read_bytes()) <= termination.MAXIMUM_BYTES
+    assert parse_last_words(words.read_text())["status"] == "failed"
+
+
+def test_a_result_is_its_own_json(words: Path) -> None:
+    report_result({"status": "completed", "step": 3})
+    assert parse_last_words(words.read_text()) == {"status": "completed", "step": 3}
+
+
+def test_outside_a_pod_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(termination.LOG_VARIABLE, str(tmp_path / "absent"))
+    report_failure("unheard", curable=True)
+    assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("text", ["", "Segmentation fault", "[1]", '"x"'])
+def test_words_that_are_not_ours_say_nothing(text: str) -> None:
+    assert parse_last_words(text) == {}

@@ -1,0 +1,108 @@
+"""The folder that a training writes: the record of what it is, the proof of its end, the export."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import Checkpoint, CorruptFiles, Progress
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.training_output import TrainingOutput
+
+
+def begun(tmp_path: Path, run_id: str = "run", **settings: object) -> TrainingOutput:
+    output = TrainingOutput(tmp_path / run_id)
+    output.begin("pytorch", TrainConfig.from_dict(settings), "d" * 16)
+    return output
+
+
+def checkpoint(output: TrainingOutput, step: int) -> Checkpoint:
+    return output.write_checkpoint(
+        Progress(step=step),
+        {"metrics": {"accuracy": 0.9}},
+        lambda path: path.joinpath("state").write_bytes(b"w") and None,
+    )
+
+
+def test_checkpoints_say_what_they_come_from(tmp_path: Path) -> None:
+    manifest = checkpoint(begun(tmp_path, epochs=3), 1).manifest
+    assert manifest["framework"] == "pytorch"
+    assert manifest["dataset_digest"] == "d" * 16
+    assert manifest["config_digest"] == TrainConfig(epochs=3).digest
+
+
+def test_a_restarted_run_keeps_its_first_record(tmp_path: Path) -> None:
+    output = begun(tmp_path)
+    recorded = output.read_config()
+    output.begin("pytorch", TrainConfig(), "d" * 16)
+    assert output.read_config() == recorded
+
+
+def test_another_trainings_output_is_not_touched(tmp_path: Path) -> None:
+    begun(tmp_path, epochs=3)
+    with pytest.raises(KubetrainError, match="holds the output of another training"):
+        begun(tmp_path, epochs=4)
+
+
+def test_a_result_proves_itself_by_its_manifest(tmp_path: Path) -> None:
+    output = begun(tmp_path)
+    checkpoint(output, 1)
+    newest = checkpoint(output, 2)
+    assert output.read_result() is None
+    output.finish()
+    result = output.read_result()
+    assert result is not None
+    assert (result["status"], result["checkpoint"]) == ("completed", newest.name)
+    assert output.prove(result).step == 2
+
+    with pytest.raises(KubetrainError, match="was replaced"):
+        output.prove({**result, "manifest_sha256": "0" * 64})
+    (newest.path / "state").unlink()
+    with pytest.raises(KubetrainError, match="no complete one is there"):
+        output.prove(result)
+
+
+def test_an_export_is_complete_or_absent(tmp_path: Path) -> None:
+    output = begun(tmp_path)
+    best = checkpoint(output, 1)
+
+    def killed(path: Path) -> None:
+        path.joinpath("model.pt").write_bytes(b"ha")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        output.write_export(best, {}, killed)
+    with pytest.raises(KubetrainError, match=r"has no export/manifest\.json"):
+        output.read_export()
+
+    output.write_export(best, {"classes": ["a"]}, lambda path: write(path / "model.pt"))
+    assert output.read_export()["checkpoint"] == best.name
+    (output.export / "model.pt").write_bytes(b"x")
+    with pytest.raises(CorruptFiles):
+        output.read_export()
+
+
+def test_resuming_takes_the_runs_own_newest_before_another_runs(tmp_path: Path) -> None:
+    other = begun(tmp_path, "other")
+    checkpoint(other, 50)
+    output = begun(tmp_path, resume_from="other")
+    first = output.checkpoint_to_resume()
+    assert first is not None
+    assert first.path.is_relative_to(other.path)
+    checkpoint(output, 60)
+    own = output.checkpoint_to_resume()
+    assert own is not None
+    assert own.path.is_relative_to(output.path)
+
+
+def test_a_run_to_resume_from_must_have_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(KubetrainError, match="resume_from: no intact checkpoint"):
+        begun(tmp_path, resume_from="absent").checkpoint_to_resume()
+    assert begun(tmp_path, "fresh").checkpoint_to_resume() is None
+
+
+def test_damaged_json_is_said(tmp_path: Path) -> None:
+    output = begun(tmp_path)
+    (output.path / "evaluation.json").write_text("{")
+    with pytest.raises(KubetrainError, match="not valid JSON"):
+        output.read_evaluation()
