@@ -25,7 +25,7 @@ def write(directory: Path, step: int, accuracy: float = 0.5, content: bytes = b"
     progress = Progress(step=step, epoch=1, samples_in_epoch=7, samples_seen=step * 64)
     details = {"framework": "pytorch", "world_size": 2, "metrics": {"accuracy": accuracy, "loss": 1 - accuracy}}
     return write_checkpoint(
-        directory, progress, details, lambda path: path.joinpath("state.pt").write_bytes(content) and None
+        directory, progress, details, lambda path: path.joinpath("state.pt").write_bytes(content)
     ).path
 
 

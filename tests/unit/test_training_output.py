@@ -17,11 +17,12 @@ def begun(tmp_path: Path, run_id: str = "run", **settings: object) -> TrainingOu
 
 
 def checkpoint(output: TrainingOutput, step: int) -> Checkpoint:
-    return output.write_checkpoint(
-        Progress(step=step),
-        {"metrics": {"accuracy": 0.9}},
-        lambda path: path.joinpath("state").write_bytes(b"w") and None,
-    )
+    details = {"metrics": {"accuracy": 0.9}}
+    return output.write_checkpoint(Progress(step=step), details, lambda path: write(path / "state"))
+
+
+def write(path: Path) -> None:
+    path.write_bytes(b"w")
 
 
 def test_checkpoints_say_what_they_come_from(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Checkpoint:
 
 
 def write_checkpoint(
-    directory: Path, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], None]
+    directory: Path, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]
 ) -> Checkpoint:
     """Let the framework write its files, describe them in the manifest, and only then give the checkpoint its name."""
     final = directory / f"step-{progress.step:08d}"

@@ -79,7 +79,7 @@ class TrainingOutput:
         return TrainConfig.from_dict(self.read_config()["config"])
 
     def write_checkpoint(
-        self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], None]
+        self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]
     ) -> Checkpoint:
         return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files)
 
@@ -120,7 +120,7 @@ class TrainingOutput:
         return checkpoint
 
     def write_export(
-        self, checkpoint: Checkpoint, details: Mapping[str, Any], write_files: Callable[[Path], None]
+        self, checkpoint: Checkpoint, details: Mapping[str, Any], write_files: Callable[[Path], object]
     ) -> None:
         """Write the model of a checkpoint for use elsewhere; complete or absent, as checkpoints are."""
         partial = self.path / ".export.partial"
