@@ -32,6 +32,7 @@ from kubetrain_trainer.termination import parse_last_words
 
 TAIL_LINES = 20
 DRAIN_SECONDS = 10.0
+LAST_LINES_SECONDS = 0.5
 
 Clock = Callable[[], float]
 OnLine = Callable[[LogLine], None]
@@ -61,13 +62,13 @@ def run_job(
 ) -> JobState:
     """See the job to its end and return its state, which is a proven success.
 
-    A KeyboardInterrupt (cancel_on_sigterm makes one of SIGTERM) deletes the job before it goes on.
+    A KeyboardInterrupt (site.py makes one of SIGTERM) deletes the job before it goes on.
 
     Raises:
         JobFailed: naming the pod, the cause, and the last lines of its log.
         JobNotOurs: where the name is taken.
     """
-    handle = create_or_attach(job, backend, clock)
+    handle = create_or_attach(job, backend)
     tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
     try:
         state = _follow(job, handle, backend, _with_tails(on_line, tails), budgets, clock)
@@ -82,7 +83,7 @@ def run_job(
     return state
 
 
-def create_or_attach(job: Job, backend: JobBackend, clock: Clock = time.monotonic) -> JobHandle:
+def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
     """The job to follow, by the table above."""
     while True:
         found = backend.find(job.identity.name)
@@ -131,7 +132,8 @@ def _follow(
         for notice in restart_notices(job, before, state):
             on_line(notice)
         if state.phase is Phase.FAILED or state.is_over:
-            logs.join(DRAIN_SECONDS)
+            # Pods of a failed job may go on for ever: theirs are not the lines to wait for.
+            logs.join(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
             return state
         if (reason := _hopeless(state) or stages.exceeded(state)) is not None:
             backend.delete(handle)

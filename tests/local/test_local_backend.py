@@ -1,0 +1,250 @@
+"""The local backend with real processes: the operator's environment, restarts, and no process left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import (
+    Job,
+    JobHandle,
+    JobIdentity,
+    JobKind,
+    JobState,
+    LogLine,
+    Phase,
+    Replica,
+    RestartPolicy,
+)
+from kubetrain_components.jobs.local_backend import LocalBackend
+from kubetrain_components.jobs.verdict import JobFailed
+from support.jobs import job, script
+
+PRINT_ENVIRONMENT = script("import json, os; print(json.dumps(dict(os.environ)))")
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[LocalBackend]:
+    with LocalBackend(tmp_path / "jobs") as backend:
+        yield backend
+
+
+def follow(backend: LocalBackend, wanted: Job) -> tuple[JobState | JobFailed, list[LogLine]]:
+    lines: list[LogLine] = []
+    try:
+        return run_job(wanted, backend, lines.append), lines
+    except JobFailed as error:
+        return error, lines
+
+
+def environments(lines: list[LogLine]) -> dict[str, dict[str, str]]:
+    return {line.pod: json.loads(line.text) for line in lines if line.text.startswith("{")}
+
+
+def test_pytorch_pods_get_the_operators_variables(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    for left_over in ("RANK", "TF_CONFIG", "LOCAL_RANK", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(left_over, "left over from the launcher's own environment")
+    pods = Job(
+        identity=JobIdentity(pipeline="p", stage="s", run_id="r"),
+        kind=JobKind.PYTORCH_JOB,
+        replicas=(
+            Replica(role="Master", count=1, command=PRINT_ENVIRONMENT, env={"OWN": "kept"}),
+            Replica(role="Worker", count=1, command=PRINT_ENVIRONMENT),
+        ),
+        processes_per_replica=2,
+    )
+    _, lines = follow(backend, pods)
+    seen = environments(lines)
+    master, worker = seen["master-0"], seen["worker-0"]
+    assert (master["RANK"], worker["RANK"]) == ("0", "1")
+    assert master["MASTER_ADDR"] == worker["PET_MASTER_ADDR"] == "127.0.0.1"
+    assert master["MASTER_PORT"] == worker["PET_MASTER_PORT"]
+    assert (master["PET_NNODES"], master["PET_NPROC_PER_NODE"], master["WORLD_SIZE"]) == ("2", "2", "4")
+    assert master["OWN"] == "kept"
+    assert not {"TF_CONFIG", "LOCAL_RANK", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID"} & set(master)
+
+
+def test_tensorflow_pods_get_tf_config_with_ports_of_their_own(backend: LocalBackend) -> None:
+    _, lines = follow(backend, job(PRINT_ENVIRONMENT, PRINT_ENVIRONMENT))
+    configs = {pod: json.loads(each["TF_CONFIG"]) for pod, each in environments(lines).items()}
+    assert configs["chief-0"]["cluster"] == configs["worker1-0"]["cluster"]
+    addresses = [address for role in configs["chief-0"]["cluster"].values() for address in role]
+    assert len(set(addresses)) == 2
+    assert configs["worker1-0"]["task"] == {"type": "worker1", "index": 0}
+
+
+def test_a_failed_container_is_started_again_in_place(backend: LocalBackend, tmp_path: Path) -> None:
+    flag = tmp_path / "tried"
+    second_time_lucky = script(
+        f"import pathlib; flag = pathlib.Path({str(flag)!r}); print('try')\n"
+        "if not flag.exists(): flag.touch(); raise SystemExit(1)"
+    )
+    state, lines = follow(backend, job(second_time_lucky, backoff_limit=3))
+    assert isinstance(state, JobState)
+    assert state.pods[0].restarts == 1
+    assert [line.text for line in lines if line.pod == "chief-0"] == [
+        "try",
+        "exited with code 1; its container is started again",
+        "try",
+    ]
+
+
+def test_the_backoff_limit_ends_the_restarts(backend: LocalBackend) -> None:
+    error, lines = follow(backend, job(script("print('try'); raise SystemExit(4)"), backoff_limit=3))
+    assert [line.text for line in lines].count("try") == 3
+    assert "chief-0 exited with code 4 (after 2 restarts)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("policy", "ending", "tries"),
+    [
+        (RestartPolicy.NEVER, "raise SystemExit(1)", 1),
+        (RestartPolicy.EXIT_CODE, "raise SystemExit(1)", 1),
+        (RestartPolicy.EXIT_CODE, "os.kill(os.getpid(), 9)", 2),
+    ],
+)
+def test_the_restart_policy_is_honored(
+    backend: LocalBackend, tmp_path: Path, policy: RestartPolicy, ending: str, tries: int
+) -> None:
+    flag = tmp_path / "tried"
+    once = script(
+        f"import os, pathlib; flag = pathlib.Path({str(flag)!r}); print('try')\n"
+        f"if not flag.exists(): flag.touch(); {ending}"
+    )
+    state, lines = follow(backend, job(once, policy=policy, backoff_limit=9))
+    assert [line.text for line in lines].count("try") == tries
+    assert isinstance(state, JobState if tries == 2 else JobFailed)
+
+
+def test_a_signal_is_told_as_kubernetes_tells_it(backend: LocalBackend) -> None:
+    killed = script("import os; os.kill(os.getpid(), 9)")
+    error, _ = follow(backend, job(killed, policy=RestartPolicy.NEVER))
+    assert "was ended by SIGKILL (exit code 137)" in str(error)
+
+
+def test_a_command_that_does_not_exist_fails_the_job(backend: LocalBackend) -> None:
+    error, _ = follow(backend, job(("no-such-program",)))
+    assert isinstance(error, JobFailed)
+    assert "cannot start no-such-program" in error.log_tail[0]
+
+
+def test_last_words_come_from_the_newest_container(backend: LocalBackend, tmp_path: Path) -> None:
+    flag = tmp_path / "tried"
+    speaker = script(
+        "import os, pathlib; words = pathlib.Path(os.environ['KUBETRAIN_TERMINATION_LOG'])\n"
+        f"flag = pathlib.Path({str(flag)!r})\n"
+        "if not flag.exists(): flag.touch(); words.write_text('first'); raise SystemExit(1)\n"
+        "words.write_text(words.read_text() + 'second')"
+    )
+    state, _ = follow(backend, job(speaker, backoff_limit=3))
+    assert isinstance(state, JobState)
+    assert state.pods[0].last_words == "second"
+
+
+def test_the_job_is_judged_by_all_its_pods(backend: LocalBackend) -> None:
+    late_failure = script("import time; time.sleep(0.5); raise SystemExit(7)")
+    error, _ = follow(backend, job(script("pass"), late_failure, policy=RestartPolicy.NEVER))
+    assert "worker1-0 exited with code 7" in str(error)
+
+
+def test_what_a_container_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:
+    """As torchrun's workers are, the child is of a session of its own."""
+    child_id = tmp_path / "child"
+    parent = script(
+        "import subprocess, sys, pathlib\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        f"pathlib.Path({str(child_id)!r}).write_text(str(child.pid))"
+    )
+    state, _ = follow(backend, job(parent))
+    assert isinstance(state, JobState)
+    assert not is_running(int(child_id.read_text()))
+
+
+def test_a_launcher_in_another_process_attaches(backend: LocalBackend, tmp_path: Path) -> None:
+    slow = job(script("import time; print('working'); time.sleep(2); print('done')"))
+    backend.create(slow)
+    with LocalBackend(tmp_path / "jobs") as other:  # knows nothing but the folder, as another process would
+        state, lines = follow(other, slow)
+    assert isinstance(state, JobState)
+    assert [line.text for line in lines] == ["working", "done"]
+
+
+LAUNCHER = """
+import sys, time
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from support.jobs import job, script
+from kubetrain_components.jobs.local_backend import LocalBackend
+stubborn = script("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)")
+with LocalBackend(Path({directory!r})) as backend:
+    handle = backend.create(job(stubborn, stubborn))
+    for line in backend.logs(handle):
+        print(line.text, flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_no_process_outlives_its_launcher_whatever_ends_it(tmp_path: Path, end: signal.Signals) -> None:
+    directory = tmp_path / "jobs"
+    source = LAUNCHER.format(paths=sys.path, directory=str(directory))
+    launcher = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    assert [launcher.stdout.readline().strip() for _ in range(2)] == ["up", "up"]
+    started = [process for process in psutil.process_iter() if is_of(process, directory)]
+    assert len(started) == 2
+    os.kill(launcher.pid, end)
+    launcher.wait()
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert [process for process in alive if is_running(process.pid)] == []
+
+    with LocalBackend(directory) as backend:
+        wanted = job(script("print('again')"))
+        assert backend.find(wanted.identity.name) is None, "a job whose launcher is gone is gone"
+        handle = backend.create(wanted)
+        assert isinstance(handle, JobHandle)
+
+
+def is_of(process: psutil.Process, directory: Path) -> bool:
+    try:
+        return str(directory) in process.environ().get("KUBETRAIN_TERMINATION_LOG", "")
+    except psutil.Error:
+        return False
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_deleting_asks_first(backend: LocalBackend) -> None:
+    polite = script(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *unused: (print('saving'), sys.exit(143)))\n"
+        "print('up'); time.sleep(600)"
+    )
+    handle = backend.create(job(polite))
+    logs = backend.logs(handle)
+    assert next(logs).text == "up"
+    began = time.monotonic()
+    backend.delete(handle)
+    assert time.monotonic() - began < 2.5, "who goes when asked is not waited for"
+    assert backend.find(handle.name) is None
+
+
+def test_a_finished_job_stays_on_record(backend: LocalBackend, tmp_path: Path) -> None:
+    follow(backend, job(script("print('once')")))
+    with LocalBackend(tmp_path / "jobs") as later:
+        state, lines = follow(later, job(script("print('once')")))
+        assert isinstance(state, JobState)
+        assert state.phase is Phase.SUCCEEDED
+        assert [line.text for line in lines] == ["once"], "its log, not another run"

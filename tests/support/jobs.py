@@ -1,0 +1,123 @@
+"""Jobs for tests, and a backend of plain memory."""
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kubetrain_components.jobs.backend import JobExists
+from kubetrain_components.jobs.job import (
+    Job,
+    JobHandle,
+    JobIdentity,
+    JobKind,
+    JobState,
+    LogLine,
+    Phase,
+    Replica,
+    RestartPolicy,
+)
+
+
+def script(source: str) -> tuple[str, ...]:
+    return (sys.executable, "-u", "-c", source)
+
+
+def job(
+    *commands: tuple[str, ...],
+    run_id: str = "run-1",
+    kind: JobKind = JobKind.TF_JOB,
+    policy: RestartPolicy = RestartPolicy.ON_FAILURE,
+    backoff_limit: int = 1,
+) -> Job:
+    """One pod for each command: the first is the chief, the others its workers, each of a role of its own."""
+    roles = ["Chief", *(f"Worker{number}" for number in range(1, len(commands)))]
+    return Job(
+        identity=JobIdentity(pipeline="p", stage="launch_training", run_id=run_id),
+        kind=kind,
+        replicas=tuple(
+            Replica(role=role, count=1, command=command, restart_policy=policy)
+            for role, command in zip(roles, commands, strict=True)
+        ),
+        backoff_limit=backoff_limit,
+    )
+
+
+class MemoryBackend:
+    """Jobs whose states a test sets."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobState] = {}
+        self.lines: list[LogLine] = []
+        self.deleted: list[str] = []
+        self._changed = threading.Condition()
+        self._uids = itertools.count(1)
+
+    def put(self, state: JobState) -> None:
+        with self._changed:
+            self.jobs[state.handle.name] = state
+            self._changed.notify_all()
+
+    def change(self, name: str, **changes: object) -> None:
+        self.put(replace(self.jobs[name], **changes))  # type: ignore[arg-type]
+
+    def finish(self, name: str, phase: Phase, **pod_changes: object) -> None:
+        pods = tuple(replace(pod, phase=phase, **pod_changes) for pod in self.jobs[name].pods)  # type: ignore[arg-type]
+        self.change(name, phase=phase, pods=pods)
+
+    def vanish(self, name: str) -> None:
+        with self._changed:
+            self.jobs.pop(name, None)
+            self._changed.notify_all()
+
+    def find(self, name: str) -> JobState | None:
+        return self.jobs.get(name)
+
+    def create(self, job: Job) -> JobHandle:
+        handle = JobHandle(name=job.identity.name, uid=str(next(self._uids)))
+        with self._changed:
+            if handle.name in self.jobs:
+                raise JobExists(handle.name)
+        self.put(
+            JobState(
+                handle=handle,
+                phase=Phase.RUNNING,
+                pods=tuple(replace(pod, phase=Phase.RUNNING) for pod in job.pods()),
+                labels=job.labels,
+                annotations=job.identity.annotations(),
+            )
+        )
+        return handle
+
+    def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
+        seen: JobState | None = None
+        while True:
+            with self._changed:
+                state = self._ours(handle)
+                if state is not None and state == seen:
+                    self._changed.wait(0.05)
+                    state = self._ours(handle)
+            seen = state
+            yield state
+            if state is None:
+                return
+
+    def logs(self, handle: JobHandle) -> Iterator[LogLine]:
+        while (state := self._ours(handle)) is not None and not state.is_over:
+            time.sleep(0.01)
+        yield from self.lines
+
+    def annotate(self, handle: JobHandle, key: str, value: str) -> None:
+        if (state := self._ours(handle)) is not None:
+            self.change(handle.name, annotations={**state.annotations, key: value})
+
+    def delete(self, handle: JobHandle) -> None:
+        if self._ours(handle) is not None:
+            self.deleted.append(handle.name)
+            self.vanish(handle.name)
+
+    def _ours(self, handle: JobHandle) -> JobState | None:
+        state = self.jobs.get(handle.name)
+        return state if state is not None and state.handle == handle else None

@@ -1,0 +1,267 @@
+"""The engine's policy: create or attach, budgets, cancelling, and verdicts that cannot lie."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from kubetrain_components.jobs.follow import Budgets, JobNotOurs, create_or_attach, run_job
+from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobState, LogLine, Phase
+from kubetrain_components.jobs.verdict import JobFailed
+from support.jobs import MemoryBackend, job, script
+
+JOB = job(script("chief"), script("worker"))
+NAME = JOB.identity.name
+
+
+def ignore(line: LogLine) -> None:
+    pass
+
+
+@contextmanager
+def running(backend: MemoryBackend, run: Job = JOB, **options: object) -> Iterator[list[object]]:
+    """run_job in a thread; its result, or what it raised, comes into the list."""
+    outcome: list[object] = []
+
+    def target() -> None:
+        try:
+            outcome.append(run_job(run, backend, options.pop("on_line", ignore), **options))  # type: ignore[arg-type]
+        except BaseException as error:  # noqa: BLE001
+            outcome.append(error)
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    while not outcome and run.identity.name not in backend.jobs:
+        pass
+    yield outcome
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_job_succeeds_when_every_pod_did() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
+    assert isinstance(outcome[0], JobState)
+
+
+def test_the_jobs_own_success_is_no_proof_while_a_pod_still_runs() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        backend.change(NAME, phase=Phase.SUCCEEDED, pods=(replace(chief, phase=Phase.SUCCEEDED), worker))
+        threading.Event().wait(0.2)
+        assert not outcome, "it waits for the worker"
+        failed = replace(worker, phase=Phase.FAILED, exit_code=1, finished=1.0)
+        backend.change(NAME, pods=(replace(chief, phase=Phase.SUCCEEDED), failed))
+    assert "worker1-0 exited with code 1" in str(outcome[0])
+
+
+def test_a_job_that_lost_a_pod_did_not_succeed() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        chief, _ = backend.jobs[NAME].pods
+        backend.change(NAME, phase=Phase.SUCCEEDED, pods=(replace(chief, phase=Phase.SUCCEEDED),))
+    assert isinstance(outcome[0], JobFailed)
+    assert "1 of 2 pods succeeded" in str(outcome[0])
+
+
+def test_failed_dominates_while_other_pods_go_on() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        failed = replace(worker, phase=Phase.FAILED, exit_code=137, finished=2.0)
+        backend.change(NAME, phase=Phase.FAILED, pods=(chief, failed))
+    assert "was ended by SIGKILL (exit code 137)" in str(outcome[0])
+    assert backend.jobs[NAME].annotations[VERDICT_ANNOTATION] == "failed"
+
+
+def test_the_first_pod_to_fail_is_blamed_with_its_words_and_its_log() -> None:
+    backend = MemoryBackend()
+    backend.lines = [LogLine("worker1-0", f"line {number}") for number in range(50)]
+    heard: list[LogLine] = []
+    with running(backend, on_line=heard.append) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        words = '{"status": "failed", "error": "rank 1 ran out of memory", "curable": true}'
+        backend.change(
+            NAME,
+            phase=Phase.FAILED,
+            pods=(
+                replace(chief, phase=Phase.FAILED, exit_code=1, finished=3.0),
+                replace(worker, phase=Phase.FAILED, exit_code=1, finished=2.0, last_words=words, restarts=3),
+            ),
+        )
+    error = outcome[0]
+    assert isinstance(error, JobFailed)
+    assert str(error) == "launch_training failed: worker1-0: rank 1 ran out of memory (after 3 restarts)"
+    assert error.log_tail[-1] == "line 49"
+    assert len(error.log_tail) == 20
+    assert len([line for line in heard if line.text.startswith("line")]) == 50
+
+
+def test_what_no_restart_can_cure_ends_the_job_at_once() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        words = '{"status": "failed", "error": "the dataset has no folder \'val\'", "curable": false}'
+        backend.change(NAME, pods=(replace(chief, exit_code=1, finished=1.0, last_words=words), worker))
+    assert str(outcome[0]) == "launch_training failed: chief-0: the dataset has no folder 'val'"
+    assert backend.deleted == [NAME]
+
+
+def test_a_restart_is_announced_once() -> None:
+    backend = MemoryBackend()
+    heard: list[str] = []
+    with running(backend, on_line=lambda line: heard.append(f"{line.pod} {line.text}")):
+        chief, worker = backend.jobs[NAME].pods
+        lost = replace(worker, exit_code=137, finished=5.0, restarts=1)
+        backend.change(NAME, pods=(chief, lost))
+        threading.Event().wait(0.2)
+        backend.finish(NAME, Phase.SUCCEEDED)
+    assert heard == ["worker1-0 was ended by SIGKILL (exit code 137); its container is started again"]
+
+
+def test_a_job_deleted_behind_our_back_is_a_failure() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        backend.vanish(NAME)
+    assert "is gone: it was deleted by someone else" in str(outcome[0])
+
+
+def test_a_job_replaced_by_another_of_its_name_is_not_ours() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        backend.vanish(NAME)
+        backend.create(JOB)
+        threading.Event().wait(0.2)
+        backend.finish(NAME, Phase.SUCCEEDED)
+    assert "is gone" in str(outcome[0])
+
+
+@pytest.mark.parametrize(
+    ("budgets", "phase", "pod_phase", "says"),
+    [
+        (Budgets(queue_seconds=5), Phase.SUSPENDED, Phase.PENDING, "waiting in the queue for 7 s, more than the 5 s"),
+        (Budgets(start_seconds=5), Phase.RUNNING, Phase.PENDING, "starting for 7 s, more than the 5 s"),
+        (Budgets(run_seconds=5), Phase.RUNNING, Phase.RUNNING, "running for 7 s, more than the 5 s"),
+    ],
+)
+def test_each_budget_counts_its_own_time(budgets: Budgets, phase: Phase, pod_phase: Phase, says: str) -> None:
+    backend = MemoryBackend()
+    handle = backend.create(JOB)
+    backend.change(NAME, phase=phase, pods=tuple(replace(pod, phase=pod_phase) for pod in backend.jobs[NAME].pods))
+    times = iter([0.0, 7.0])
+    with pytest.raises(JobFailed, match=says):
+        run_job(JOB, backend, ignore, budgets, clock=lambda: next(times))
+    assert backend.deleted == [handle.name]
+
+
+def test_time_in_the_queue_is_not_time_at_work() -> None:
+    backend = MemoryBackend()
+    handle = backend.create(JOB)
+    backend.change(NAME, phase=Phase.SUSPENDED)
+    now = [0.0]
+    states = iter([Phase.SUSPENDED, Phase.RUNNING])
+    original = backend.watch
+
+    def watch(_: object) -> Iterator[JobState | None]:
+        for phase in states:
+            now[0] += 100
+            backend.change(NAME, phase=phase)
+            yield backend.jobs[NAME]
+            now[0] += 1
+        backend.finish(NAME, Phase.SUCCEEDED)
+        yield from original(handle)
+
+    backend.watch = watch  # type: ignore[method-assign,assignment]
+    run_job(JOB, backend, ignore, Budgets(run_seconds=150), clock=lambda: now[0])
+
+
+def test_ctrl_c_deletes_the_job() -> None:
+    backend = MemoryBackend()
+
+    def interrupted(_: object) -> Iterator[JobState | None]:
+        raise KeyboardInterrupt
+        yield
+
+    backend.watch = interrupted  # type: ignore[method-assign,assignment]
+    with pytest.raises(KeyboardInterrupt):
+        run_job(JOB, backend, ignore)
+    assert backend.deleted == [NAME]
+
+
+class TestCreateOrAttach:
+    """The table in follow.py, row by row."""
+
+    @staticmethod
+    def there(backend: MemoryBackend, of: Job = JOB, **changes: object) -> None:
+        backend.create(of)
+        backend.change(of.identity.name, **changes)
+
+    def test_nothing_there(self) -> None:
+        backend = MemoryBackend()
+        assert create_or_attach(JOB, backend).name == NAME
+        assert list(backend.jobs) == [NAME]
+
+    def test_another_owner(self) -> None:
+        backend = MemoryBackend()
+        self.there(backend, annotations={"kubetrain/run-id": "someone-else"})
+        with pytest.raises(JobNotOurs, match="of run someone-else"):
+            create_or_attach(JOB, backend)
+        assert backend.deleted == [], "never delete to make room"
+
+    def test_another_spec(self) -> None:
+        backend = MemoryBackend()
+        self.there(backend, job(script("changed"), script("worker")))
+        with pytest.raises(JobNotOurs, match="with spec"):
+            create_or_attach(JOB, backend)
+
+    @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING, Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED])
+    def test_ours(self, phase: Phase) -> None:
+        backend = MemoryBackend()
+        self.there(backend, phase=phase)
+        assert create_or_attach(JOB, backend) == backend.jobs[NAME].handle
+        assert len(backend.jobs) == 1
+
+    def test_ours_succeeded_gives_its_verdict_without_running_again(self) -> None:
+        backend = MemoryBackend()
+        backend.create(JOB)
+        backend.finish(NAME, Phase.SUCCEEDED, last_words='{"status": "completed"}')
+        assert run_job(JOB, backend, ignore).pods[0].last_words == '{"status": "completed"}'
+        assert len(backend.jobs) == 1
+
+    def test_ours_failed_is_reported_once_then_tried_again(self) -> None:
+        backend = MemoryBackend()
+        backend.create(JOB)
+        backend.finish(NAME, Phase.FAILED, exit_code=1, finished=1.0)
+        with pytest.raises(JobFailed):
+            run_job(JOB, backend, ignore)
+        assert create_or_attach(JOB, backend).name == f"{NAME}-a2"
+        backend.finish(f"{NAME}-a2", Phase.FAILED, exit_code=1, finished=1.0)
+        with pytest.raises(JobFailed):
+            run_job(JOB, backend, ignore)
+        assert create_or_attach(JOB, backend).name == f"{NAME}-a3"
+
+    def test_ours_being_deleted_is_waited_for(self) -> None:
+        backend = MemoryBackend()
+        self.there(backend, is_deleting=True)
+        old = backend.jobs[NAME].handle
+        threading.Timer(0.2, backend.vanish, [NAME]).start()
+        assert create_or_attach(JOB, backend) != old
+
+    def test_a_faster_launcher_of_the_same_run_is_joined(self) -> None:
+        backend = MemoryBackend()
+        find = backend.find
+        answers = iter([None])
+
+        def too_early(name: str) -> JobState | None:
+            try:
+                return next(answers)
+            except StopIteration:
+                return find(name)
+
+        backend.create(JOB)
+        backend.find = too_early  # type: ignore[method-assign]
+        assert create_or_attach(JOB, backend) == backend.jobs[NAME].handle

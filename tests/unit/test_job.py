@@ -1,0 +1,75 @@
+"""A job's name, labels and spec hash: what a launcher started again finds it by."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica, RestartPolicy
+from kubetrain_components.jobs.local_operator import wants_restart
+from kubetrain_trainer.errors import InvalidSetting
+
+IDENTITY = JobIdentity(
+    pipeline="train-pytorch", stage="launch_training", run_id="3F2A9c1b-77aa-4b1c-9f00-123456789abc", dataset="d" * 16
+)
+JOB = Job(identity=IDENTITY, kind=JobKind.PYTORCH_JOB, replicas=(Replica(role="Master", count=1, command=("x",)),))
+
+
+def test_the_name_comes_from_pipeline_stage_and_run() -> None:
+    assert IDENTITY.name == "train-pytorch-launch-training-3f2a9c1b77aa"
+    assert IDENTITY.next_attempt().name == "train-pytorch-launch-training-3f2a9c1b77aa-a2"
+
+
+@pytest.mark.parametrize("pipeline", ["x", "Ünï / cödé", "a-very-long-pipeline-name-" * 5, "trailing-----------dash"])
+def test_every_pods_name_is_one_that_kubernetes_takes(pipeline: str) -> None:
+    name = replace(IDENTITY, pipeline=pipeline, attempt=99).name
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(f"{name}-worker-9999") <= 63
+
+
+def test_runs_stages_and_attempts_never_share_a_name() -> None:
+    others = [
+        replace(IDENTITY, stage="evaluate_model"),
+        replace(IDENTITY, run_id="4f2a9c1b"),
+        replace(IDENTITY, pipeline="train-tensorflow"),
+        IDENTITY.next_attempt(),
+    ]
+    assert len({each.name for each in (IDENTITY, *others)}) == 5
+
+
+def test_labels_are_slugs_and_annotations_whole() -> None:
+    assert JOB.labels == {
+        "kubetrain/run-id": "3f2a9c1b-77aa-4b1c-9f00-123456789abc",
+        "kubetrain/pipeline": "train-pytorch",
+        "kubetrain/stage": "launch-training",
+        "kubetrain/dataset": "d" * 16,
+        "kubetrain/spec-hash": JOB.spec_hash,
+    }
+    assert IDENTITY.annotations()["kubetrain/run-id"] == IDENTITY.run_id
+    assert re.fullmatch("[0-9a-f]{16}", JOB.spec_hash)
+
+
+def test_the_spec_hash_is_of_what_runs_not_of_who_runs_it() -> None:
+    assert replace(JOB, identity=IDENTITY.next_attempt()).spec_hash == JOB.spec_hash
+    assert replace(JOB, identity=replace(IDENTITY, run_id="other")).spec_hash == JOB.spec_hash
+    assert replace(JOB, processes_per_replica=2).spec_hash != JOB.spec_hash
+    changed = (Replica(role="Master", count=1, command=("x",), env={"A": "1"}),)
+    assert replace(JOB, replicas=changed).spec_hash != JOB.spec_hash
+
+
+def test_a_role_without_pods_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="at least one replica"):
+        replace(JOB, replicas=(Replica(role="Worker", count=0, command=("x",)),))
+
+
+@pytest.mark.parametrize(
+    ("policy", "restarts"),
+    [
+        (RestartPolicy.ALWAYS, {0: True, 1: True, 137: True}),
+        (RestartPolicy.ON_FAILURE, {0: False, 1: True, 137: True}),
+        (RestartPolicy.EXIT_CODE, {0: False, 1: False, 127: False, 128: True, 137: True}),
+        (RestartPolicy.NEVER, {0: False, 1: False, 137: False}),
+    ],
+)
+def test_restart_policies(policy: RestartPolicy, restarts: dict[int, bool]) -> None:
+    assert {code: wants_restart(policy, code) for code in restarts} == restarts
