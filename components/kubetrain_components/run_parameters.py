@@ -1,14 +1,14 @@
 """The parameters of a whole run, checked by its first step before anything is made."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kubetrain_components.object_store.open_store import check_uri
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.model_names import check_model
+from kubetrain_trainer.model_names import check_model, is_import_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,27 @@ class RunParameters:
                 "pod: leave it at 1 and raise workers"
             )
         check_uri("model_uri", self.model_uri)
+
+    def check_folders(self, folders: Sequence[str]) -> None:
+        """Whether a dataset of these folders has the splits of the run: better said before the training than after.
+
+        Raises:
+            KubetrainError: naming the split that is missing.
+        """
+        config = TrainConfig.from_dict(self.train_config)
+        if not self.framework or config.data != "image_folder" or is_import_path(config.model):
+            return
+        for setting, split in (
+            ("the training", "train"),
+            ("validation_split", config.validation_split),
+            ("test_split", config.test_split),
+        ):
+            if split not in folders:
+                there = ", ".join(folders) or "none"
+                raise KubetrainError(
+                    f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {there}): images must lie in <split>/<class>/<image>, and the settings validation_split and test_split "
+                    "name the folders to use"
+                )
 
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:

@@ -38,9 +38,15 @@ class Stage:
     def on_line(self, line: LogLine) -> None:
         print(f"[{line.pod}] {line.text}", flush=True)
         progress = parse_progress(line.text)
-        if progress is not None and time.monotonic() - self._spoke >= PROGRESS_SECONDS:
+        if progress is not None and (_is_complete(progress) or time.monotonic() - self._spoke >= PROGRESS_SECONDS):
             self._spoke = time.monotonic()
             self._events.emit(self._name, "progress", **progress)
+
+
+def _is_complete(progress: Mapping[str, str | float]) -> bool:
+    """Whether it is the last of its kind, such as step=300/300."""
+    fractions = (str(value).partition("/") for value in progress.values())
+    return any(slash and done == total for done, slash, total in fractions)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from kubetrain_components.object_store.open_store import open_store
 from kubetrain_trainer.errors import KubetrainError
 
 REGION = "us-east-1"
@@ -37,7 +37,9 @@ class EmbeddedS3:
 
     def create_bucket(self, bucket: str, content: Path) -> None:
         """A bucket that holds the files of this folder."""
-        client = self._session().client("s3", endpoint_url=self.url)
+        import boto3
+
+        client = boto3.session.Session().client("s3", endpoint_url=self.url)
         client.create_bucket(Bucket=bucket)
         files = [path for path in content.rglob("*") if path.is_file()] if content.is_dir() else []
         with ThreadPoolExecutor(UPLOAD_THREADS) as pool:
@@ -50,18 +52,9 @@ class EmbeddedS3:
         for upload in uploads:
             upload.result()
 
-    def _session(self) -> Any:
-        import boto3
-
-        return boto3.session.Session(
-            CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"], region_name=REGION
-        )
-
     def mirror_bucket(self, bucket: str, folder: Path) -> None:
         """Keep the bucket's objects as files."""
-        from kubetrain_components.object_store.s3_store import S3Store
-
-        store = S3Store(bucket, "", self.url, session=self._session())
+        store = open_store(f"s3://{bucket}", self.url)
         for each in store.list():
             path = folder / each.key
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,6 +85,19 @@ def embedded_s3(environment: Mapping[str, str], log: Path) -> Iterator[EmbeddedS
 
 def without_foreign_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in FOREIGN_SETTINGS} | CREDENTIALS
+
+
+@contextlib.contextmanager
+def own_environment(environment: Mapping[str, str]) -> Iterator[None]:
+    """This environment for this process too: there is no other way to keep boto3 from a user's profile."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _serve() -> None:

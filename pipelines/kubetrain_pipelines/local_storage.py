@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.events import EventLog
-from kubetrain_pipelines.embedded_s3 import embedded_s3, without_foreign_settings
+from kubetrain_pipelines.embedded_s3 import embedded_s3, own_environment, without_foreign_settings
 from kubetrain_pipelines.run_record import RunRecord
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -45,7 +45,7 @@ def local_storage(
     embedded = without_foreign_settings(environment)
     events.emit(STAGE, "started")
     show_news()
-    with embedded_s3(embedded, record.workspace / "logs" / "s3.log") as server:
+    with own_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log") as server:
         record.parameters["s3_endpoint"] = server.url
         _write_digits_once(folder / DATASETS / DIGITS)
         for bucket in (DATASETS, MODELS):

@@ -7,12 +7,13 @@ from rich.console import Console
 
 from kubetrain_pipelines.run_local import run_local
 from kubetrain_pipelines.run_view import open_view, print_summary
-from kubetrain_pipelines.settings import framework_of, parse_settings
+from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
 
 
 def run_and_show(pipeline: str, workspace: Path, pairs: Iterable[str]) -> int:
     """Returns the exit code."""
-    settings = parse_settings(framework_of(pipeline), pairs)
+    framework = framework_of(pipeline)
+    settings = parse_settings(framework, pairs, parameters_of(framework))
     console = Console()
     view = open_view(console)
     try:

@@ -59,6 +59,10 @@ class RunRecord:
             if stage.status == "running":
                 stage.end(self.status, self.finished)
 
+    @property
+    def seconds(self) -> float:
+        return round(self.finished - self.started, 3)
+
     def result_of(self, stage: str) -> dict[str, Any]:
         """What a stage had to show for itself; empty where it did not get that far."""
         return next((each.result for each in self.stages if each.name == stage), {})
@@ -86,7 +90,7 @@ class RunRecord:
             "log_tail": self.log_tail,
             "started": self.started,
             "finished": self.finished,
-            "seconds": round(self.finished - self.started, 3),
+            "seconds": self.seconds,
             "workspace": str(self.workspace),
             "parameters": self.parameters,
             "config": self.config,

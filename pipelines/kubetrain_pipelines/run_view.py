@@ -6,7 +6,6 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from kubetrain_pipelines.run_record import RunRecord
 
@@ -98,7 +97,7 @@ def describe_progress(event: dict[str, Any]) -> str:
 
 
 def fraction_done(event: dict[str, Any]) -> tuple[float, float | None]:
-    for name in ("step", "objects"):
+    for name in ("step", "objects", "samples"):
         done, slash, total = str(event.get(name, "")).partition("/")
         if slash:
             return float(done), float(total)
@@ -106,10 +105,17 @@ def fraction_done(event: dict[str, Any]) -> tuple[float, float | None]:
 
 
 def print_summary(console: Console, record: RunRecord) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in summary_rows(record):
-        table.add_row(name, escape(value))
-    console.print(table)
+    """What the run came to; the last line says how it ended, and where to look."""
+    rows = summary_rows(record)
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        # Not a table of rich's: it would cut off paths that people want to copy.
+        console.print(f"[dim]{name:{width}}[/]  {escape(value)}", highlight=False, soft_wrap=True)
+    if record.status == "succeeded":
+        console.print("[bold green]succeeded[/]")
+    else:
+        console.print("\n".join(record.log_tail), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(record.error)}", highlight=False, soft_wrap=True)
 
 
 def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
@@ -125,9 +131,11 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in sorted(evaluation["metrics"].items()))
         rows.append((f"on {evaluation['split']}", f"{metrics} ({evaluation['samples']} samples)"))
     if model := record.model:
-        rows.append(("model", model["uri"]))
-        rows.append(("", model["path"]))
-    rows.append(("time", ", ".join(f"{stage.name} {stage.seconds:.1f} s" for stage in record.stages)))
+        rows += [("model", model["uri"])] if model["uri"].startswith("s3://") else []
+        rows += [("model files", model["path"])] if model["path"] else []
+    rows += [("report", str(record.workspace / "report.html"))]
+    rows += [(stage.name, f"{stage.seconds:.1f} s") for stage in record.stages]
+    rows += [("in all", f"{record.seconds:.1f} s")]
     return rows
 
 

@@ -1,6 +1,6 @@
 """--set name=value: the parameters of a run, and the settings of its training, by one kind of name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,19 @@ def framework_of(pipeline: str) -> str:
     return FRAMEWORKS[pipeline]
 
 
-def parse_settings(framework: str, pairs: Iterable[str]) -> RunSettings:
+def parameters_of(framework: str) -> list[str]:
+    """The parameters of a framework's pipeline."""
+    return [name for name in PARAMETERS if framework == "pytorch" or name != "processes_per_worker"]
+
+
+def parse_settings(framework: str, pairs: Iterable[str], names: Sequence[str] = ()) -> RunSettings:
     """
+    Args:
+        names: The parameters that may be set beside the settings of the training.
+
     Raises:
         InvalidSetting: for a pair that is none, an unknown name (with the nearest valid one), or an unusable value.
     """
-    names = [name for name in PARAMETERS if framework == "pytorch" or name != "processes_per_worker"]
     parameters: dict[str, Any] = {}
     config: dict[str, Any] = {}
     for pair in pairs:

@@ -61,10 +61,10 @@ class MemoryBackend:
             self._changed.notify_all()
 
     def change(self, name: str, **changes: object) -> None:
-        self.put(replace(self.jobs[name], **changes))  # type: ignore[arg-type]
+        self.put(replace(self.jobs[name], **changes))
 
     def finish(self, name: str, phase: Phase, **pod_changes: object) -> None:
-        pods = tuple(replace(pod, phase=phase, **pod_changes) for pod in self.jobs[name].pods)  # type: ignore[arg-type]
+        pods = tuple(replace(pod, phase=phase, **pod_changes) for pod in self.jobs[name].pods)
         self.change(name, phase=phase, pods=pods)
 
     def vanish(self, name: str) -> None:

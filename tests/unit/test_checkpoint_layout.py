@@ -73,7 +73,7 @@ def test_what_was_being_written_is_invisible_and_swept(tmp_path: Path) -> None:
 )
 def test_an_incomplete_checkpoint_is_invisible(tmp_path: Path, damage: object) -> None:
     write(tmp_path, 1)
-    damage(write(tmp_path, 2))  # type: ignore[operator]
+    damage(write(tmp_path, 2))
     assert [checkpoint.step for checkpoint in complete_checkpoints(tmp_path)] == [1]
 
 

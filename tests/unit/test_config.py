@@ -64,7 +64,7 @@ def test_equal_settings_have_one_digest_however_they_came() -> None:
 )
 def test_a_wrong_setting_is_named_with_its_value_and_the_remedy(settings: object, says: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        TrainConfig.from_dict(settings)  # type: ignore[arg-type]
+        TrainConfig.from_dict(settings)
     assert str(caught.value) == says
 
 

@@ -27,7 +27,7 @@ def running(backend: MemoryBackend, run: Job = JOB, **options: object) -> Iterat
 
     def target() -> None:
         try:
-            outcome.append(run_job(run, backend, options.pop("on_line", ignore), **options))  # type: ignore[arg-type]
+            outcome.append(run_job(run, backend, options.pop("on_line", ignore), **options))
         except BaseException as error:  # noqa: BLE001
             outcome.append(error)
 
@@ -175,7 +175,7 @@ def test_time_in_the_queue_is_not_time_at_work() -> None:
         backend.finish(NAME, Phase.SUCCEEDED)
         yield from original(handle)
 
-    backend.watch = watch  # type: ignore[method-assign,assignment]
+    backend.watch = watch
     run_job(JOB, backend, ignore, Budgets(run_seconds=150), clock=lambda: now[0])
 
 
@@ -186,7 +186,7 @@ def test_ctrl_c_deletes_the_job() -> None:
         raise KeyboardInterrupt
         yield
 
-    backend.watch = interrupted  # type: ignore[method-assign,assignment]
+    backend.watch = interrupted
     with pytest.raises(KeyboardInterrupt):
         run_job(JOB, backend, ignore)
     assert backend.deleted == [NAME]
@@ -263,5 +263,5 @@ class TestCreateOrAttach:
                 return find(name)
 
         backend.create(JOB)
-        backend.find = too_early  # type: ignore[method-assign]
+        backend.find = too_early
         assert create_or_attach(JOB, backend) == backend.jobs[NAME].handle

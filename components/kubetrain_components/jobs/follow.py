@@ -26,11 +26,10 @@ from kubetrain_components.jobs.job import (
     LogLine,
     Phase,
 )
-from kubetrain_components.jobs.verdict import JobFailed, judge, restart_notices
+from kubetrain_components.jobs.verdict import KEPT_LINES, JobFailed, judge, restart_notices
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
 
-TAIL_LINES = 20
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
 
@@ -69,7 +68,7 @@ def run_job(
         JobNotOurs: where the name is taken.
     """
     handle = create_or_attach(job, backend)
-    tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
+    tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
     try:
         state = _follow(job, handle, backend, _with_tails(on_line, tails), budgets, clock)
     except KeyboardInterrupt:
@@ -129,8 +128,6 @@ def _follow(
     for state in backend.watch(handle):
         if state is None:
             raise JobFailed(f"job {handle.name} is gone: it was deleted by someone else; start the run again to resume")
-        for notice in restart_notices(job, before, state):
-            on_line(notice)
         if state.phase is Phase.FAILED or state.is_over:
             # Pods of a failed job may go on for ever: theirs are not the lines to wait for.
             logs.join(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
@@ -139,6 +136,8 @@ def _follow(
             backend.delete(handle)
             logs.join(DRAIN_SECONDS)
             raise JobFailed(f"{job.identity.stage} failed: {reason}")
+        for notice in restart_notices(before, state):
+            on_line(notice)
         before = state
     raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over")
 

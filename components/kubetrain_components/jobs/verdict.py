@@ -1,11 +1,18 @@
 """How a job ended, from what is known of its pods: success is proven, anything else is a failure with its cause."""
 
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from kubetrain_components.jobs.job import Job, JobState, LogLine, Phase, PodState
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
+
+TAIL_LINES = 20
+KEPT_LINES = 100
+"""So many that the last lines are among them whatever follows."""
+TORCHRUN_EPILOGUE = re.compile(r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode")
 
 
 class JobFailed(KubetrainError):
@@ -30,10 +37,16 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
     if culprit is None:
         missing = f"{len(succeeded)} of {job.total_replicas} pods succeeded"
         raise JobFailed(f"{job.identity.stage} failed: {state.message or missing}")
-    raise JobFailed(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
+    raise JobFailed(f"{job.identity.stage} failed: {describe(culprit)}", readable_tail(tails.get(culprit.name, ())))
 
 
-def lead_result(job: Job, state: JobState) -> dict[str, object]:
+def readable_tail(lines: Sequence[str]) -> list[str]:
+    """The last lines that are of the program: torchrun follows them with forty of its own, which say no more."""
+    ends = [number for number, line in enumerate(lines) if TORCHRUN_EPILOGUE.search(line)]
+    return list(lines)[: ends[-1] if ends else None][-TAIL_LINES:]
+
+
+def lead_result(job: Job, state: JobState) -> dict[str, Any]:
     """What the job's first process reported of its success; empty where it reported nothing."""
     lead = next(pod for pod in state.pods if (pod.role, pod.index) == (job.lead_role, 0))
     return parse_last_words(lead.last_words)
@@ -46,7 +59,7 @@ def describe(pod: PodState) -> str:
     return f"{cause} (after {pod.restarts} restarts)" if pod.restarts else cause
 
 
-def restart_notices(job: Job, before: JobState | None, now: JobState) -> Iterator[LogLine]:
+def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]:
     """A line for each container that ended and is about to be started again."""
     known = {pod.name: pod for pod in before.pods} if before else {}
     for pod in now.pods:

@@ -27,14 +27,12 @@ DEFAULT_REGION = "us-east-1"
 
 
 class S3Store:
-    def __init__(
-        self, bucket: str, prefix: str, endpoint_url: str = "", anonymous: bool = False, session: Any = None
-    ) -> None:
+    def __init__(self, bucket: str, prefix: str, endpoint_url: str = "", anonymous: bool = False) -> None:
         self.uri = f"s3://{bucket}/{prefix}"
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._where = endpoint_url or "AWS"
-        session = session or boto3.session.Session()
+        session = boto3.session.Session()
         self._client = session.client(
             "s3",
             endpoint_url=endpoint_url or None,

@@ -29,12 +29,14 @@ def sync_dataset(
     Raises:
         InvalidSetting: where any parameter of the run cannot be used.
         JobFailed: where the transfer failed.
+        KubetrainError: where the dataset lacks a split that the run needs.
     """
     parameters.check()
     job = transfer_job(request, staging)
     report = lead_result(job, run_job(job, backend, on_line))
     if report.get("status") != "completed":
         raise JobFailed(f"{STAGE} failed: the transfer job ended without saying what it made; look at its log")
+    parameters.check_folders(report["folders"])
     return report
 
 

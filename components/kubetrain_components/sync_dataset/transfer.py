@@ -32,6 +32,7 @@ from kubetrain_trainer.termination import report_result
 
 LISTING_ROUNDS = 3
 ATTEMPTS_PER_OBJECT = 3
+SHOWN_FOLDERS = 20
 DEFAULT_CONCURRENCY = 16
 
 OnProgress = Callable[[int, int, int], None]
@@ -46,6 +47,8 @@ class SyncReport:
     source: str
     objects: int
     bytes: int
+    folders: list[str]
+    """The first parts of the keys, up to a number that people would read."""
     downloaded: int = 0
     downloaded_bytes: int = 0
     linked: int = 0
@@ -71,7 +74,7 @@ def transfer_dataset(
     with locked(staging):
         for _ in range(LISTING_ROUNDS):
             plan = plan_from_listing(store, staging)
-            report = SyncReport(digest=plan.digest, source=store.uri, objects=len(plan.objects), bytes=plan.bytes)
+            report = _empty_report(plan)
             try:
                 if read_version(staging / "versions" / plan.digest) is None:
                     _make_version(store, staging, plan, concurrency, report, on_progress)
@@ -82,6 +85,17 @@ def transfer_dataset(
     raise KubetrainError(
         f"the source {store.uri} is changing: it differed from its listing {LISTING_ROUNDS} times; "
         "sync again when nothing writes to it"
+    )
+
+
+def _empty_report(plan: SyncPlan) -> SyncReport:
+    folders = sorted({each.key.partition("/")[0] for each in plan.objects if "/" in each.key})
+    return SyncReport(
+        digest=plan.digest,
+        source=plan.source,
+        objects=len(plan.objects),
+        bytes=plan.bytes,
+        folders=folders[:SHOWN_FOLDERS],
     )
 
 

@@ -34,7 +34,7 @@ def evaluate(arguments: Arguments) -> None:
     tally = Tally(task, device)
     for outputs, targets in predictions(task, samples, range(len(samples)), config, role, device):
         tally.add(outputs, targets)
-        print(format_progress(samples=tally.samples, of=len(samples)), flush=True)
+        print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
     evaluation = {
         "split": config.test_split,
         "samples": tally.samples,
@@ -48,10 +48,9 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(
-    task: Task, split: str, config: TrainConfig, role: ProcessRole, device: torch.device
+    task: Task, samples: Any, config: TrainConfig, role: ProcessRole, device: torch.device
 ) -> dict[str, float]:
-    """Loss and metrics over a whole split, each process taking its share."""
-    samples = task.data(split)
+    """Loss and metrics over all samples of a split, each process taking its share."""
     tally = Tally(task, device)
     share = evaluation_share(len(samples), role.rank, role.world_size)
     for outputs, targets in predictions(task, samples, share, config, role, device):

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +67,8 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, role = training.config, training.role
+    samples, validation = training.task.data("train"), training.task.data(config.validation_split)
     progress, saved_step = resume(training)
-    samples = training.task.data("train")
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
     report = TrainingReport(config, training.output, plan, role, progress.step)
     loss_sum = torch.zeros((), device=training.device)
@@ -87,13 +88,13 @@ def run_epochs(training: Training) -> None:
                 report.steps(progress, mean_over_processes(loss_sum, role) / report.window.steps, rate)
                 loss_sum.zero_()
             if progress.step % config.checkpoint_every == 0:
-                saved_step = validate_and_save(training, progress, report)
+                saved_step = validate_and_save(training, validation, progress, report)
             if progress.step == config.max_steps:
                 break
         else:
             progress = progress.after_epoch()
     if saved_step != progress.step:
-        validate_and_save(training, progress, report)
+        validate_and_save(training, validation, progress, report)
 
 
 @contextlib.contextmanager
@@ -177,12 +178,12 @@ def mean_over_processes(value: Tensor, role: ProcessRole) -> float:
     return float(value) / role.world_size
 
 
-def validate_and_save(training: Training, progress: Progress, report: TrainingReport) -> int:
+def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
     """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_buffers(task.model, role)
-        metrics = mean_metrics(task, config.validation_split, config, role, training.device)
+        metrics = mean_metrics(task, validation, config, role, training.device)
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
             checkpoint = save(training.output, progress, details, task.model, training.optimizer)

@@ -71,8 +71,8 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, role = training.config, training.role
+    samples, validation = training.task.data("train"), training.task.data(config.validation_split)
     progress, saved_step = resume(training)
-    samples = training.task.data("train")
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=training.replicas, seed=config.seed)
     report = TrainingReport(config, training.output, plan, role, progress.step)
     take_step = step_function(training)
@@ -93,13 +93,13 @@ def run_epochs(training: Training) -> None:
                 report.steps(progress, float(loss_sum) / report.window.steps, rate)
                 loss_sum = tf.zeros(())
             if progress.step % config.checkpoint_every == 0:
-                saved_step = validate_and_save(training, progress, report)
+                saved_step = validate_and_save(training, validation, progress, report)
             if progress.step == config.max_steps:
                 break
         else:
             progress = progress.after_epoch()
     if saved_step != progress.step:
-        validate_and_save(training, progress, report)
+        validate_and_save(training, validation, progress, report)
 
 
 def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Strategy:
@@ -234,11 +234,11 @@ def step_function(training: Training) -> Callable[..., tf.Tensor]:
     return take_step
 
 
-def validate_and_save(training: Training, progress: Progress, report: TrainingReport) -> int:
+def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
     """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
-        metrics = mean_metrics(task, config.validation_split, config, role, training.strategy)
+        metrics = mean_metrics(task, validation, config, role, training.strategy)
         details = {"world_size": role.world_size, "metrics": metrics}
         checkpoint = save(training.output, progress, details, task.model, training.optimizer, role)
         if checkpoint is not None:

@@ -1,0 +1,41 @@
+"""Fixtures that several folders share."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.process_guard import process_guard
+from kubetrain_pipelines.digits import write_digits
+from kubetrain_pipelines.embedded_s3 import CREDENTIALS, EmbeddedS3, embedded_s3
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
+    """A real S3 server in a process of its own."""
+    log = tmp_path_factory.mktemp("s3") / "s3.log"
+    with process_guard() as mark, embedded_s3({**os.environ, **mark, **CREDENTIALS}, log) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def bucket(s3: EmbeddedS3, s3_credentials: None, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty bucket of this test's own."""
+    name = f"bucket-{abs(hash(request.node.nodeid)):x}"[:40]
+    s3.create_bucket(name, tmp_path / "nothing")
+    return name
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits as a folder: what a run on data of one's own starts from."""
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder)
+    return folder

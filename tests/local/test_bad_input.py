@@ -1,0 +1,147 @@
+"""Wrong input: one sentence with the value and the remedy, the right exit code, nothing half-written, no traceback."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_pipelines.embedded_s3 import CREDENTIALS, EmbeddedS3
+from support.cli import Finished, kubetrain, run_json
+
+
+def assert_one_sentence(finished: Finished, exit_code: int, *says: str) -> None:
+    assert finished.exit_code == exit_code, finished.output
+    assert "Traceback" not in finished.output
+    for each in says:
+        assert each in finished.output
+    assert len([line for line in finished.output.splitlines() if "error" in line.lower() or "failed:" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--pipeline", "train-pytroch"], "unknown pipeline 'train-pytroch': did you mean 'train-pytorch'?"),
+        (["--set", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
+        (["--set", "worker=3"], "unknown setting 'worker': did you mean 'workers'?"),
+        (["--set", "epochs"], "--set takes name=value, not 'epochs'"),
+        (["--set", "epochs=ten"], "epochs must be a whole number, not 'ten'"),
+        (["--set", "epochs=-1"], "epochs must be at least 1, not -1"),
+        (["--set", "learning_rate=fast"], "learning_rate must be a number, not 'fast'"),
+        (["--set", "workers=0"], "workers must be a number from 1 to 10000, not 0"),
+        (["--set", "workers=two"], "workers must be a whole number, not 'two'"),
+        (["--set", "min_accuracy=97"], "min_accuracy must be a number from 0 to 1, not 97.0"),
+        (["--set", "model=torchvision:resnet51"], "did you mean 'torchvision:resnet5"),
+        (["--set", "model=keras:resnet50"], "is one for tensorflow, but this trains with pytorch"),
+        (["--set", "dataset_uri=gs://bucket/x"], "dataset_uri 'gs://bucket/x' is neither s3://BUCKET/PREFIX nor"),
+        (["--set", "dataset_uri="], "dataset_uri is empty"),
+        (["--set", "model_uri=s3://mine/models"], "model_uri is set without dataset_uri"),
+        (
+            ["--pipeline", "train-tensorflow", "--set", "processes_per_worker=2"],
+            "unknown setting 'processes_per_worker'",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_begins_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:
+    workspace = tmp_path / "workspace"
+    assert_one_sentence(kubetrain("run", "--workspace", workspace, *arguments), 2, says)
+    assert not workspace.exists()
+
+
+@pytest.mark.parametrize("workspace", ["/proc/nowhere", "/dev/null/workspace"])
+def test_a_workspace_that_cannot_be_written(workspace: str) -> None:
+    assert_one_sentence(
+        kubetrain("run", "--workspace", workspace), 1, f"cannot write to the workspace {workspace}", "--workspace"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dataset_uri", "endpoint", "says"),
+    [
+        ("s3://no-such-bucket/digits", "", "bucket 'no-such-bucket' does not exist"),
+        ("s3://{bucket}/no/such/prefix", "", "no objects under s3://{bucket}/no/such/prefix"),
+        ("s3://{bucket}/x", "http://127.0.0.1:9", "cannot reach S3 at http://127.0.0.1:9"),
+        ("/no/such/folder", "", "/no/such/folder is not a directory"),
+    ],
+)
+def test_a_dataset_that_is_not_there(
+    tmp_path: Path, s3: EmbeddedS3, bucket: str, dataset_uri: str, endpoint: str, says: str
+) -> None:
+    finished = kubetrain(
+        *("run", "--workspace", tmp_path),
+        *("--set", f"dataset_uri={dataset_uri.format(bucket=bucket)}"),
+        *("--set", f"s3_endpoint={endpoint or s3.url}"),
+        **CREDENTIALS,
+    )
+    assert_one_sentence(finished, 1, says.format(bucket=bucket))
+    record = run_json(tmp_path)
+    assert (record["status"], record["stages"][-1]["name"]) == ("failed", "sync_dataset")
+    assert (tmp_path / "report.html").is_file()
+    assert list((tmp_path / "staging" / "versions").iterdir()) == []
+
+
+class TestSync:
+    def test_a_source_that_is_not_there(self, tmp_path: Path) -> None:
+        finished = kubetrain("sync", "/no/such/folder", tmp_path / "staging")
+        assert_one_sentence(finished, 1, "/no/such/folder is not a directory")
+
+    def test_no_source(self) -> None:
+        finished = kubetrain("sync")
+        assert finished.exit_code == 2
+        assert "Missing argument 'SOURCE'" in finished.output
+
+    def test_a_target_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        finished = kubetrain("sync", tmp_path, "/proc/nowhere")
+        assert_one_sentence(finished, 1, "cannot write to /proc/nowhere")
+
+
+class TestVerify:
+    def test_nothing_complete(self, tmp_path: Path) -> None:
+        (tmp_path / "checkpoints" / ".step-00000001.partial").mkdir(parents=True)
+        for folder in (tmp_path, tmp_path / "checkpoints"):
+            assert_one_sentence_about_nothing(kubetrain("verify", folder))
+
+    def test_no_folder(self) -> None:
+        assert kubetrain("verify", "/no/such/folder").exit_code == 1
+
+
+def assert_one_sentence_about_nothing(finished: Finished) -> None:
+    assert finished.exit_code == 1
+    assert "nothing complete in" in finished.output
+    assert "Traceback" not in finished.output
+
+
+class TestTrain:
+    @pytest.mark.parametrize(
+        ("arguments", "exit_code", "says"),
+        [
+            (["--framework", "pytorhc"], 2, "unknown framework 'pytorhc': did you mean 'pytorch'?"),
+            (["--set", "epochs=0"], 2, "epochs must be at least 1"),
+            (["--set", "workers=3"], 2, "unknown setting 'workers'"),
+            (["--framework", "tensorflow", "--processes-per-worker", "2"], 2, "uses every GPU of its pod"),
+            ([], 1, "/no/such/folder is not a directory"),
+        ],
+    )
+    def test_wrong_settings(self, tmp_path: Path, arguments: list[str], exit_code: int, says: str) -> None:
+        output = tmp_path / "output"
+        finished = kubetrain("train", "--data", "/no/such/folder", "--output", output, *arguments)
+        assert_one_sentence(finished, exit_code, says)
+        assert not output.exists()
+
+    def test_no_data(self) -> None:
+        finished = kubetrain("train")
+        assert finished.exit_code == 2
+        assert "Missing option '--data'" in finished.output
+
+
+def test_an_unknown_command_or_option_names_the_nearest() -> None:
+    assert "run" in kubetrain("rnu").output
+    finished = kubetrain("run", "--pipelin", "x")
+    assert finished.exit_code == 2
+    assert "--pipeline" in finished.output
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
+    for arguments in (["--debug", "run", "--set", "x=1"], ["run", "--set", "x=1", "--debug"]):
+        finished = kubetrain(*arguments, cwd=tmp_path)
+        assert "Traceback" in finished.output
+        assert "InvalidSetting: unknown setting 'x'" in finished.output

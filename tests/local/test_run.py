@@ -1,0 +1,188 @@
+"""`kubetrain run`: the whole chain with real processes and a real S3 server, for both frameworks."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.verify import verify_folder
+from support.cli import Finished, kubetrain, processes_of, run_json
+
+STAGES = [
+    "prepare_storage",
+    "sync_dataset",
+    "launch_training",
+    "collect_checkpoint",
+    "evaluate_model",
+    "promote_model",
+]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """kfp.local rewrites "python3" in arguments, and quotes nothing."""
+    return tmp_path_factory.mktemp("a python3 workspace") / "with spaces"
+
+
+@pytest.fixture(scope="module")
+def first(workspace: Path) -> tuple[Finished, dict]:
+    finished = kubetrain("run", "--workspace", workspace)
+    return finished, run_json(workspace)
+
+
+@pytest.fixture(scope="module")
+def second(workspace: Path, first: object) -> tuple[Finished, dict]:
+    finished = kubetrain("run", "--pipeline", "train-tensorflow", "--workspace", workspace)
+    return finished, run_json(workspace)
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+class TestBothFrameworks:
+    @pytest.fixture
+    def run(self, which: str, request: pytest.FixtureRequest) -> tuple[Finished, dict]:
+        return request.getfixturevalue(which)
+
+    def test_it_trains_for_real_in_time(self, run: tuple[Finished, dict]) -> None:
+        finished, record = run
+        assert finished.exit_code == 0, finished.output
+        assert record["status"] == "succeeded"
+        assert record["evaluation"]["accuracy"] >= 0.97
+        assert record["evaluation"]["samples"] == 270
+        assert record["training"]["world_size"] == 2
+        assert finished.seconds < 180
+
+    def test_every_stage_ran_in_order_and_took_its_time(self, run: tuple[Finished, dict]) -> None:
+        _, record = run
+        assert [(stage["name"], stage["status"]) for stage in record["stages"]] == [
+            (name, "finished") for name in STAGES
+        ]
+        assert all(stage["seconds"] > 0 for stage in record["stages"] if stage["name"] != "collect_checkpoint")
+        assert sum(stage["seconds"] for stage in record["stages"]) <= record["seconds"]
+
+    def test_the_model_is_where_it_says(self, run: tuple[Finished, dict]) -> None:
+        finished, record = run
+        folder = Path(record["model"]["path"])
+        model = json.loads((folder / "model.json").read_text())
+        assert model == json.loads((folder.parent / "latest.json").read_text())
+        assert model["run_id"] == record["run_id"]
+        assert model["metrics"]["accuracy"] == record["evaluation"]["accuracy"]
+        assert record["model"]["uri"] in finished.output
+        assert str(folder) in finished.output
+        for file in model["files"]:
+            assert (folder / file["name"]).stat().st_size == file["size"]
+
+    def test_the_progress_is_shown_as_plain_lines_in_a_log(self, run: tuple[Finished, dict]) -> None:
+        finished, _ = run
+        assert "launch_training: step " in finished.output
+        assert "samples/s" in finished.output
+        assert "\x1b" not in finished.output
+
+    def test_the_report_is_there(self, run: tuple[Finished, dict], workspace: Path) -> None:
+        assert (workspace / "report.html").stat().st_size > 20_000
+
+    def test_nothing_is_left_running(self, run: tuple[Finished, dict], workspace: Path) -> None:
+        assert processes_of(workspace) == []
+
+
+def test_the_first_run_downloads_the_second_nothing_and_says_so(
+    first: tuple[Finished, dict],
+    second: tuple[Finished, dict],
+) -> None:
+    assert first[1]["dataset"]["downloaded"] == first[1]["dataset"]["objects"] == 1797
+    assert second[1]["dataset"]["downloaded"] == 0
+    assert second[1]["dataset"]["digest"] == first[1]["dataset"]["digest"]
+    assert "1797 objects, 1797 downloaded" in first[0].output
+    assert "nothing downloaded: all of it was there" in second[0].output
+
+
+def test_everything_it_left_verifies(workspace: Path, second: object) -> None:
+    outputs = list((workspace / "output").iterdir())
+    assert len(outputs) == 2
+    for folder in (workspace / "staging", *outputs):
+        verified = verify_folder(folder)
+        assert verified
+        assert not [problem for each in verified for problem in each.problems]
+
+
+def test_the_export_opens_without_our_code(workspace: Path, first: tuple[Finished, dict]) -> None:
+    import torch
+
+    weights = torch.load(Path(first[1]["model"]["path"]) / "model.pt", weights_only=True)
+    assert all(tensor.device.type == "cpu" for tensor in weights.values())
+    assert not [name for name in weights if name.startswith("module.")]
+
+
+def test_a_gate_not_met_fails_the_run_and_keeps_metrics_and_report(tmp_path: Path, digits: Path) -> None:
+    finished = kubetrain(
+        *("run", "--workspace", tmp_path, "--set", f"dataset_uri={digits}"),
+        *("--set", "epochs=1", "--set", "min_accuracy=1"),
+    )
+    record = run_json(tmp_path)
+    accuracy = record["evaluation"]["accuracy"]
+    assert finished.exit_code == 1
+    assert f"test accuracy {accuracy:.4f} is below min_accuracy 1.0000 by {1 - accuracy:.4f}" in finished.output
+    assert (record["status"], record["stages"][-1]["status"]) == ("failed", "failed")
+    assert record["model"] == {}
+    assert "Failed in promote_model" in (tmp_path / "report.html").read_text()
+    assert not (tmp_path / "models").exists(), "nothing was published"
+
+
+def test_a_crashing_training_fails_the_run_with_its_last_words_and_lines(tmp_path: Path, digits: Path) -> None:
+    (tmp_path / "crashing_task.py").write_text(
+        "def build(config, data_dir):\n    print('about to divide')\n    return 1 / 0\n"
+    )
+    finished = kubetrain(
+        *("run", "--workspace", "workspace", "--set", f"dataset_uri={digits}"),
+        *("--set", "model=crashing_task:build"),
+        cwd=tmp_path,
+    )
+    record = run_json(tmp_path / "workspace")
+    assert finished.exit_code == 1
+    assert "ZeroDivisionError: division by zero" in record["error"]
+    assert "launch_training failed" in finished.output.splitlines()[-1]
+    assert "return 1 / 0" in "\n".join(record["log_tail"]), "the lines that matter, not torchrun's own"
+    assert "ZeroDivisionError" in finished.output
+    assert "Failed in launch_training" in (tmp_path / "workspace" / "report.html").read_text()
+    assert processes_of(tmp_path) == []
+
+
+def test_a_missing_split_is_said_before_the_training(tmp_path: Path, digits: Path) -> None:
+    finished = kubetrain(
+        *("run", "--workspace", tmp_path, "--set", f"dataset_uri={digits}", "--set", "test_split=tset")
+    )
+    assert finished.exit_code == 1
+    assert f"{digits} has no folder 'tset' for test_split (it has: test, train, val)" in finished.output
+    assert run_json(tmp_path)["stages"][-1]["name"] == "sync_dataset"
+
+
+def test_a_second_run_at_once_in_one_workspace_is_refused(tmp_path: Path) -> None:
+    import fcntl
+
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        finished = kubetrain("run", "--workspace", tmp_path)
+    assert finished.exit_code == 1
+    assert "another run is using the workspace" in finished.output
+
+
+def test_foreign_aws_settings_do_not_reach_the_embedded_server(tmp_path: Path) -> None:
+    """A profile that does not exist would stop boto3; a proxy would swallow requests to the loopback device."""
+    finished = kubetrain(
+        *("run", "--workspace", tmp_path, "--set", "epochs=1"),
+        AWS_PROFILE="no-such-profile",
+        AWS_SESSION_TOKEN="token",
+        HTTP_PROXY="http://127.0.0.1:9",
+        http_proxy="http://127.0.0.1:9",
+    )
+    assert finished.exit_code == 0, finished.output
+
+
+def test_no_secret_of_the_environment_is_written_down(tmp_path: Path, digits: Path) -> None:
+    canary = f"canary-{os.urandom(8).hex()}"
+    finished = kubetrain(
+        *("run", "--workspace", tmp_path, "--set", f"dataset_uri={digits}", "--set", "max_steps=5"), MY_SECRET=canary
+    )
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and canary.encode() in path.read_bytes()]
+    assert written == []
+    assert canary not in finished.output

@@ -1,0 +1,244 @@
+"""Plan, transfer, publish: a version is there whole and right, or not there."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
+from kubetrain_components.sync_dataset.plan import listing_sha256, plan_sync
+from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.verify import verify_folder
+from kubetrain_trainer.errors import KubetrainError
+
+
+def objects(*keys: str) -> list[StoredObject]:
+    return [StoredObject(key, 1, f"etag of {key}") for key in keys]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    for key, content in {"a": b"1", "b/c": b"22", "b/ü": b"333"}.items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+class TestPlan:
+    def test_the_digest_is_of_the_listing_in_any_order(self) -> None:
+        plans = [plan_sync("s3://b/p", listed, {}) for listed in (objects("b", "a"), objects("a", "b"))]
+        assert plans[0] == plans[1]
+        assert plans[0].digest == listing_sha256(objects("a", "b"))[:16]
+        assert [each.key for each in plans[0].objects] == ["a", "b"]
+
+    def test_the_hash_is_over_json_lines(self) -> None:
+        import hashlib
+
+        lines = '["a",1,"x"]\n["ü",2,"y"]\n'
+        listed = [StoredObject("a", 1, "x"), StoredObject("ü", 2, "y")]
+        assert listing_sha256(listed) == hashlib.sha256(lines.encode()).hexdigest()
+
+    @pytest.mark.parametrize("change", [("c", 1, "x"), ("a", 2, "x"), ("a", 1, "y")])
+    def test_key_size_and_etag_all_count(self, change: tuple[str, int, str]) -> None:
+        assert listing_sha256([StoredObject(*change)]) != listing_sha256([StoredObject("a", 1, "x")])
+
+    def test_what_another_version_has_is_not_fetched(self) -> None:
+        listed = objects("a", "b")
+        plan = plan_sync("s3://b/p", listed, {listed[0]: "old", StoredObject("b", 1, "another etag"): "old"})
+        assert plan.reuse == {"a": "old"}
+        assert [each.key for each in plan.fetch] == ["b"]
+
+    def test_folder_markers_are_no_objects(self) -> None:
+        listed = [StoredObject("", 0, "x"), StoredObject("b/", 0, "x"), *objects("b/c")]
+        assert [each.key for each in plan_sync("s3://b/p", listed, {}).objects] == ["b/c"]
+
+    @pytest.mark.parametrize("listed", [[], [StoredObject("only/", 0, "x")]])
+    def test_nothing_to_sync_is_a_mistake(self, listed: list[StoredObject]) -> None:
+        with pytest.raises(KubetrainError, match="no objects under s3://b/p"):
+            plan_sync("s3://b/p", listed, {})
+
+    @pytest.mark.parametrize(
+        "key", ["../x", "a/../../x", "/abs", "a//b", "./a", "a/.", "nul\0", "line\nbreak", "x" * 256, "dir/"]
+    )
+    def test_a_key_that_is_no_file_below_the_target_is_refused_by_name(self, key: str) -> None:
+        with pytest.raises(KubetrainError) as caught:
+            plan_sync("s3://b/p", objects("fine", key), {})
+        assert repr(key) in str(caught.value)
+
+    @pytest.mark.parametrize("key", ["file..txt", "a..b/c", "...", "-rf", "ünï", "x" * 255])
+    def test_keys_that_only_look_odd_are_files(self, key: str) -> None:
+        assert plan_sync("s3://b/p", objects(key), {}).objects[0].key == key
+
+    def test_a_file_that_is_a_folder_too_is_refused(self) -> None:
+        with pytest.raises(KubetrainError, match="'a' is a file and a folder at once"):
+            plan_sync("s3://b/p", objects("a", "a/b"), {})
+
+
+class TestTransfer:
+    def test_a_version_holds_the_objects_and_their_manifest(self, source: Path, tmp_path: Path) -> None:
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        version = read_version(tmp_path / "staging" / "versions" / report.digest)
+        assert version is not None
+        assert (report.objects, report.bytes, report.downloaded) == (3, 6, 3)
+        assert (version.data / "b" / "c").read_bytes() == b"22"
+        assert (version.data / "b" / "c").stat().st_mode & 0o777 == 0o444
+        assert version.header["objects"] == 3
+        assert version.header["sha256"].startswith(report.digest)
+        assert [entry["key"] for entry in version.entries()] == ["a", "b/c", "b/ü"]
+        assert verify_version(version) == []
+        assert sorted(path.name for path in version.path.iterdir()) == ["data", "manifest.jsonl"]
+
+    def test_a_second_sync_downloads_nothing(self, source: Path, tmp_path: Path) -> None:
+        first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        second = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert second.digest == first.digest
+        assert (second.downloaded, second.linked, second.copied) == (0, 0, 0)
+
+    def test_a_changed_source_is_a_new_version_of_links_and_the_change(self, source: Path, tmp_path: Path) -> None:
+        first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        (source / "a").write_bytes(b"changed")
+        second = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        versions = tmp_path / "staging" / "versions"
+        assert (second.downloaded, second.linked) == (1, 2)
+        assert (versions / first.digest / "data" / "a").read_bytes() == b"1", "a version never changes"
+        assert (versions / first.digest / "data/b/c").samefile(versions / second.digest / "data/b/c")
+        assert {version.path.name for version in published_versions(tmp_path / "staging")} == {
+            first.digest,
+            second.digest,
+        }
+        assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
+
+    def test_an_interrupted_sync_publishes_nothing_and_is_gone_on_with(self, source: Path, tmp_path: Path) -> None:
+        class Broken(DirectoryStore):
+            def read(self, key: str, etag: str | None = None) -> ObjectContent:
+                if key == "b/c":
+                    raise KeyboardInterrupt
+                return super().read(key, etag)
+
+        with pytest.raises(KeyboardInterrupt):
+            transfer_dataset(Broken(source), tmp_path / "staging", concurrency=1)
+        assert published_versions(tmp_path / "staging") == []
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert report.downloaded < 3, "what was verified is not fetched again"
+        assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
+
+    def test_corrupt_bytes_are_tried_again_and_never_published(self, source: Path, tmp_path: Path) -> None:
+        attempts: list[str] = []
+
+        class Corrupting(DirectoryStore):
+            def read(self, key: str, etag: str | None = None) -> ObjectContent:
+                attempts.append(key)
+                return ObjectContent(iter([b"x"]), md5="0" * 32) if key == "a" else super().read(key, etag)
+
+        with pytest.raises(StoreError, match="object 'a' arrived corrupt 3 times"):
+            transfer_dataset(Corrupting(source), tmp_path / "staging")
+        assert attempts.count("a") == 3
+        assert published_versions(tmp_path / "staging") == []
+
+    def test_one_flipped_byte_on_the_way_is_cured_by_fetching_again(self, source: Path, tmp_path: Path) -> None:
+        bad = iter([ObjectContent(iter([b"x"]), md5="c4ca4238a0b923820dcc509a6f75849b")])
+
+        class OnceCorrupting(DirectoryStore):
+            def read(self, key: str, etag: str | None = None) -> ObjectContent:
+                return next(bad, super().read(key, etag)) if key == "a" else super().read(key, etag)
+
+        report = transfer_dataset(OnceCorrupting(source), tmp_path / "staging")
+        assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"1"
+
+    def test_a_body_cut_short_is_no_object(self, source: Path, tmp_path: Path) -> None:
+        class Short(DirectoryStore):
+            def read(self, key: str, etag: str | None = None) -> ObjectContent:
+                return ObjectContent(iter([b""]))
+
+        with pytest.raises(StoreError, match="arrived corrupt"):
+            transfer_dataset(Short(source), tmp_path / "staging")
+
+    def test_a_source_that_changes_meanwhile_is_listed_again(self, source: Path, tmp_path: Path) -> None:
+        class Changing(DirectoryStore):
+            def list(self) -> Iterator[StoredObject]:
+                yield from list(super().list())
+                if (source / "a").read_bytes() == b"1":
+                    (source / "a").write_bytes(b"2!")
+
+        report = transfer_dataset(Changing(source), tmp_path / "staging")
+        assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"2!"
+
+    def test_a_source_that_keeps_changing_fails(self, source: Path, tmp_path: Path) -> None:
+        class Restless(DirectoryStore):
+            def read(self, key: str, etag: str | None = None) -> ObjectContent:
+                raise ObjectChanged("changed")
+
+        with pytest.raises(KubetrainError, match="is changing: it differed from its listing 3 times"):
+            transfer_dataset(Restless(source), tmp_path / "staging")
+
+    def test_two_syncs_at_once_share_the_work(self, source: Path, tmp_path: Path) -> None:
+        reports = []
+        syncs = [
+            threading.Thread(
+                target=lambda: reports.append(transfer_dataset(DirectoryStore(source), tmp_path / "staging"))
+            )
+            for _ in range(2)
+        ]
+        for sync in syncs:
+            sync.start()
+        for sync in syncs:
+            sync.join()
+        assert sorted(report.downloaded for report in reports) == [0, 3]
+
+    def test_progress_ends_with_everything(self, source: Path, tmp_path: Path) -> None:
+        seen: list[tuple[int, int, int]] = []
+        transfer_dataset(
+            DirectoryStore(source), tmp_path / "staging", on_progress=lambda *progress: seen.append(progress)
+        )
+        assert seen[-1] == (3, 3, 6)
+
+    def test_a_target_that_cannot_be_written_is_said(self, source: Path) -> None:
+        with pytest.raises(KubetrainError, match="cannot write to /proc/nowhere"):
+            transfer_dataset(DirectoryStore(source), Path("/proc/nowhere"))
+
+
+class TestVerify:
+    @pytest.fixture
+    def version(self, source: Path, tmp_path: Path) -> Path:
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        return tmp_path / "staging" / "versions" / report.digest
+
+    def problems(self, folder: Path) -> list[str]:
+        return [problem for each in verify_folder(folder) for problem in each.problems]
+
+    def test_an_intact_version(self, version: Path) -> None:
+        assert self.problems(version) == []
+
+    def test_a_flipped_byte(self, version: Path) -> None:
+        (version / "data" / "a").chmod(0o644)
+        (version / "data" / "a").write_bytes(b"2")
+        assert self.problems(version) == ["a is not the bytes that were synced"]
+
+    def test_a_truncated_and_a_missing_file(self, version: Path) -> None:
+        (version / "data" / "b" / "c").chmod(0o644)
+        (version / "data" / "b" / "c").write_bytes(b"2")
+        (version / "data" / "a").unlink()
+        assert self.problems(version) == ["a is missing", "b/c has 1 bytes, not 2"]
+
+    def test_an_edited_manifest(self, version: Path) -> None:
+        manifest = version / "manifest.jsonl"
+        manifest.chmod(0o644)
+        manifest.write_text(manifest.read_text().replace('"key": "a"', '"key": "b/d"'))
+        assert any("does not hash to its digest" in problem for problem in self.problems(version))
+
+    def test_a_half_written_version_is_invisible_and_said(self, version: Path, tmp_path: Path) -> None:
+        staging = tmp_path / "staging"
+        (version / "manifest.jsonl").rename(version / "gone")
+        assert published_versions(staging) == []
+        with pytest.raises(KubetrainError, match="nothing complete in"):
+            verify_folder(staging)
+
+    def test_a_version_under_a_wrong_name_is_none(self, version: Path) -> None:
+        moved = version.rename(version.with_name("0" * 16))
+        assert read_version(moved) is None
+        assert self.problems(moved) == ["manifest.jsonl is damaged"]
