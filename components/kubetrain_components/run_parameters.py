@@ -59,8 +59,8 @@ class RunParameters:
             if split not in folders:
                 there = ", ".join(folders) or "none"
                 raise KubetrainError(
-                    f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {there}): images must lie in <split>/<class>/<image>, and the settings validation_split and test_split "
-                    "name the folders to use"
+                    f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {there}): images must lie in "
+                    "<split>/<class>/<image>, and validation_split and test_split name the folders to use"
                 )
 
 

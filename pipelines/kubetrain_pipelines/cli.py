@@ -104,8 +104,11 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as interruption:
+        from kubetrain_components.site import Terminated
+
         click.echo("stopped", err=True)
-        sys.exit(143 if type(interruption).__name__ == "Terminated" else 130)
+        # Click makes an Abort of every KeyboardInterrupt.
+        sys.exit(143 if isinstance(interruption.__cause__, Terminated) else 130)
     except Exception as error:
         if debug:
             raise

@@ -70,7 +70,7 @@ def check_compiled(folder: Path) -> None:
     differences += [f"{path}: no pipeline compiles to this file" for path in _others(folder, compiled)]
     if differences:
         raise CompiledFilesDiffer(
-            "\n".join([*differences, f"{folder} is stale: run `kubetrain compile` and commit what it writes"])
+            "\n".join([f"{folder} is stale: run `kubetrain compile` and commit what it writes", *differences])
         )
 
 

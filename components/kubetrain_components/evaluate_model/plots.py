@@ -77,7 +77,9 @@ def _label(axes: Axes, title: str, *, has_legend: bool) -> None:
 
 def _as_page_svg(figure: Figure, title: str) -> str:
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    figure.savefig(
+        buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     for color, variable in PAGE_COLORS.items():

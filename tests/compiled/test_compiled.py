@@ -1,0 +1,103 @@
+"""compiled/*.yaml is what the pipelines compile to: byte for byte, on any run, with nothing of this machine in it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubetrain_pipelines.compile import LARGEST_FILE_BYTES
+from support.cli import kubetrain
+
+ROOT = Path(__file__).parents[2]
+COMPILED = ROOT / "compiled"
+NAMES = ["sync_only.yaml", "train_pytorch.yaml", "train_tensorflow.yaml"]
+
+
+def test_the_committed_files_are_current() -> None:
+    assert sorted(path.name for path in COMPILED.iterdir()) == NAMES
+    finished = kubetrain("compile", "--check", cwd=ROOT)
+    assert finished.exit_code == 0, finished.output
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+def test_every_run_and_hash_seed_compiles_the_same_bytes(tmp_path: Path, seed: str) -> None:
+    finished = kubetrain("compile", "--output", tmp_path, PYTHONHASHSEED=seed, CANARY_SECRET="canary-in-environment")
+    assert finished.exit_code == 0
+    for name in NAMES:
+        assert (tmp_path / name).read_bytes() == (COMPILED / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_small_and_holds_nothing_of_this_machine(name: str) -> None:
+    content = (COMPILED / name).read_text()
+    assert len(content.encode()) < LARGEST_FILE_BYTES == 128 * 1024
+    for foreign in (str(ROOT), str(Path.home()), sys.prefix, "canary", "AWS_SECRET", os.uname().nodename):
+        assert foreign not in content
+
+
+def test_compiling_twice_writes_nothing_the_second_time(tmp_path: Path) -> None:
+    first, second = (kubetrain("compile", "--output", tmp_path / "compiled") for _ in range(2))
+    assert first.output.count("wrote ") == 3
+    assert second.output == f"{tmp_path / 'compiled'} is up to date\n"
+
+
+class TestDrift:
+    @pytest.fixture
+    def compiled(self, tmp_path: Path) -> Path:
+        return Path(shutil.copytree(COMPILED, tmp_path / "compiled"))
+
+    def check(self, compiled: Path) -> str:
+        finished = kubetrain("compile", "--check", "--output", compiled)
+        assert finished.exit_code == 1
+        assert "run `kubetrain compile`" in finished.output
+        return finished.output
+
+    def test_an_edited_file_fails_with_a_readable_diff(self, compiled: Path) -> None:
+        file = compiled / "train_pytorch.yaml"
+        file.write_text(file.read_text().replace("Train on several pods", "Train on one pod"))
+        output = self.check(compiled)
+        assert "-          name: Train on one pod" in output
+        assert "+          name: Train on several pods" in output
+        assert str(file) in output
+        assert "sync_only" not in output
+
+    def test_a_missing_file_is_named(self, compiled: Path) -> None:
+        (compiled / "sync_only.yaml").unlink()
+        assert f"{compiled / 'sync_only.yaml'} is missing" in self.check(compiled)
+
+    def test_a_file_of_no_pipeline_is_named(self, compiled: Path) -> None:
+        (compiled / "old.yaml").write_text("")
+        assert "old.yaml: no pipeline compiles to this file" in self.check(compiled)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_task_runs_in_our_image_and_is_never_cached(name: str) -> None:
+    spec = next(yaml.safe_load_all((COMPILED / name).read_text()))
+    tasks = spec["root"]["dag"]["tasks"]
+    assert all("enableCache" not in task.get("cachingOptions", {}) for task in tasks.values())
+    images = {each["container"]["image"] for each in spec["deploymentSpec"]["executors"].values()}
+    assert images == {"kubetrain/components:0.1.0"}
+    assert "pip install" not in (COMPILED / name).read_text(), "an image is complete: nothing is installed at start"
+
+
+def test_the_five_stages_follow_each_other() -> None:
+    spec = next(yaml.safe_load_all((COMPILED / "train_pytorch.yaml").read_text()))
+    tasks = spec["root"]["dag"]["tasks"]
+    order = ["sync-dataset", "launch-training", "collect-checkpoint", "evaluate-model", "promote-model"]
+    assert sorted(tasks) == sorted(order)
+    for before, after in pairwise(order):
+        assert before in tasks[after]["dependentTasks"]
+
+
+def test_compiling_imports_no_framework() -> None:
+    program = (
+        "import sys; from kubetrain_pipelines.compile import compiled_pipelines; compiled_pipelines(); "
+        "print([name for name in ('torch', 'tensorflow', 'boto3', 'kubernetes') if name in sys.modules])"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() in ("[]", "['kubernetes']"), "kfp itself brings kubernetes"

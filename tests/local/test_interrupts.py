@@ -1,0 +1,91 @@
+"""Ctrl-C, SIGTERM or a crash at any stage: everything stops within five seconds, and the next run goes on cleanly."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kubetrain_components.sync_dataset.publish import published_versions
+from kubetrain_components.verify import verify_folder
+from support.cli import interrupt, kubetrain, processes_of, read_until, run_json, start
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One workspace for all: each run finds what the interrupted one before it left."""
+    return tmp_path_factory.mktemp("interrupted") / "workspace"
+
+
+def run_arguments(workspace: Path, data: Path | None = None) -> list[str]:
+    """Without data of its own the run brings up an S3 server first."""
+    return ["run", "--workspace", str(workspace), *(["--set", f"dataset_uri={data}"] if data else [])]
+
+
+@pytest.mark.parametrize(
+    ("line", "stage"),
+    [
+        ("prepare_storage: started", "prepare_storage"),
+        ("sync_dataset: started", "sync_dataset"),
+        ("launch_training: started", "launch_training"),
+        ("launch_training: step", "launch_training"),
+        ("evaluate_model: started", "evaluate_model"),
+    ],
+)
+def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: str) -> None:
+    early = stage in ("prepare_storage", "sync_dataset")
+    run = start(*run_arguments(workspace, None if early else digits), "--set", "epochs=3")
+    read_until(run, line)
+    time.sleep(0.3)
+    stopped = interrupt(run)
+    assert stopped.exit_code == 130
+    assert stopped.seconds < 5
+    assert stopped.output.splitlines()[-1] == "stopped"
+    assert processes_of(workspace) == []
+    record = run_json(workspace)
+    assert record["status"] == "cancelled"
+    assert (record["stages"][-1]["name"], record["stages"][-1]["status"]) == (stage, "cancelled")
+    assert "Stopped in " + stage in (workspace / "report.html").read_text()
+
+
+def test_after_all_that_a_run_goes_on_cleanly(workspace: Path) -> None:
+    finished = kubetrain("run", "--workspace", workspace, "--set", "epochs=1")
+    assert finished.exit_code == 0, finished.output
+    assert len(published_versions(workspace / "staging")) == 2, "the folder's, and now the S3 server's"
+    assert not [problem for each in verify_folder(workspace / "staging") for problem in each.problems]
+
+
+def test_sigterm_stops_in_order_too(workspace: Path, digits: Path) -> None:
+    run = start(*run_arguments(workspace, digits))
+    read_until(run, "launch_training: started")
+    stopped = interrupt(run, signal.SIGTERM)
+    assert (stopped.exit_code, run_json(workspace)["status"]) == (143, "cancelled")
+    assert processes_of(workspace) == []
+
+
+@pytest.mark.parametrize("line", ["sync_dataset: started", "launch_training: step"])
+def test_a_killed_run_leaves_no_process(workspace: Path, digits: Path, line: str) -> None:
+    run = start(*run_arguments(workspace, None if "sync" in line else digits))
+    read_until(run, line)
+    left = processes_of(workspace)
+    assert len(left) >= 3, "the pipeline, a step and its job at least"
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    psutil.wait_procs(left, timeout=5)
+    assert [process for process in processes_of(workspace) if process in left] == []
+
+
+def test_a_stage_that_dies_without_a_word_is_a_failure(workspace: Path, digits: Path) -> None:
+    run = start(*run_arguments(workspace, digits))
+    read_until(run, "launch_training: started")
+    for process in processes_of(workspace):
+        if "kfp.dsl.executor_main" in " ".join(process.cmdline()):
+            process.kill()
+    output, _ = run.communicate(timeout=30)
+    assert run.returncode == 1
+    assert "no stage said why" in output
+    assert json.loads((workspace / "run.json").read_text())["stages"][-1]["status"] == "failed"
+    assert processes_of(workspace) == []

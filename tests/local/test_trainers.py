@@ -1,0 +1,171 @@
+"""Both trainers as jobs of two real processes: killed and resumed, by name and by import path."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import kubetrain, processes_of, read_until, start
+from support.training import largest_difference, newest
+
+FRAMEWORKS = ["pytorch", "tensorflow"]
+SHORT = ("--set", "epochs=3", "--set", "checkpoint_every=10", "--set", "log_every=5")
+
+
+def train_arguments(framework: str, data: Path, output: Path, run_id: str) -> list[str]:
+    return ["train", "--framework", framework, "--data", str(data), "--output", str(output), "--run-id", run_id, *SHORT]
+
+
+def training_processes(output: Path) -> list[psutil.Process]:
+    """Those that train: torchrun's own processes are only their parents."""
+    commands = {process: " ".join(process.cmdline()) for process in processes_of(output)}
+    return [process for process, command in commands.items() if ".train " in command and "torchrun" not in command]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_run_killed_in_the_middle_of_an_epoch_ends_as_one_that_was_not(
+    framework: str, digits: Path, tmp_path: Path
+) -> None:
+    undisturbed = kubetrain(*train_arguments(framework, digits, tmp_path / "output", "undisturbed"))
+    assert undisturbed.exit_code == 0, undisturbed.output
+
+    run = start(*train_arguments(framework, digits, tmp_path / "output", "killed"))
+    seen = read_until(run, "progress step=35/60")  # of 20 steps an epoch: the last checkpoint is of step 30
+    victims = training_processes(tmp_path / "output" / "killed")
+    assert len(victims) == 2
+    victims[-1].send_signal(signal.SIGKILL)
+    rest, _ = run.communicate(timeout=120)
+
+    assert run.returncode == 0, seen + rest
+    assert "started again" in rest
+    assert "resumes from" in rest
+    output = tmp_path / "output"
+    one, other = newest(output / "undisturbed"), newest(output / "killed")
+    assert one.step == other.step == 60
+    assert one.progress == other.progress
+    assert largest_difference(one, other) < 1e-6
+    steps = [row["step"] for row in read_metrics(output / "killed" / "metrics.jsonl") if "loss" in row]
+    assert steps == list(range(5, 61, 5)), "each step is measured once"
+    assert processes_of(tmp_path / "output") == []
+
+
+@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_a_run_goes_on_from_another_runs_checkpoint(framework: str, digits: Path, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    first = kubetrain(*train_arguments(framework, digits, output, "first"), "--set", "max_steps=20")
+    assert first.exit_code == 0, first.output
+    second = kubetrain(
+        *train_arguments(framework, digits, output, "second"), "--set", "resume_from=first", "--set", "max_steps=30"
+    )
+    assert second.exit_code == 0, second.output
+    assert f"resumes from {output}/first/checkpoints/step-00000020" in second.output
+    assert [checkpoint.step for checkpoint in complete_checkpoints(TrainingOutput(output / "second").checkpoints)] == [
+        30
+    ]
+
+
+def test_the_same_run_again_takes_its_verdict_and_another_one_is_refused(digits: Path, tmp_path: Path) -> None:
+    arguments = train_arguments("pytorch", digits, tmp_path, "run")
+    first = kubetrain(*arguments, "--workers", "1")
+    again = kubetrain(*arguments, "--workers", "1")
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert again.seconds < 5, "nothing was trained"
+    other = kubetrain(*arguments, "--workers", "1", "--set", "epochs=4")
+    assert other.exit_code == 1
+    assert "is there already" in other.output
+
+
+def test_a_failed_run_started_again_resumes_as_the_next_attempt(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import os, torch\n"
+        "from kubetrain_trainer.pytorch_ddp.task import build_task as built_in\n"
+        "from dataclasses import replace\n"
+        "def build(config, data_dir):\n"
+        "    task = built_in(replace(config, model='digits_cnn'), data_dir)\n"
+        "    steps = []\n"
+        "    def loss(outputs, targets):\n"
+        "        steps.extend([1] * torch.is_grad_enabled())\n"
+        "        if len(steps) > 12 and not os.path.exists('mended'):\n"
+        "            raise RuntimeError('broken on purpose')\n"
+        "        return task.loss(outputs, targets)\n"
+        "    return replace(task, loss=loss)\n"
+    )
+    arguments = ["train", "--data", tmp_path, "--output", "output", "--run-id", "run", "--workers", "1"]
+    arguments += ["--max-restarts", "0", "--set", "data=synthetic", "--set", "model=own:build", "--set", "epochs=2"]
+    arguments += ["--set", "checkpoint_every=8", "--set", "synthetic_samples=320"]
+    failed = kubetrain(*arguments, cwd=tmp_path)
+    assert failed.exit_code == 1
+    assert "master-0: RuntimeError: broken on purpose" in failed.output
+    (tmp_path / "mended").touch()
+    again = kubetrain(*arguments, cwd=tmp_path)
+    assert again.exit_code == 0, again.output
+    assert "resumes from" in again.output
+    assert newest(tmp_path / "output" / "run").step == 20
+    assert sorted(path.name[-3:] for path in (tmp_path / "output" / ".jobs").iterdir()) == ["-a2", "run"]
+
+
+def test_two_processes_in_one_pod(digits: Path, tmp_path: Path) -> None:
+    finished = kubetrain(
+        *train_arguments("pytorch", digits, tmp_path, "run"), "--workers", "1", "--processes-per-worker", "2"
+    )
+    assert finished.exit_code == 0, finished.output
+    assert newest(tmp_path / "run").manifest["world_size"] == 2
+
+
+def test_ctrl_c_cancels_the_job_at_once(digits: Path, tmp_path: Path) -> None:
+    run = start(*train_arguments("pytorch", digits, tmp_path / "output", "run"), "--set", "epochs=1000")
+    read_until(run, "progress step=20/")
+    os.killpg(run.pid, signal.SIGINT)
+    output, _ = run.communicate(timeout=5)
+    assert run.returncode == 130
+    assert "Traceback" not in output.splitlines()[-1]
+    assert processes_of(tmp_path / "output") == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "model"),
+    [
+        ("pytorch", "torchvision:resnet18"),
+        pytest.param("pytorch", "torchvision:resnet50", marks=pytest.mark.slow),
+        pytest.param("tensorflow", "keras:resnet18", marks=pytest.mark.slow),
+    ],
+)
+def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_path: Path) -> None:
+    settings = {
+        "model": model,
+        "data": "synthetic",
+        "image_size": 32,
+        "synthetic_samples": 32,
+        "batch_size": 8,
+        "max_steps": 2,
+    }
+    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    finished = kubetrain("train", "--framework", framework, "--data", tmp_path, "--output", tmp_path, *pairs)
+    assert finished.exit_code == 0, finished.output
+    assert "saved step-00000002" in finished.output
+
+
+def test_a_task_of_ones_own_trains_without_a_fork(tmp_path: Path) -> None:
+    """The example: a text transformer on Python's own language reference."""
+    example = Path(__file__).parents[2] / "examples" / "own_task"
+    import subprocess
+    import sys
+
+    subprocess.run([sys.executable, example / "make_text.py", tmp_path / "text"], check=True)
+    finished = kubetrain(
+        *("run", "--workspace", tmp_path / "workspace", "--set", f"dataset_uri={tmp_path / 'text'}"),
+        *("--set", "model=text_task:build", "--set", 'model_args={"width": 32, "layers": 1}'),
+        *("--set", "optimizer=adamw", "--set", "learning_rate=0.01", "--set", "epochs=2"),
+        cwd=example,
+    )
+    assert finished.exit_code == 0, finished.output
+    evaluation = TrainingOutput(next((tmp_path / "workspace" / "output").iterdir())).read_evaluation()
+    text = "".join(path.read_text() for path in (tmp_path / "text" / "test").iterdir())
+    always_a_space = text.count(" ") / len(text)
+    assert evaluation["metrics"]["accuracy"] > 1.5 * always_a_space
+    assert "confusion" not in evaluation
