@@ -1,0 +1,93 @@
+"""What users set, and where a local run finds its places."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.site import WORKSPACE_VARIABLE, Site, threads_for_each
+from kubetrain_pipelines.local_storage import with_local_places
+from kubetrain_pipelines.settings import parameters_of, parse_settings
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+
+def test_parameters_and_settings_are_told_apart_by_name() -> None:
+    pairs = ["workers=3", "epochs=2", "dataset_uri=s3://b/x=y", "min_accuracy=0.9", 'model_args={"a": 1}']
+    settings = parse_settings("pytorch", pairs, parameters_of("pytorch"))
+    assert settings.parameters == {"workers": 3, "dataset_uri": "s3://b/x=y", "min_accuracy": 0.9}
+    assert (settings.config.epochs, settings.config.model_args) == (2, {"a": 1})
+
+
+def test_the_last_of_two_values_counts() -> None:
+    assert parse_settings("pytorch", ["epochs=2", "epochs=5"]).config.epochs == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"framework": "jax"}, "unknown framework 'jax'"),
+        ({"train_config": {"epoch": 1}}, "unknown setting 'epoch'"),
+        ({"train_config": {"model": "keras:resnet50"}}, "is one for tensorflow"),
+        ({"workers": 0}, "workers must be a number from 1"),
+        ({"workers": True}, "workers must be a number"),
+        ({"min_accuracy": -0.1}, "min_accuracy must be a number from 0 to 1"),
+        ({"framework": "tensorflow", "processes_per_worker": 2}, "uses every GPU of its pod"),
+        ({"model_uri": ""}, "model_uri is empty"),
+        ({"dataset_uri": "ftp://x"}, "dataset_uri 'ftp://x'"),
+    ],
+)
+def test_a_run_is_checked_whole_before_anything_is_made(changes: dict[str, object], says: str) -> None:
+    usual = {"dataset_uri": "s3://b/p", "framework": "pytorch", "model_uri": "s3://b/m", "workers": 2}
+    with pytest.raises(InvalidSetting, match=says):
+        RunParameters(**{**usual, **changes}).check()
+
+
+def test_a_sync_alone_needs_only_its_source() -> None:
+    RunParameters(dataset_uri="s3://b/p").check()
+
+
+def test_a_missing_split_is_found_in_the_listing() -> None:
+    run = RunParameters(dataset_uri="s3://b/p", framework="pytorch", model_uri="s3://b/m")
+    run.check_folders(["test", "train", "val"])
+    with pytest.raises(KubetrainError, match=r"no folder 'val' for validation_split \(it has: test, train\)"):
+        run.check_folders(["test", "train"])
+
+
+@pytest.mark.parametrize("config", [{"model": "own.task:build"}, {"data": "synthetic"}])
+def test_a_task_of_ones_own_lays_out_its_data_as_it_likes(config: dict[str, object]) -> None:
+    run = RunParameters(dataset_uri="s3://b/p", framework="pytorch", model_uri="s3://b/m", train_config=config)
+    run.check_folders(["anything"])
+
+
+class TestLocalPlaces:
+    def test_without_a_dataset_all_is_in_the_embedded_s3(self, tmp_path: Path) -> None:
+        assert with_local_places({"workers": 3}, "train-pytorch", tmp_path) == {
+            "workers": 3,
+            "dataset_uri": "s3://datasets/digits",
+            "model_uri": "s3://models/train-pytorch",
+        }
+
+    def test_a_folder_of_ones_own_needs_no_s3_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        places = with_local_places({"dataset_uri": "images"}, "train-pytorch", tmp_path)
+        assert places["dataset_uri"] == str(tmp_path / "images")
+        assert places["model_uri"] == (tmp_path / "models" / "train-pytorch").as_uri()
+
+    def test_a_bucket_of_ones_own(self, tmp_path: Path) -> None:
+        given = {"dataset_uri": "s3://b/p", "model_uri": "s3://b/m", "s3_endpoint": "http://s3"}
+        assert with_local_places(given, "train-pytorch", tmp_path) == given
+
+
+class TestSite:
+    def test_a_workspace_stands_for_the_claims(self, tmp_path: Path) -> None:
+        site = Site.from_environment({WORKSPACE_VARIABLE: str(tmp_path)})
+        assert site.dataset("abc") == tmp_path / "staging" / "versions" / "abc" / "data"
+        assert site.output("run").path == tmp_path / "output" / "run"
+
+    def test_without_one_a_step_says_how_to_start_it(self) -> None:
+        with pytest.raises(KubetrainError, match="start them with `kubetrain run`"):
+            Site.from_environment({})
+
+    def test_threads_are_shared_out_and_never_none(self) -> None:
+        everything = threads_for_each(1)
+        assert threads_for_each(10_000) == 1 <= everything

@@ -1,0 +1,134 @@
+"""A run's record, folded from its events, and what the closing table shows of it."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from kubetrain_components.events import EventLog, EventReader
+from kubetrain_pipelines.run_record import RunRecord
+from kubetrain_pipelines.run_view import BarView, PlainView, describe_progress, print_summary
+
+SYNCED = {"digest": "d" * 16, "objects": 3, "downloaded": 0}
+EVALUATED = {"split": "test", "samples": 270, "metrics": {"accuracy": 0.98, "loss": 0.1}, "checkpoint": "step-00000003"}
+
+
+def record(tmp_path: Path, *events: dict[str, object]) -> RunRecord:
+    run = RunRecord(pipeline="train-pytorch", workspace=tmp_path, parameters={}, config={}, started=100.0)
+    for event in events:
+        run.add({"time": 101.0, **event})
+    return run
+
+
+def started(stage: str) -> dict[str, object]:
+    return {"stage": stage, "event": "started", "run_id": "run-1"}
+
+
+def finished(stage: str, **result: object) -> dict[str, object]:
+    return {"stage": stage, "event": "finished", "time": 105.5, "result": result}
+
+
+def test_results_land_where_a_script_looks_for_them(tmp_path: Path) -> None:
+    run = record(
+        tmp_path,
+        started("sync_dataset"),
+        finished("sync_dataset", **SYNCED),
+        started("evaluate_model"),
+        finished("evaluate_model", **EVALUATED),
+    )
+    content = run.to_json()
+    assert content["run_id"] == "run-1"
+    assert content["dataset"]["digest"] == "d" * 16
+    assert content["evaluation"]["accuracy"] == 0.98
+    assert content["stages"][0] == {"name": "sync_dataset", "status": "finished", "started": 101.0, "seconds": 4.5}
+    assert content["training"] == content["model"] == {}
+
+
+def test_a_run_has_failed_until_it_is_known_to_have_succeeded(tmp_path: Path) -> None:
+    run = record(tmp_path, started("sync_dataset"), started("launch_training"))
+    assert run.status == "failed"
+    run.close()
+    assert [stage.status for stage in run.stages] == ["failed", "failed"]
+
+
+def test_the_failed_stage_gives_the_error_and_its_lines(tmp_path: Path) -> None:
+    failure = {"stage": "launch_training", "event": "failed", "error": "it broke", "log_tail": ["a", "b"]}
+    run = record(tmp_path, started("launch_training"), failure)
+    assert (run.error, run.log_tail) == ("it broke", ("a", "b"))
+    shown = summary(run)
+    assert shown.splitlines()[-3:] == ["a", "b", "error: it broke"]
+
+
+def summary(run: RunRecord) -> str:
+    console = Console(file=io.StringIO(), width=60)
+    print_summary(console, run)
+    return console.file.getvalue()
+
+
+def test_the_summary_never_cuts_a_path(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 30) / "models" / "v1"
+    folder.mkdir(parents=True)
+    run = record(tmp_path, started("promote_model"), finished("promote_model", uri=folder.as_uri() + "/"))
+    run.status = "succeeded"
+    assert str(folder) in summary(run)
+    assert summary(run).splitlines()[-1] == "succeeded"
+
+
+def test_the_summary_says_that_nothing_was_downloaded(tmp_path: Path) -> None:
+    run = record(tmp_path, started("sync_dataset"), finished("sync_dataset", **SYNCED))
+    assert "3 objects, nothing downloaded: all of it was there" in summary(run)
+
+
+def test_progress_in_words() -> None:
+    event = {"stage": "launch_training", "step": "3/10", "loss": 0.123456, "samples_per_second": 4127.4}
+    assert describe_progress(event) == "step 3/10 · loss 0.1235 · 4127 samples/s"
+    assert describe_progress({"objects": "5/9", "bytes": 100.0}) == "objects 5/9"
+
+
+EVENTS = [
+    {"stage": "sync_dataset", "event": "started", "time": 1.0},
+    {"stage": "sync_dataset", "event": "progress", "time": 2.0, "objects": "5/10"},
+    {"stage": "sync_dataset", "event": "finished", "time": 3.0},
+    {"stage": "launch_training", "event": "started", "time": 3.0},
+    {"stage": "launch_training", "event": "failed", "time": 4.0, "error": "x"},
+]
+
+
+def test_plain_lines_carry_no_control_codes() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    view = PlainView(console)
+    for event in EVENTS:
+        view.show(event)
+    assert console.file.getvalue().splitlines() == [
+        "sync_dataset: started",
+        "sync_dataset: finished after 2.0 s",
+        "launch_training: started",
+        "launch_training: failed after 1.0 s",
+    ]
+
+
+def test_a_terminal_gets_a_bar_for_each_stage() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    view = BarView(console)
+    for event in EVENTS:
+        view.show(event)
+    view.close()
+    shown = console.file.getvalue()
+    assert "objects 5/10" in shown
+    assert "✓" in shown
+    assert "failed" in shown
+
+
+def test_events_are_read_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    reader = EventReader(path)
+    assert list(reader.new_events()) == []
+    EventLog(path).emit("sync_dataset", "started", run_id="r")
+    with path.open("a") as file:
+        file.write('{"stage": "sync')
+    first = list(reader.new_events())
+    assert [(event["stage"], event["event"], event["run_id"]) for event in first] == [("sync_dataset", "started", "r")]
+    with path.open("a") as file:
+        file.write('_dataset", "event": "finished"}\n')
+    assert [event["event"] for event in reader.new_events()] == ["finished"]
+    assert list(reader.new_events()) == []
