@@ -128,8 +128,8 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     if checkpoint := record.result_of("collect_checkpoint"):
         rows.append(("checkpoint", checkpoint["checkpoint"]))
     if evaluation := record.result_of("evaluate_model"):
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in sorted(evaluation["metrics"].items()))
-        rows.append((f"on {evaluation['split']}", f"{metrics} ({evaluation['samples']} samples)"))
+        rows += [(f"test {name}", f"{value:.4f}") for name, value in sorted(evaluation["metrics"].items())]
+        rows.append(("test samples", f"{evaluation['samples']} of {evaluation['split']}/"))
     if model := record.model:
         rows += [("model", model["uri"])] if model["uri"].startswith("s3://") else []
         rows += [("model files", model["path"])] if model["path"] else []

@@ -127,6 +127,12 @@ class TestTransfer:
         assert report.downloaded < 3, "what was verified is not fetched again"
         assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
 
+    def test_what_an_older_listing_left_unfinished_is_swept(self, source: Path, tmp_path: Path) -> None:
+        abandoned = tmp_path / "staging" / "versions" / ".0000000000000000.partial" / "data"
+        abandoned.mkdir(parents=True)
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert [path.name for path in (tmp_path / "staging" / "versions").iterdir()] == [report.digest]
+
     def test_corrupt_bytes_are_tried_again_and_never_published(self, source: Path, tmp_path: Path) -> None:
         attempts: list[str] = []
 

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,7 +103,14 @@ def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> Data
     (partial / MANIFEST).chmod(0o444)
     partial.rename(final)
     flush_directory(final.parent)
+    _remove_partial(staging)
     return DatasetVersion(final, header)
+
+
+def _remove_partial(staging: Path) -> None:
+    """What syncs of older listings began and never finished: under the lock nobody is at them."""
+    for path in (staging / "versions").glob(".*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def verify_version(version: DatasetVersion) -> list[str]:
