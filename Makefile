@@ -17,7 +17,7 @@ help: ## list the targets
 setup: $(INSTALLED) ## make .venv from constraints.txt
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kubetrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "kubetrain needs Python 3.11 to 3.13: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
@@ -56,4 +56,4 @@ lock: setup ## resolve every dependency anew into constraints.txt
 	mv constraints.new constraints.txt
 
 clean: ## remove what running and testing leave behind
-	rm -rf $(WORKSPACE) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf '$(WORKSPACE)' .mypy_cache .pytest_cache .ruff_cache

@@ -8,7 +8,7 @@ import pytest
 
 from kubetrain_components.jobs.process_guard import process_guard
 from kubetrain_pipelines.digits import write_digits
-from kubetrain_pipelines.embedded_s3 import CREDENTIALS, EmbeddedS3, embedded_s3
+from kubetrain_pipelines.embedded_s3 import CREDENTIALS, HOST, EmbeddedS3, embedded_s3
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
 
 @pytest.fixture
 def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
+    for name, value in {**CREDENTIALS, "NO_PROXY": HOST, "no_proxy": HOST}.items():
         monkeypatch.setenv(name, value)
 
 

@@ -1,5 +1,6 @@
 """The parameters of a whole run, checked by its first step before anything is made."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,8 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import check_model, is_import_path
+
+RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +24,14 @@ class RunParameters:
     processes_per_worker: int = 1
     min_accuracy: float = 0.0
     model_uri: str = ""
+    run_id: str = ""
+    """Empty: one will be made."""
 
     def check(self) -> None:
-        """
+        """See that every parameter can be used.
+
         Raises:
-            InvalidSetting: naming the first parameter that cannot be used, and the remedy.
+            InvalidSetting: naming the first that cannot, and the remedy.
         """
         check_uri("dataset_uri", self.dataset_uri)
         if not self.framework:
@@ -41,6 +47,8 @@ class RunParameters:
                 "pod: leave it at 1 and raise workers"
             )
         check_uri("model_uri", self.model_uri)
+        if self.run_id:
+            check_run_id("run_id", self.run_id)
 
     def check_folders(self, folders: Sequence[str]) -> None:
         """Whether a dataset of these folders has the splits of the run: better said before the training than after.
@@ -62,6 +70,15 @@ class RunParameters:
                     f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {there}): images must lie in "
                     "<split>/<class>/<image>, and validation_split and test_split name the folders to use"
                 )
+
+
+def check_run_id(name: str, run_id: str) -> None:
+    """It becomes a folder's name."""
+    if not re.fullmatch(RUN_ID, run_id):
+        raise InvalidSetting(
+            f"{name} '{run_id}' cannot name a folder: use up to 100 letters, digits, '.', '_' and '-', "
+            "a letter or digit first"
+        )
 
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:

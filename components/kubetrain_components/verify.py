@@ -1,17 +1,21 @@
-"""Hash anew what manifests describe: dataset versions, checkpoints, exports."""
+"""Re-hash what manifests describe: dataset versions, checkpoints, exports; and the manifests that others name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kubetrain_components.sync_dataset.publish import MANIFEST as DATASET_MANIFEST
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
-from kubetrain_trainer.checkpoint_layout import MANIFEST, CorruptFiles, verify_files
+from kubetrain_trainer.checkpoint_layout import MANIFEST, verify_files
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.training_output import TrainingOutput
 
-FOLDERS_OF = ("versions", "checkpoints", "export")
-"""Where staging volumes and training outputs keep what has a manifest."""
+FOLDERS_OF_VERSIONS = ("versions", "checkpoints")
+"""Where staging volumes and training outputs keep folders that have a manifest."""
+NAMING_A_CHECKPOINT = ("result.json", f"export/{MANIFEST}")
+"""What in a training's output names a checkpoint and the hash of its manifest."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +25,14 @@ class Verified:
 
 
 def verify_folder(folder: Path) -> list[Verified]:
-    """Verify what this folder is, or all that it holds one or two levels down.
+    """Verify what this folder is, or all that it holds: a workspace, a staging volume, training outputs.
 
     Raises:
         KubetrainError: where there is nothing complete to verify.
     """
     if not folder.is_dir():
         raise KubetrainError(f"{folder} is not a directory: name a dataset version or a checkpoint directory")
-    verified = [_verify(path) for path in _described(folder)]
+    verified = [Verified(path, _problems_of(path)) for path in _described(folder)]
     if not verified:
         raise KubetrainError(
             f"nothing complete in {folder}: it has neither a {DATASET_MANIFEST} nor a {MANIFEST}, "
@@ -37,29 +41,47 @@ def verify_folder(folder: Path) -> list[Verified]:
     return verified
 
 
-def _described(folder: Path) -> Iterator[Path]:
-    """The folders with a manifest: this one, else those in it and in the folders that we know."""
+def _described(folder: Path) -> list[Path]:
+    """The folders that can be verified: this one, else those in it and in the folders that we know."""
     if _has_manifest(folder):
-        yield folder
-        return
-    for parent in (folder, *(folder / name for name in FOLDERS_OF)):
-        for path in sorted(parent.iterdir()) if parent.is_dir() else []:
-            if not path.name.startswith(".") and _has_manifest(path):
-                yield path
+        return [folder]
+    roots = [folder, *_subfolders(folder), *_subfolders(folder / "output")]
+    return list(dict.fromkeys(path for root in roots for path in _described_in(root)))
+
+
+def _described_in(root: Path) -> Iterator[Path]:
+    for parent in (root, *(root / name for name in FOLDERS_OF_VERSIONS)):
+        yield from (path for path in _subfolders(parent) if _has_manifest(path))
+    if any((root / name).is_file() for name in NAMING_A_CHECKPOINT):
+        yield root
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _has_manifest(path: Path) -> bool:
     return (path / DATASET_MANIFEST).is_file() or (path / MANIFEST).is_file()
 
 
-def _verify(path: Path) -> Verified:
+def _problems_of(path: Path) -> list[str]:
     if (path / DATASET_MANIFEST).is_file():
         version = read_version(path)
-        return Verified(path, verify_version(version) if version else [f"{DATASET_MANIFEST} is damaged"])
+        return verify_version(version) if version else [f"{DATASET_MANIFEST} is damaged"]
+    if (path / MANIFEST).is_file():
+        return _problems_in(path / MANIFEST, lambda manifest: verify_files(path, manifest["files"]))
+    naming = [path / name for name in NAMING_A_CHECKPOINT if (path / name).is_file()]
+    return [problem for file in naming for problem in _problems_in(file, TrainingOutput(path).prove)]
+
+
+def _problems_in(file: Path, check: Callable[[Any], object]) -> list[str]:
+    """What a check says of what a JSON file describes."""
     try:
-        verify_files(path, read_json(path / MANIFEST)["files"])
-    except CorruptFiles as error:
-        return Verified(path, [str(error)])
+        check(read_json(file))
+    except KubetrainError as error:
+        return [str(error)]
     except (ValueError, KeyError, TypeError):
-        return Verified(path, [f"{MANIFEST} is damaged"])
-    return Verified(path, [])
+        return [f"{file.name} is damaged"]
+    return []

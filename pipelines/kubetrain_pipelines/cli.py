@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 130 Ctrl-C, 143 SIGTERM.
 """
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ FOLDER = click.Path(path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; may stand anywhere.")
 @click.version_option(package_name="kubetrain")
-def kubetrain(debug: bool) -> None:
+def kubetrain() -> None:
     """Distributed training from an S3 dataset to a checked, published model."""
 
 
@@ -67,7 +68,7 @@ def sync(**options: Any) -> None:
 @kubetrain.command()
 @click.argument("directory", type=FOLDER)
 def verify(directory: Path) -> None:
-    """Hash anew a dataset version, a checkpoint, or a folder of them."""
+    """Re-hash a dataset version, a checkpoint, a run's output, or all that a folder has of them."""
     from kubetrain_components.verify import verify_folder
 
     verified = verify_folder(directory)
@@ -83,10 +84,10 @@ def verify(directory: Path) -> None:
 @click.option("--framework", default="pytorch", show_default=True, help="pytorch or tensorflow.")
 @click.option("--data", type=FOLDER, required=True, help="A dataset version, or a folder of <split>/<class>/<image>.")
 @click.option("--output", type=FOLDER, required=True, help="Folder that gets a folder for this run.")
-@click.option("--run-id", default="", help="Go on with the run of this id; default: a new one.")
+@click.option("--run-id", default="", help="Resume the run with this id; default: a new run.")
 @click.option("--workers", type=int, default=2, show_default=True, help="Pods, the Master or Chief among them.")
 @click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Training processes in each pod.")
-@click.option("--max-restarts", type=int, default=3, show_default=True, help="Times the job may start anew.")
+@click.option("--max-restarts", type=int, default=3, show_default=True, help="Times the job may be restarted.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting of the training.")
 def train(**options: Any) -> None:
     """Run one distributed training job on this machine and follow it; Ctrl-C cancels it."""
@@ -104,16 +105,14 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as interruption:
-        from kubetrain_components.site import Terminated
+        from kubetrain_components.interrupts import exit_code_of
 
         click.echo("stopped", err=True)
-        # Click makes an Abort of every KeyboardInterrupt.
-        sys.exit(143 if isinstance(interruption.__cause__, Terminated) else 130)
-    except Exception as error:
+        sys.exit(exit_code_of(interruption.__cause__))  # Click makes an Abort of every KeyboardInterrupt
+    except Exception as error:  # noqa: BLE001 - whatever it is, it ends the command with a sentence
         if debug:
-            raise
-        expected = isinstance(error, KubetrainError)
-        click.echo(
-            f"error: {error}" if expected else f"unexpected {type(error).__name__}: {error} (see --debug)", err=True
-        )
+            traceback.print_exc()
+        foreseen = isinstance(error, KubetrainError)
+        sentence = f"error: {error}" if foreseen else f"unexpected {type(error).__name__}: {error} (see --debug)"
+        click.echo(sentence, err=True)
         sys.exit(2 if isinstance(error, InvalidSetting) else 1)

@@ -47,14 +47,10 @@ def compiled_pipelines() -> dict[str, bytes]:
 def write_compiled(folder: Path) -> list[Path]:
     """Write what has changed, and return its paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    changed = [
-        folder / name
-        for name, content in compiled_pipelines().items()
-        if not (folder / name).is_file() or (folder / name).read_bytes() != content
-    ]
-    compiled = compiled_pipelines() if changed else {}
+    compiled = {folder / name: content for name, content in compiled_pipelines().items()}
+    changed = [path for path, content in compiled.items() if not path.is_file() or path.read_bytes() != content]
     for path in changed:
-        write_atomically(path, compiled[path.name])
+        write_atomically(path, compiled[path])
     return changed
 
 

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
 
-REGION = "us-east-1"
+HOST = "127.0.0.1"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "kubetrain",
     "AWS_SECRET_ACCESS_KEY": "kubetrain",
-    "AWS_DEFAULT_REGION": REGION,
-    "NO_PROXY": "127.0.0.1",
-    "no_proxy": "127.0.0.1",
+    "AWS_DEFAULT_REGION": "us-east-1",
 }
 # A user's own settings, which would lead to another account or place than this server.
 FOREIGN_SETTINGS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
@@ -58,7 +57,7 @@ class EmbeddedS3:
         for each in store.list():
             path = folder / each.key
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(store.read(each.key).read())
+            write_atomically(path, store.read(each.key).read())
 
 
 @contextlib.contextmanager
@@ -84,7 +83,9 @@ def embedded_s3(environment: Mapping[str, str], log: Path) -> Iterator[EmbeddedS
 
 
 def without_foreign_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in FOREIGN_SETTINGS} | CREDENTIALS
+    kept = {name: value for name, value in environment.items() if name not in FOREIGN_SETTINGS}
+    direct = {name: f"{kept[name]},{HOST}" if kept.get(name) else HOST for name in ("NO_PROXY", "no_proxy")}
+    return kept | direct | CREDENTIALS
 
 
 @contextlib.contextmanager
@@ -104,7 +105,7 @@ def _serve() -> None:
     from moto.server import ThreadedMotoServer
 
     os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     print(f"http://{host}:{port}", flush=True)

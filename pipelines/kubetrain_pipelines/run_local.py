@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.events import EventLog, EventReader
+from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.process_guard import process_guard
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.site import WORKSPACE_VARIABLE, interrupted_by_sigterm
+from kubetrain_components.site import WORKSPACE_VARIABLE
 from kubetrain_pipelines.local_storage import local_storage, with_local_places
 from kubetrain_pipelines.run_record import RunRecord, write_record
 from kubetrain_pipelines.run_view import RunView
@@ -48,10 +49,13 @@ def run_local(pipeline: str, workspace: Path, settings: RunSettings, view: RunVi
             with interrupted_by_sigterm(), process_guard() as mark:
                 _run_stages(record, {**os.environ, **mark}, view)
         except KeyboardInterrupt:
-            record.status = "cancelled"
+            record.status = "stopped"
             raise
         except KubetrainError as error:
             record.error = str(error)
+        except Exception as error:
+            record.error = f"unexpected {type(error).__name__}: {error}"
+            raise
         finally:
             record.close()
             write_record(record)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.evaluate_model.report import run_report
+from kubetrain_components.object_store.open_store import path_of
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -17,7 +18,7 @@ class StageRecord:
     name: str
     started: float
     status: str = "running"
-    """running, finished, failed or cancelled."""
+    """running, finished, failed or stopped."""
     seconds: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
 
@@ -35,7 +36,7 @@ class RunRecord:
     started: float
     run_id: str = ""
     status: str = "failed"
-    """succeeded, failed or cancelled: a run has failed until it is known to have succeeded."""
+    """succeeded, failed or stopped: a run has failed until it is known to have succeeded."""
     error: str = ""
     log_tail: tuple[str, ...] = ()
     finished: float = 0.0
@@ -45,7 +46,7 @@ class RunRecord:
         self.run_id = event.get("run_id", self.run_id)
         if event["event"] == "started":
             self.stages.append(StageRecord(name=event["stage"], started=event["time"]))
-        elif event["event"] in ("finished", "failed", "cancelled"):
+        elif event["event"] in ("finished", "failed", "stopped"):
             stage = next(each for each in reversed(self.stages) if each.name == event["stage"])
             stage.end(event["event"], event["time"])
             stage.result = event.get("result", {})
@@ -76,8 +77,9 @@ class RunRecord:
         published = self.result_of("promote_model")
         if not published:
             return {}
-        place = published["uri"].removeprefix("file://").replace("s3://", f"{self.workspace}/s3/")
-        return {**published, "path": place if Path(place).is_dir() else ""}
+        uri = published["uri"]
+        place = path_of(uri) if uri.startswith("file://") else self.workspace / "s3" / uri.removeprefix("s3://")
+        return {**published, "path": str(place) if place.is_dir() else ""}
 
     def to_json(self) -> dict[str, Any]:
         evaluation = self.result_of("evaluate_model")

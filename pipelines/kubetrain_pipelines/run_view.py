@@ -10,6 +10,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from kubetrain_pipelines.run_record import RunRecord
 
 PLAIN_LINE_SECONDS = 2.0
+COUNTED = ("step", "objects", "samples")
+"""What a progress line counts, as done/total."""
 
 
 class RunView(Protocol):
@@ -37,8 +39,8 @@ class PlainView:
                 self._started[stage] = event["time"]
                 self._say(f"{stage}: started")
             case "progress" if time.monotonic() - self._spoke >= PLAIN_LINE_SECONDS:
-                self._say(f"{stage}: {describe_progress(event)}")
-            case "finished" | "failed" | "cancelled" as ending:
+                self._say(f"{stage}: {describe_progress(event['progress'])}")
+            case "finished" | "failed" | "stopped" as ending:
                 self._say(f"{stage}: {ending} after {event['time'] - self._started[stage]:.1f} s")
 
     def close(self) -> None:
@@ -71,8 +73,9 @@ class BarView:
             return
         task = self._tasks[stage]
         if event["event"] == "progress":
-            done, total = fraction_done(event)
-            self._progress.update(task, completed=done, total=total, details=escape(describe_progress(event)))
+            done, total = fraction_done(event["progress"])
+            details = escape(describe_progress(event["progress"]))
+            self._progress.update(task, completed=done, total=total, details=details)
         elif event["event"] == "finished":
             self._progress.update(task, completed=1, total=1)
         else:
@@ -83,25 +86,19 @@ class BarView:
         self._progress.stop()
 
 
-def describe_progress(event: dict[str, Any]) -> str:
+def describe_progress(progress: dict[str, Any]) -> str:
     """step 100/300 · loss 0.0259 · 4127 samples/s"""
-    parts = []
-    for name in ("step", "objects", "samples"):
-        if name in event:
-            parts.append(f"{name} {event[name]}")
-    if "loss" in event:
-        parts.append(f"loss {event['loss']:.4f}")
-    if "samples_per_second" in event:
-        parts.append(f"{event['samples_per_second']:.0f} samples/s")
+    parts = [f"{name} {progress[name]}" for name in COUNTED if name in progress]
+    parts += [f"loss {progress['loss']:.4f}"] if "loss" in progress else []
+    parts += [f"{progress['samples_per_second']:.0f} samples/s"] if "samples_per_second" in progress else []
     return " · ".join(parts)
 
 
-def fraction_done(event: dict[str, Any]) -> tuple[float, float | None]:
-    for name in ("step", "objects", "samples"):
-        done, slash, total = str(event.get(name, "")).partition("/")
-        if slash:
-            return float(done), float(total)
-    return 0.0, None
+def fraction_done(progress: dict[str, Any]) -> tuple[float, float | None]:
+    """How much of how much; None where that is not known."""
+    counted = next((str(progress[name]) for name in COUNTED if name in progress), "")
+    done, slash, total = counted.partition("/")
+    return (float(done), float(total)) if slash else (0.0, None)
 
 
 def print_summary(console: Console, record: RunRecord) -> None:
@@ -128,15 +125,19 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     if checkpoint := record.result_of("collect_checkpoint"):
         rows.append(("checkpoint", checkpoint["checkpoint"]))
     if evaluation := record.result_of("evaluate_model"):
-        rows += [(f"test {name}", f"{value:.4f}") for name, value in sorted(evaluation["metrics"].items())]
+        rows += [(f"test {name}", _number(value)) for name, value in sorted(evaluation["metrics"].items())]
         rows.append(("test samples", f"{evaluation['samples']} of {evaluation['split']}/"))
     if model := record.model:
         rows += [("model", model["uri"])] if model["uri"].startswith("s3://") else []
         rows += [("model files", model["path"])] if model["path"] else []
     rows += [("report", str(record.workspace / "report.html"))]
     rows += [(stage.name, f"{stage.seconds:.1f} s") for stage in record.stages]
-    rows += [("in all", f"{record.seconds:.1f} s")]
+    rows += [("total", f"{record.seconds:.1f} s")]
     return rows
+
+
+def _number(value: float | None) -> str:
+    return "not a number" if value is None else f"{value:.4f}"
 
 
 def _downloaded(dataset: dict[str, Any]) -> str:

@@ -1,46 +1,75 @@
 """`kubetrain sync`: one dataset version into a directory."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as ProgressBar
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.sync_dataset.transfer import SyncReport, plan_from_listing, transfer_dataset
+from kubetrain_components.sync_dataset.plan import SyncPlan
+from kubetrain_components.sync_dataset.transfer import (
+    OnProgress,
+    Progress,
+    SyncReport,
+    plan_from_listing,
+    transfer_dataset,
+)
 
 
 def sync_and_show(
     source: str, directory: Path, *, endpoint_url: str, anonymous: bool, concurrency: int, dry_run: bool, as_json: bool
 ) -> None:
     store = open_store(source, endpoint_url, anonymous)
-    console = Console(stderr=True)
     if dry_run:
-        plan = plan_from_listing(store, directory)
-        facts = {
-            "digest": plan.digest,
-            "source": plan.source,
-            "objects": len(plan.objects),
-            "bytes": plan.bytes,
-            "to_download": len(plan.fetch),
-            "to_download_bytes": sum(each.size for each in plan.fetch),
-            "to_link": len(plan.reuse),
-        }
+        facts = describe_plan(plan_from_listing(store, directory))
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
         return
-    with Progress(
-        MofNCompleteColumn(), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console, transient=True
-    ) as progress:
-        task = progress.add_task("sync", total=None)
-        report = transfer_dataset(
-            store,
-            directory,
-            concurrency,
-            lambda done, of, size: progress.update(task, completed=done, total=of),
-        )
+    with progress_bar(Console(stderr=True)) as on_progress:
+        report = transfer_dataset(store, directory, concurrency, on_progress)
     print(json.dumps(asdict(report)) if as_json else describe(report, directory))
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[OnProgress]:
+    """Objects, bytes, rate and time left, on a terminal."""
+    columns = (
+        TextColumn("{task.fields[objects]}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("sync", total=None, objects="listing")
+
+        def show(progress: Progress) -> None:
+            if bar.tasks[task].total is None:
+                # What was there already must not count as speed.
+                bar.reset(task, completed=progress.bytes)
+            objects = f"{progress.objects}/{progress.of_objects} objects"
+            bar.update(task, completed=progress.bytes, total=progress.of_bytes, objects=objects)
+
+        yield show
+
+
+def describe_plan(plan: SyncPlan) -> dict[str, Any]:
+    return {
+        "digest": plan.digest,
+        "source": plan.source,
+        "objects": len(plan.objects),
+        "bytes": plan.bytes,
+        "exists": plan.exists,
+        "to_download": len(plan.fetch),
+        "to_download_bytes": sum(each.size for each in plan.fetch),
+        "to_link": len(plan.reuse),
+    }
 
 
 def describe(report: SyncReport, directory: Path) -> str:
@@ -51,6 +80,7 @@ def describe(report: SyncReport, directory: Path) -> str:
     )
     notes = [
         done,
+        f"{report.resumed} downloaded before" if report.resumed else "",
         f"{report.linked} linked" if report.linked else "",
         f"{report.copied} copied" if report.copied else "",
     ]

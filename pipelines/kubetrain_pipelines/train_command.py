@@ -5,14 +5,15 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.local_backend import LocalBackend
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.site import interrupted_by_sigterm, threads_for_each
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines.settings import parse_settings
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 
 PIPELINE = "train"
@@ -37,28 +38,39 @@ def train_and_show(
         workers=workers,
         processes_per_worker=processes_per_worker,
         model_uri=str(output),
-    ).check()
-    if not data.is_dir() and config.data != "synthetic":
-        raise KubetrainError(
-            f"{data} is not a directory: name a dataset version, or a folder of <split>/<class>/<image>"
-        )
-    run_id = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    version = read_version(data.absolute())
-    training = TrainingJob(
-        framework=framework,
-        config=config,
-        pipeline=PIPELINE,
         run_id=run_id,
-        data_dir=version.data if version else data.absolute(),
-        output_dir=output.absolute() / run_id,
-        dataset_digest=str(version.header["digest"]) if version else "",
-        workers=workers,
-        processes_per_worker=processes_per_worker,
-        threads_per_process=threads_for_each(workers * processes_per_worker),
-        max_restarts=max_restarts,
+    ).check()
+    data_dir, digest = _dataset(data.resolve(), config)
+    run_id = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    _launch(
+        TrainingJob(
+            framework=framework,
+            config=config,
+            pipeline=PIPELINE,
+            run_id=run_id,
+            data_dir=data_dir,
+            output_dir=output.resolve() / run_id,
+            dataset_digest=digest,
+            workers=workers,
+            processes_per_worker=processes_per_worker,
+            max_restarts=max_restarts,
+        )
     )
-    print(f"run {run_id} (the same --run-id resumes it)", flush=True)
-    with interrupted_by_sigterm(), LocalBackend(output.absolute() / ".jobs") as backend:
+
+
+def _dataset(folder: Path, config: TrainConfig) -> tuple[Path, str]:
+    """The samples, and their digest where the folder is a dataset version."""
+    if not folder.is_dir() and config.data != "synthetic":
+        raise KubetrainError(
+            f"{folder} is not a directory: name a dataset version, or a folder of <split>/<class>/<image>"
+        )
+    version = read_version(folder)
+    return (version.data, str(version.header["digest"])) if version else (folder, "")
+
+
+def _launch(training: TrainingJob) -> None:
+    print(f"run {training.run_id} (the same --run-id resumes it)", flush=True)
+    with interrupted_by_sigterm(), LocalBackend(training.output_dir.parent / ".jobs") as backend:
         result = launch_training(training, backend, print_line)
     print(f"trained {result['step']} steps; the model is in {training.output_dir / 'export'}")
 

@@ -51,14 +51,13 @@ def sync_train_evaluate_promote(
     model = as_step(collected, "Collect the best checkpoint").outputs["model"]
 
     evaluated = evaluate_model(framework=framework, dataset_digest=digest, model=model, **run)
-    accuracy = as_step(evaluated, "Evaluate the model").outputs["Output"]
+    as_step(evaluated, "Evaluate the model")
 
     promoted = promote_model(
         model_uri=model_uri,
         s3_endpoint=s3_endpoint,
         min_accuracy=min_accuracy,
-        accuracy=accuracy,
         image=images.TRAINERS[framework],
         run_id=run["run_id"],
     )
-    return as_step(promoted, "Promote the model").output
+    return as_step(promoted.after(evaluated), "Promote the model").output

@@ -1,6 +1,7 @@
 """What every object store promises to the steps."""
 
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -90,13 +91,99 @@ def test_only_what_lies_below_the_prefix_is_listed(s3: EmbeddedS3, bucket: str) 
     assert sorted(each.key for each in open_store(f"s3://{bucket}/train/", s3.url).list()) == ["1", "2"]
 
 
-def test_a_directory_lists_neither_hidden_files_nor_links(tmp_path: Path) -> None:
-    (tmp_path / "seen").write_text("x")
-    (tmp_path / ".hidden").write_text("x")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "config").write_text("x")
-    (tmp_path / "link").symlink_to("/etc/passwd")
-    assert [each.key for each in open_store(tmp_path.as_uri()).list()] == ["seen"]
+def test_a_range_of_an_object_is_read(store: ObjectStore) -> None:
+    store.write("key", b"0123456789")
+    found = store.find("key")
+    assert found is not None
+    assert store.read("key", start=2, end=5).read() == b"234"
+    assert store.read("key", found.etag, start=7).read() == b"789"
+    assert store.read("key", end=3).read() == b"012"
+    assert store.read("key", start=8, end=100).read() == b"89"
+    assert store.read("key", end=3).md5 is None, "it is the whole object's"
+
+
+@pytest.mark.parametrize(("start", "end"), [(10, None), (10, 12), (5, 5), (5, 3)])
+def test_a_range_without_a_byte_is_refused(store: ObjectStore, start: int, end: int | None) -> None:
+    store.write("key", b"0123456789")
+    with pytest.raises(StoreError):
+        store.read("key", start=start, end=end).read()
+
+
+def test_a_range_of_a_changed_object_is_refused(store: ObjectStore) -> None:
+    store.write("key", b"0123456789")
+    with pytest.raises(ObjectChanged):
+        store.read("key", "another etag", start=2, end=5).read()
+
+
+def test_hidden_files_are_objects_and_the_stores_own_are_not(store: ObjectStore) -> None:
+    store.write(".hidden", b"x")
+    store.write(".git/config", b"x")
+    store.write_if("latest", b"x", None)
+    assert sorted(each.key for each in store.list()) == [".git/config", ".hidden", "latest"]
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "/etc", "nowhere"])
+def test_a_symbolic_link_in_a_directory_is_named(tmp_path: Path, target: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to(target)
+    with pytest.raises(StoreError, match="folder/link is a symbolic link"):
+        list(open_store(str(tmp_path)).list())
+
+
+def test_a_directory_may_itself_be_a_link(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "folder")).write("key", b"x")
+    (tmp_path / "link").symlink_to("folder")
+    assert [each.key for each in open_store(str(tmp_path / "link")).list()] == ["key"]
+
+
+def test_a_file_that_is_written_to_while_it_is_read_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 3_000_000)
+    store = open_store(str(tmp_path))
+    found = store.find("file")
+    assert found is not None
+    chunks = store.read("file", found.etag).chunks
+    next(chunks)
+    with (tmp_path / "file").open("r+b") as file:
+        file.write(b"y")
+    with pytest.raises(ObjectChanged):
+        list(chunks)
+
+
+def test_a_large_file_is_not_held_in_memory(store: ObjectStore, tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    store.write("large", tmp_path / "large")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 48 << 20
+
+
+def test_a_directory_that_cannot_be_written_is_named() -> None:
+    store = open_store("/proc/nowhere")
+    for write in (lambda: store.write("key", b""), lambda: store.write_if("key", b"", None)):
+        with pytest.raises(StoreError, match="cannot write /proc/nowhere"):
+            write()
+
+
+def test_writing_to_a_bucket_that_is_not_there_is_said(s3: EmbeddedS3, s3_credentials: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    store = open_store("s3://no-such-bucket/x", s3.url)
+    for content in (b"x", tmp_path / "file"):
+        with pytest.raises(StoreError, match="bucket 'no-such-bucket' does not exist"):
+            store.write("key", content)
+
+
+@pytest.mark.parametrize("endpoint", ["not a url", "localhost:9000"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{endpoint}.*check the endpoint URL"):
+        open_store("s3://bucket/x", endpoint)
+
+
+def test_a_profile_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    with pytest.raises(InvalidSetting, match=r"nobodys.*AWS_PROFILE"):
+        open_store("s3://bucket/x")
 
 
 def test_s3_knows_what_its_bytes_must_hash_to(s3: EmbeddedS3, bucket: str) -> None:
@@ -141,8 +228,21 @@ def test_a_public_bucket_needs_none(
 
 @pytest.mark.parametrize(
     ("uri", "says"),
-    [("", "is empty"), ("s3:///x", "has no bucket"), ("gs://bucket/x", "neither s3://BUCKET/PREFIX nor")],
+    [
+        ("", "is empty"),
+        ("s3:///x", "has no bucket"),
+        ("gs://bucket/x", "neither s3://BUCKET/PREFIX nor"),
+        ("s3://My_Bucket!/x", "'My_Bucket!' must be letters, digits, dots"),
+        ("s3://two words", "names no bucket"),
+    ],
 )
 def test_a_uri_that_names_no_store_is_refused(uri: str, says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         check_uri("dataset_uri", uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://My_Old.Bucket", "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint:mine/x", "dir/!", "file:///a%20b"]
+)
+def test_what_boto3_accepts_and_any_path_is_accepted(uri: str) -> None:
+    check_uri("dataset_uri", uri)

@@ -118,6 +118,7 @@ class TestTrain:
             (["--set", "epochs=0"], 2, "epochs must be at least 1"),
             (["--set", "workers=3"], 2, "unknown setting 'workers'"),
             (["--framework", "tensorflow", "--processes-per-worker", "2"], 2, "uses every GPU of its pod"),
+            (["--run-id", "../../escape"], 2, "run_id '../../escape' cannot name a folder"),
             ([], 1, "/no/such/folder is not a directory"),
         ],
     )
@@ -126,6 +127,10 @@ class TestTrain:
         finished = kubetrain("train", "--data", "/no/such/folder", "--output", output, *arguments)
         assert_one_sentence(finished, exit_code, says)
         assert not output.exists()
+
+    def test_an_output_that_cannot_be_written(self, tmp_path: Path) -> None:
+        finished = kubetrain("train", "--data", tmp_path, "--output", "/proc/nowhere")
+        assert_one_sentence(finished, 1, "cannot write to /proc/nowhere")
 
     def test_no_data(self) -> None:
         finished = kubetrain("train")
@@ -145,3 +150,4 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
         finished = kubetrain(*arguments, cwd=tmp_path)
         assert "Traceback" in finished.output
         assert "InvalidSetting: unknown setting 'x'" in finished.output
+        assert finished.exit_code == 2, "the same as without"

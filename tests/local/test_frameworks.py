@@ -82,14 +82,18 @@ class TestPyTorch:
     def test_loaders_take_the_processors_that_are_left(
         self, threads: str | None, local_processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        import torch
+
         from kubetrain_trainer.pytorch_ddp.data import loader_workers
 
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if threads:
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
         role = ProcessRole(local_world_size=local_processes)
-        assert loader_workers(TrainConfig(), role) == workers
-        assert loader_workers(TrainConfig(loader_workers=5), role) == 5
+        gpu, cpu = torch.device("cuda"), torch.device("cpu")
+        assert loader_workers(TrainConfig(), role, gpu) == workers
+        assert loader_workers(TrainConfig(), role, cpu) == 0
+        assert loader_workers(TrainConfig(loader_workers=5), role, cpu) == 5
 
 
 TENSORFLOW_PARTS = """
@@ -104,7 +108,8 @@ from kubetrain_trainer.tensorflow_multiworker.model import build_model
 import keras, inspect
 
 installed = {name.lower() for name in dir(keras.applications) if inspect.isfunction(getattr(keras.applications, name))}
-assert set(KERAS) == installed | {"resnet18"}, set(KERAS) ^ (installed | {"resnet18"})
+of_raw_pixels = {f"efficientnetb{number}" for number in range(8)}
+assert set(KERAS) == installed - of_raw_pixels | {"resnet18"}, set(KERAS) ^ installed
 
 folder = Path(sys.argv[1])
 for split in ("train", "val"):
@@ -144,12 +149,13 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(sys.argv[2]))
 devices = [f"CPU:{number}" for number in range(int(sys.argv[2]))]
 from kubetrain_trainer.tensorflow_multiworker import train
-train.build_strategy = lambda config, role: tf.distribute.MirroredStrategy(devices)
-from kubetrain_trainer.entry_point import parse_arguments
+from kubetrain_trainer.tensorflow_multiworker import group
+group.build_strategy = lambda config, role: tf.distribute.MirroredStrategy(devices)
+from kubetrain_trainer.entry_point import training_arguments
 sys.argv = ["train", "--data-dir", ".", "--output-dir", sys.argv[1], "--data", "synthetic", "--max-steps", "4",
     "--synthetic-samples", "40", "--batch-size", sys.argv[3], "--warmup-epochs", "0", "--clip-norm", "0.5",
     "--model-args", '{"dropout": 0.0}', "--model", "plain:build"]
-train.train(parse_arguments(""))
+train.train(training_arguments(""))
 """
 WITHOUT_BATCH_NORMALIZATION = """
 import keras

@@ -46,8 +46,8 @@ def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: st
     assert stopped.output.splitlines()[-1] == "stopped"
     assert processes_of(workspace) == []
     record = run_json(workspace)
-    assert record["status"] == "cancelled"
-    assert (record["stages"][-1]["name"], record["stages"][-1]["status"]) == (stage, "cancelled")
+    assert record["status"] == "stopped"
+    assert (record["stages"][-1]["name"], record["stages"][-1]["status"]) == (stage, "stopped")
     assert "Stopped in " + stage in (workspace / "report.html").read_text()
 
 
@@ -62,7 +62,7 @@ def test_sigterm_stops_in_order_too(workspace: Path, digits: Path) -> None:
     run = start(*run_arguments(workspace, digits))
     read_until(run, "launch_training: started")
     stopped = interrupt(run, signal.SIGTERM)
-    assert (stopped.exit_code, run_json(workspace)["status"]) == (143, "cancelled")
+    assert (stopped.exit_code, run_json(workspace)["status"]) == (143, "stopped")
     assert processes_of(workspace) == []
 
 

@@ -161,5 +161,5 @@ def test_the_steps_own_report_has_the_evaluation_without_the_run(tmp_path: Path)
 
 
 def test_a_run_that_ended_before_its_first_stage_has_a_report_too(tmp_path: Path) -> None:
-    html = run_report(record(tmp_path, "cancelled", stages=0).to_json(), None)
+    html = run_report(record(tmp_path, "stopped", stages=0).to_json(), None)
     assert "Stopped" in html

@@ -35,7 +35,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_as_one_that_was_not(
     assert undisturbed.exit_code == 0, undisturbed.output
 
     run = start(*train_arguments(framework, digits, tmp_path / "output", "killed"))
-    seen = read_until(run, "progress step=35/60")  # of 20 steps an epoch: the last checkpoint is of step 30
+    seen = read_until(run, "[kubetrain] step=35/60")  # of 20 steps an epoch: the last checkpoint is of step 30
     victims = training_processes(tmp_path / "output" / "killed")
     assert len(victims) == 2
     victims[-1].send_signal(signal.SIGKILL)
@@ -106,7 +106,8 @@ def test_a_failed_run_started_again_resumes_as_the_next_attempt(tmp_path: Path) 
     assert again.exit_code == 0, again.output
     assert "resumes from" in again.output
     assert newest(tmp_path / "output" / "run").step == 20
-    assert sorted(path.name[-3:] for path in (tmp_path / "output" / ".jobs").iterdir()) == ["-a2", "run"]
+    first, second = sorted(path.name for path in (tmp_path / "output" / ".jobs").glob("*-*"))
+    assert second == f"{first}-a2"
 
 
 def test_two_processes_in_one_pod(digits: Path, tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_two_processes_in_one_pod(digits: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_cancels_the_job_at_once(digits: Path, tmp_path: Path) -> None:
     run = start(*train_arguments("pytorch", digits, tmp_path / "output", "run"), "--set", "epochs=1000")
-    read_until(run, "progress step=20/")
+    read_until(run, "[kubetrain] step=20/")
     os.killpg(run.pid, signal.SIGINT)
     output, _ = run.communicate(timeout=5)
     assert run.returncode == 130

@@ -1,6 +1,7 @@
 """Readers trust complete checkpoints only, choose by manifest, and find a corrupt byte."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 
 
-def write(directory: Path, step: int, accuracy: float = 0.5, content: bytes = b"weights") -> Path:
+def write(directory: Path, step: int, accuracy: float | None = 0.5, content: bytes = b"weights") -> Path:
     progress = Progress(step=step, epoch=1, samples_in_epoch=7, samples_seen=step * 64)
-    details = {"framework": "pytorch", "world_size": 2, "metrics": {"accuracy": accuracy, "loss": 1 - accuracy}}
+    details = {"framework": "pytorch", "world_size": 2, "metrics": {"accuracy": accuracy, "loss": 1 - (accuracy or 0)}}
     return write_checkpoint(
         directory, progress, details, lambda path: path.joinpath("state.pt").write_bytes(content)
     ).path
@@ -33,6 +34,12 @@ def flip_a_byte(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[0] ^= 1
     path.write_bytes(content)
+
+
+def test_an_epochs_last_step_completes_it() -> None:
+    progress = Progress().after_step(60, epoch_size=100)
+    assert progress == Progress(step=1, epoch=0, samples_in_epoch=60, samples_seen=60)
+    assert progress.after_step(40, epoch_size=100) == Progress(step=2, epoch=1, samples_in_epoch=0, samples_seen=100)
 
 
 def test_a_written_checkpoint_reads_back_with_its_progress(tmp_path: Path) -> None:
@@ -104,9 +111,21 @@ def test_best_is_by_the_metric_and_the_newer_of_equals(tmp_path: Path) -> None:
     for step, accuracy in ((1, 0.9), (2, 0.95), (3, 0.95), (4, 0.8)):
         write(tmp_path, step, accuracy)
     assert choose_checkpoint(tmp_path, TrainConfig()).step == 3
+    assert choose_checkpoint(tmp_path, TrainConfig(metric="loss")).step == 3
     assert choose_checkpoint(tmp_path, TrainConfig(metric="loss", metric_mode="min")).step == 3
     assert choose_checkpoint(tmp_path, TrainConfig(metric="loss", metric_mode="max")).step == 4
     assert choose_checkpoint(tmp_path, TrainConfig(select_checkpoint="last")).step == 4
+
+
+@pytest.mark.parametrize("no_number", [math.nan, math.inf, -math.inf, None])
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_what_is_no_number_is_worst_but_can_be_resumed(tmp_path: Path, mode: str, no_number: float | None) -> None:
+    for step, accuracy in ((1, no_number), (2, 0.5), (3, no_number)):
+        write(tmp_path, step, accuracy)
+    assert choose_checkpoint(tmp_path, TrainConfig(metric_mode=mode)).step == 2
+    newest, *_ = intact_checkpoints(tmp_path)
+    assert newest.step == 3
+    assert json.loads((newest.path / MANIFEST).read_text(), parse_constant=pytest.fail)["metrics"]["accuracy"] is None
 
 
 def test_nothing_complete_and_an_unknown_metric_are_said(tmp_path: Path) -> None:

@@ -82,6 +82,10 @@ class TestGate:
         with pytest.raises(GateNotMet, match=r"0\.9000 is below min_accuracy 0\.9500 by 0\.0500"):
             check_gate({"accuracy": 0.9}, 0.95)
 
+    def test_a_diverged_training_does_not_pass(self) -> None:
+        with pytest.raises(GateNotMet, match="not a number"):
+            check_gate({"accuracy": None}, 0.5)
+
     def test_without_an_accuracy_the_gate_cannot_be_met(self) -> None:
         with pytest.raises(GateNotMet, match="no metric 'accuracy'"):
             check_gate({"perplexity": 3.0}, 0.5)

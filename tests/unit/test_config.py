@@ -56,6 +56,9 @@ def test_equal_settings_have_one_digest_however_they_came() -> None:
         ({"learning_rate": 0}, "learning_rate must be above 0, not 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be a number, not nan"),
         ({"momentum": 1.5}, "momentum must be at most 1, not 1.5"),
+        ({"seed": 2**32}, "seed must be at most 4294967295, not 4294967296"),
+        ({"resume_from": "../other"}, "resume_from must be the id of another run, not the path '../other'"),
+        ({"resume_from": ".."}, "resume_from must be the id of another run, not the path '..'"),
         ({"optimizer": "sdg"}, "optimizer cannot be 'sdg': did you mean 'sgd'?"),
         ({"model": 3}, "model must be a text, not 3"),
         ({"model_args": [1]}, "model_args must be a JSON object, not [1]"),
@@ -74,3 +77,25 @@ def test_a_text_on_the_command_line_is_read_by_the_kind_of_its_setting() -> None
     assert parse_setting("model_args", '{"a": 1}') == {"a": 1}
     with pytest.raises(InvalidSetting, match="model_args must be a JSON object, not 'a=1'"):
         parse_setting("model_args", "a=1")
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "prefers_less"),
+    [
+        ("accuracy", "auto", False),
+        ("loss", "auto", True),
+        ("mean_absolute_error", "auto", True),
+        ("lossless", "auto", False),
+        ("loss", "max", False),
+        ("accuracy", "min", True),
+    ],
+)
+def test_less_of_a_loss_or_an_error_is_better_unless_set(metric: str, mode: str, prefers_less: bool) -> None:
+    assert TrainConfig(metric=metric, metric_mode=mode).prefers_less is prefers_less
+
+
+def test_the_metric_must_be_one_that_the_task_measures() -> None:
+    TrainConfig(metric="loss").check_metric(["accuracy"])
+    TrainConfig(metric="f1", select_checkpoint="last").check_metric(["accuracy"])
+    with pytest.raises(InvalidSetting, match="metric cannot be 'acuracy': did you mean 'accuracy'"):
+        TrainConfig(metric="acuracy").check_metric(["accuracy"])

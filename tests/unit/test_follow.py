@@ -1,6 +1,9 @@
 """The engine's policy: create or attach, budgets, cancelling, and verdicts that cannot lie."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_components.jobs.follow import Budgets, JobNotOurs, create_or_attach, run_job
-from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobState, LogLine, Phase
+from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.verdict import JobFailed
 from support.jobs import MemoryBackend, job, script
 
@@ -190,6 +193,33 @@ def test_ctrl_c_deletes_the_job() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_job(JOB, backend, ignore)
     assert backend.deleted == [NAME]
+
+
+def test_ctrl_c_while_a_job_is_made_leaves_none() -> None:
+    backend = MemoryBackend()
+    create = backend.create
+
+    def slow(wanted: Job) -> JobHandle:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)  # the request is on its way: the server makes the job all the same
+        return create(wanted)
+
+    backend.create = slow
+    with pytest.raises(KeyboardInterrupt):
+        run_job(JOB, backend, ignore)
+    assert (backend.deleted, backend.jobs) == ([NAME], {})
+
+
+def test_lines_that_could_not_be_passed_on_are_no_success() -> None:
+    backend = MemoryBackend()
+    backend.lines = [LogLine("chief-0", "hello")]
+
+    def full(line: LogLine) -> None:
+        raise OSError(28, "No space left on device")
+
+    with running(backend, on_line=full) as outcome:
+        backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
+    assert "No space left" in str(outcome[0])
 
 
 class TestCreateOrAttach:

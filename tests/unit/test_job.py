@@ -16,13 +16,14 @@ JOB = Job(identity=IDENTITY, kind=JobKind.PYTORCH_JOB, replicas=(Replica(role="M
 
 
 def test_the_name_comes_from_pipeline_stage_and_run() -> None:
-    assert IDENTITY.name == "train-pytorch-launch-training-3f2a9c1b77aa"
-    assert IDENTITY.next_attempt().name == "train-pytorch-launch-training-3f2a9c1b77aa-a2"
+    assert IDENTITY.name == "train-pytorch-launch-training-3f2a-c6cc42f7"
+    assert IDENTITY.next_attempt().name == "train-pytorch-launch-training-3f2a-c6cc42f7-a2"
 
 
 @pytest.mark.parametrize("pipeline", ["x", "Ünï / cödé", "a-very-long-pipeline-name-" * 5, "trailing-----------dash"])
-def test_every_pods_name_is_one_that_kubernetes_takes(pipeline: str) -> None:
-    name = replace(IDENTITY, pipeline=pipeline, attempt=99).name
+@pytest.mark.parametrize("run_id", ["20261121-101500", "___", "a" * 80])
+def test_every_pods_name_is_one_that_kubernetes_takes(pipeline: str, run_id: str) -> None:
+    name = replace(IDENTITY, pipeline=pipeline, run_id=run_id, attempt=99).name
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
     assert len(f"{name}-worker-9999") <= 63
 
@@ -30,7 +31,7 @@ def test_every_pods_name_is_one_that_kubernetes_takes(pipeline: str) -> None:
 def test_runs_stages_and_attempts_never_share_a_name() -> None:
     others = [
         replace(IDENTITY, stage="evaluate_model"),
-        replace(IDENTITY, run_id="4f2a9c1b"),
+        replace(IDENTITY, run_id=IDENTITY.run_id[:-1] + "d"),
         replace(IDENTITY, pipeline="train-tensorflow"),
         IDENTITY.next_attempt(),
     ]
@@ -47,6 +48,11 @@ def test_labels_are_slugs_and_annotations_whole() -> None:
     }
     assert IDENTITY.annotations()["kubetrain/run-id"] == IDENTITY.run_id
     assert re.fullmatch("[0-9a-f]{16}", JOB.spec_hash)
+
+
+def test_a_label_that_is_cut_still_ends_as_labels_must() -> None:
+    labels = replace(IDENTITY, dataset="d" * 62 + "/x").labels("0" * 16)
+    assert labels["kubetrain/dataset"] == "d" * 62
 
 
 def test_the_spec_hash_is_of_what_runs_not_of_who_runs_it() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.site import WORKSPACE_VARIABLE, Site, threads_for_each
+from kubetrain_components.site import WORKSPACE_VARIABLE, Site
 from kubetrain_pipelines.local_storage import with_local_places
 from kubetrain_pipelines.settings import parameters_of, parse_settings
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -34,6 +34,7 @@ def test_the_last_of_two_values_counts() -> None:
         ({"framework": "tensorflow", "processes_per_worker": 2}, "uses every GPU of its pod"),
         ({"model_uri": ""}, "model_uri is empty"),
         ({"dataset_uri": "ftp://x"}, "dataset_uri 'ftp://x'"),
+        ({"run_id": "../../escape"}, r"run_id '../../escape'"),
     ],
 )
 def test_a_run_is_checked_whole_before_anything_is_made(changes: dict[str, object], says: str) -> None:
@@ -87,7 +88,3 @@ class TestSite:
     def test_without_one_a_step_says_how_to_start_it(self) -> None:
         with pytest.raises(KubetrainError, match="start them with `kubetrain run`"):
             Site.from_environment({})
-
-    def test_threads_are_shared_out_and_never_none(self) -> None:
-        everything = threads_for_each(1)
-        assert threads_for_each(10_000) == 1 <= everything

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from kubetrain_trainer.process_role import ProcessRole, tensorflow_role, torchrun_role
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.process_role import ProcessRole, check_gpus, tensorflow_role, torchrun_role
 
 
 def test_torchruns_variables() -> None:
@@ -37,3 +39,22 @@ def test_tf_config_puts_the_chief_first(
 @pytest.mark.parametrize("environment", [{}, {"TF_CONFIG": ""}])
 def test_a_tfjob_of_one_replica_gets_no_tf_config(environment: dict[str, str]) -> None:
     assert tensorflow_role(environment) == ProcessRole()
+
+
+@pytest.mark.parametrize(
+    ("communication", "processes", "gpus"), [("auto", 2, 0), ("auto", 2, 2), ("nccl", 1, 4), ("gloo", 2, 0)]
+)
+def test_enough_gpus_pass(communication: str, processes: int, gpus: int) -> None:
+    check_gpus(TrainConfig(communication=communication), ProcessRole(local_world_size=processes), gpus)
+
+
+@pytest.mark.parametrize(
+    ("communication", "processes", "gpus", "says"),
+    [
+        ("auto", 4, 2, "each of the pod's 4 processes needs a GPU of its own, but the pod has 2"),
+        ("nccl", 1, 0, "communication=nccl needs GPUs, but this pod has none"),
+    ],
+)
+def test_too_few_gpus_are_counted(communication: str, processes: int, gpus: int, says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        check_gpus(TrainConfig(communication=communication), ProcessRole(local_world_size=processes), gpus)

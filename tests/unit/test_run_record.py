@@ -74,20 +74,33 @@ def test_the_summary_never_cuts_a_path(tmp_path: Path) -> None:
     assert summary(run).splitlines()[-1] == "succeeded"
 
 
+def test_the_model_is_found_under_a_path_with_spaces(tmp_path: Path) -> None:
+    folder = tmp_path / "my models" / "v1"
+    folder.mkdir(parents=True)
+    run = record(tmp_path, started("promote_model"), finished("promote_model", uri=folder.as_uri() + "/"))
+    assert Path(run.model["path"]) == folder
+
+
+def test_what_is_not_a_number_is_said_so(tmp_path: Path) -> None:
+    diverged = {**EVALUATED, "metrics": {"loss": None}}
+    told = record(tmp_path, started("evaluate_model"), finished("evaluate_model", **diverged))
+    assert "not a number" in summary(told)
+
+
 def test_the_summary_says_that_nothing_was_downloaded(tmp_path: Path) -> None:
     run = record(tmp_path, started("sync_dataset"), finished("sync_dataset", **SYNCED))
     assert "3 objects, nothing downloaded: all of it was there" in summary(run)
 
 
 def test_progress_in_words() -> None:
-    event = {"stage": "launch_training", "step": "3/10", "loss": 0.123456, "samples_per_second": 4127.4}
-    assert describe_progress(event) == "step 3/10 · loss 0.1235 · 4127 samples/s"
+    progress = {"step": "3/10", "loss": 0.123456, "samples_per_second": 4127.4}
+    assert describe_progress(progress) == "step 3/10 · loss 0.1235 · 4127 samples/s"
     assert describe_progress({"objects": "5/9", "bytes": 100.0}) == "objects 5/9"
 
 
 EVENTS = [
     {"stage": "sync_dataset", "event": "started", "time": 1.0},
-    {"stage": "sync_dataset", "event": "progress", "time": 2.0, "objects": "5/10"},
+    {"stage": "sync_dataset", "event": "progress", "time": 2.0, "progress": {"objects": "5/10"}},
     {"stage": "sync_dataset", "event": "finished", "time": 3.0},
     {"stage": "launch_training", "event": "started", "time": 3.0},
     {"stage": "launch_training", "event": "failed", "time": 4.0, "error": "x"},

@@ -4,6 +4,7 @@ from itertools import chain, pairwise
 
 import pytest
 
+from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.sampling import SamplePlan, derived_seed, epoch_order, evaluation_share
 
@@ -55,8 +56,30 @@ def test_resuming_within_an_epoch_takes_the_rest_and_nothing_twice(resumed_world
     assert sorted(seen + rest) == list(range(100))
 
 
-def test_an_epoch_that_is_through_has_no_steps_left() -> None:
-    assert steps(SamplePlan(size=10, batch_size=4, world_size=2, seed=0), start=10) == []
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("left", range(18))
+def test_a_rest_too_small_for_all_processes_is_left_out(left: int, world_size: int) -> None:
+    plan = SamplePlan(size=100, batch_size=4, world_size=world_size, seed=0)
+    resumed = plan.resumed(Progress(step=9, epoch=2, samples_in_epoch=100 - left, samples_seen=300 - left))
+    rest = steps(plan, epoch=2, start=100 - left)
+    if left < 2 * world_size:
+        assert (resumed.epoch, resumed.samples_in_epoch, resumed.samples_seen) == (3, 0, 300 - left)
+        assert rest == []
+    else:
+        assert (resumed.epoch, resumed.samples_in_epoch) == (2, 100 - left)
+        assert min(len(indices) for step in rest for indices in step) >= 2
+
+
+def test_a_whole_epoch_is_never_left_out_however_small() -> None:
+    plan = SamplePlan(size=4, batch_size=4, world_size=4, seed=0)
+    assert plan.resumed(Progress(epoch=1)) == Progress(epoch=1)
+    assert len(steps(plan)) == 1
+
+
+def test_data_that_became_less_ends_the_epoch() -> None:
+    plan = SamplePlan(size=10, batch_size=4, world_size=2, seed=0)
+    assert plan.resumed(Progress(samples_in_epoch=12)).epoch == 1
+    assert steps(plan, start=12) == []
 
 
 def test_the_order_depends_on_seed_and_epoch_alone() -> None:

@@ -1,18 +1,24 @@
 """Plan, transfer, publish: a version is there whole and right, or not there."""
 
+import json
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
+from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.plan import listing_sha256, plan_sync
 from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
-from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.sync_dataset.transfer import Progress, transfer_dataset
 from kubetrain_components.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.termination import MAXIMUM_BYTES
 
 
 def objects(*keys: str) -> list[StoredObject]:
@@ -29,9 +35,35 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
+def interrupt_at(key: str, source: Path, staging: Path) -> None:
+    """A sync that downloads what comes before this key."""
+
+    class Broken(DirectoryStore):
+        def read(self, wanted: str, etag: str | None = None) -> ObjectContent:
+            if wanted == key:
+                raise KeyboardInterrupt
+            return super().read(wanted, etag)
+
+    with pytest.raises(KeyboardInterrupt):
+        transfer_dataset(Broken(source), staging, concurrency=1)
+
+
+def damage_manifest(manifest: Path, damage: str) -> None:
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.chmod(0o644)
+    match damage:
+        case "header":
+            lines[0] = b"\xff{"
+        case "body":
+            lines[2] = b"\xff{\n"
+        case "cut short":
+            lines.pop()
+    manifest.write_bytes(b"".join(lines))
+
+
 class TestPlan:
     def test_the_digest_is_of_the_listing_in_any_order(self) -> None:
-        plans = [plan_sync("s3://b/p", listed, {}) for listed in (objects("b", "a"), objects("a", "b"))]
+        plans = [plan_sync("s3://b/p", listed) for listed in (objects("b", "a"), objects("a", "b"))]
         assert plans[0] == plans[1]
         assert plans[0].digest == listing_sha256(objects("a", "b"))[:16]
         assert [each.key for each in plans[0].objects] == ["a", "b"]
@@ -49,34 +81,34 @@ class TestPlan:
 
     def test_what_another_version_has_is_not_fetched(self) -> None:
         listed = objects("a", "b")
-        plan = plan_sync("s3://b/p", listed, {listed[0]: "old", StoredObject("b", 1, "another etag"): "old"})
+        plan = plan_sync("s3://b/p", listed).reusing({listed[0]: "old", StoredObject("b", 1, "another etag"): "old"})
         assert plan.reuse == {"a": "old"}
         assert [each.key for each in plan.fetch] == ["b"]
 
     def test_folder_markers_are_no_objects(self) -> None:
         listed = [StoredObject("", 0, "x"), StoredObject("b/", 0, "x"), *objects("b/c")]
-        assert [each.key for each in plan_sync("s3://b/p", listed, {}).objects] == ["b/c"]
+        assert [each.key for each in plan_sync("s3://b/p", listed).objects] == ["b/c"]
 
     @pytest.mark.parametrize("listed", [[], [StoredObject("only/", 0, "x")]])
     def test_nothing_to_sync_is_a_mistake(self, listed: list[StoredObject]) -> None:
         with pytest.raises(KubetrainError, match="no objects under s3://b/p"):
-            plan_sync("s3://b/p", listed, {})
+            plan_sync("s3://b/p", listed)
 
     @pytest.mark.parametrize(
         "key", ["../x", "a/../../x", "/abs", "a//b", "./a", "a/.", "nul\0", "line\nbreak", "x" * 256, "dir/"]
     )
     def test_a_key_that_is_no_file_below_the_target_is_refused_by_name(self, key: str) -> None:
         with pytest.raises(KubetrainError) as caught:
-            plan_sync("s3://b/p", objects("fine", key), {})
+            plan_sync("s3://b/p", objects("fine", key))
         assert repr(key) in str(caught.value)
 
     @pytest.mark.parametrize("key", ["file..txt", "a..b/c", "...", "-rf", "ünï", "x" * 255])
     def test_keys_that_only_look_odd_are_files(self, key: str) -> None:
-        assert plan_sync("s3://b/p", objects(key), {}).objects[0].key == key
+        assert plan_sync("s3://b/p", objects(key)).objects[0].key == key
 
     def test_a_file_that_is_a_folder_too_is_refused(self) -> None:
         with pytest.raises(KubetrainError, match="'a' is a file and a folder at once"):
-            plan_sync("s3://b/p", objects("a", "a/b"), {})
+            plan_sync("s3://b/p", objects("a", "a/b"))
 
 
 class TestTransfer:
@@ -89,7 +121,7 @@ class TestTransfer:
         assert (version.data / "b" / "c").stat().st_mode & 0o777 == 0o444
         assert version.header["objects"] == 3
         assert version.header["sha256"].startswith(report.digest)
-        assert [entry["key"] for entry in version.entries()] == ["a", "b/c", "b/ü"]
+        assert [entry.object.key for entry in version.entries()] == ["a", "b/c", "b/ü"]
         assert verify_version(version) == []
         assert sorted(path.name for path in version.path.iterdir()) == ["data", "manifest.jsonl"]
 
@@ -114,17 +146,37 @@ class TestTransfer:
         assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
 
     def test_an_interrupted_sync_publishes_nothing_and_is_gone_on_with(self, source: Path, tmp_path: Path) -> None:
-        class Broken(DirectoryStore):
-            def read(self, key: str, etag: str | None = None) -> ObjectContent:
-                if key == "b/c":
-                    raise KeyboardInterrupt
-                return super().read(key, etag)
-
-        with pytest.raises(KeyboardInterrupt):
-            transfer_dataset(Broken(source), tmp_path / "staging", concurrency=1)
+        interrupt_at("b/c", source, tmp_path / "staging")
         assert published_versions(tmp_path / "staging") == []
         report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
-        assert report.downloaded < 3, "what was verified is not fetched again"
+        assert (report.downloaded, report.resumed) == (2, 1), "what was verified is not fetched again"
+        assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
+        version = tmp_path / "staging" / "versions" / report.digest
+        assert sorted(path.name for path in version.iterdir()) == ["data", "manifest.jsonl"]
+
+    @pytest.mark.parametrize("torn", [b"", b"2", b"?"])
+    def test_a_file_torn_since_the_interruption_is_fetched_again(
+        self, source: Path, tmp_path: Path, torn: bytes
+    ) -> None:
+        interrupt_at("b/c", source, tmp_path / "staging")
+        (left,) = (tmp_path / "staging").glob("versions/.*.partial/data/a")
+        left.chmod(0o644)
+        left.write_bytes(torn)
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert (report.downloaded, report.resumed) == (3, 0)
+        assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"1"
+
+    def test_a_record_torn_since_the_interruption_is_no_proof(self, source: Path, tmp_path: Path) -> None:
+        interrupt_at("b/c", source, tmp_path / "staging")
+        (journal,) = (tmp_path / "staging").glob("versions/.*.partial/verified.jsonl")
+        journal.write_bytes(journal.read_bytes()[:-9] + b"\0\0\xff")
+        assert transfer_dataset(DirectoryStore(source), tmp_path / "staging").downloaded == 3
+
+    def test_what_was_downloaded_for_an_older_listing_is_used(self, source: Path, tmp_path: Path) -> None:
+        interrupt_at("b/c", source, tmp_path / "staging")
+        (source / "d").write_bytes(b"4444")
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert (report.downloaded, report.resumed) == (3, 1)
         assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
 
     def test_what_an_older_listing_left_unfinished_is_swept(self, source: Path, tmp_path: Path) -> None:
@@ -196,12 +248,104 @@ class TestTransfer:
             sync.join()
         assert sorted(report.downloaded for report in reports) == [0, 3]
 
+    def test_a_store_that_fails_once_is_asked_again(self, source: Path, tmp_path: Path) -> None:
+        def cut_short() -> Iterator[bytes]:
+            yield b"3"
+            raise StoreError("the connection was lost")
+
+        cut = iter([ObjectContent(cut_short())])
+
+        class Unreliable(DirectoryStore):
+            def read(self, key: str, etag: str | None = None) -> ObjectContent:
+                return next(cut, super().read(key, etag)) if key == "b/ü" else super().read(key, etag)
+
+        report = transfer_dataset(Unreliable(source), tmp_path / "staging")
+        assert (tmp_path / "staging" / "versions" / report.digest / "data" / "b" / "ü").read_bytes() == b"333"
+
+    def test_a_change_is_not_asked_for_again(self, source: Path, tmp_path: Path) -> None:
+        reads: list[str] = []
+
+        class Changed(DirectoryStore):
+            def read(self, key: str, etag: str | None = None) -> ObjectContent:
+                reads.append(key)
+                raise ObjectChanged("changed")
+
+        with pytest.raises(KubetrainError, match="is changing"):
+            transfer_dataset(Changed(source), tmp_path / "staging", concurrency=1)
+        assert len(reads) == 3, "one in each round"
+
+    def test_where_links_are_impossible_files_are_copied_whole(self, source: Path, tmp_path: Path) -> None:
+        first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        version = tmp_path / "staging" / "versions" / first.digest
+        (source / "a").write_bytes(b"changed")
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as another_volume:
+            version.symlink_to(shutil.move(version, another_volume))
+            report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert (report.downloaded, report.linked, report.copied) == (1, 0, 2)
+        copy = tmp_path / "staging" / "versions" / report.digest / "data" / "b" / "c"
+        assert (copy.read_bytes(), copy.stat().st_mode & 0o777) == (b"22", 0o444)
+
+    def test_a_copy_that_breaks_off_leaves_nothing_under_its_name(self, source: Path, tmp_path: Path) -> None:
+        partial = PartialVersion(tmp_path / "versions" / ".x.partial")
+        partial.begin()
+        with pytest.raises(OSError):
+            partial.take(tmp_path, "key")
+        assert [path for path in partial.path.rglob("*") if path.is_file()] == []
+
+    def test_a_file_that_went_away_from_another_version_is_fetched(self, source: Path, tmp_path: Path) -> None:
+        first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        (tmp_path / "staging" / "versions" / first.digest / "data" / "b" / "c").unlink()
+        (source / "a").write_bytes(b"changed")
+        second = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert (second.downloaded, second.linked) == (2, 1)
+
+    @pytest.mark.parametrize("damage", ["header", "body", "cut short"])
+    def test_a_damaged_version_is_moved_aside_and_made_again(
+        self, source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+    ) -> None:
+        first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        manifest = tmp_path / "staging" / "versions" / first.digest / "manifest.jsonl"
+        damage_manifest(manifest, damage)
+        again = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert (again.digest, again.downloaded, again.linked) == (first.digest, 3, 0), "nothing of it is reused"
+        assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
+        (aside,) = (tmp_path / "staging" / "versions").glob(f".damaged-{first.digest}-*")
+        assert str(aside) in caplog.text
+        assert (aside / "data" / "a").read_bytes() == b"1", "for people to look at"
+
+    @pytest.mark.parametrize("damage", ["header", "body", "cut short"])
+    def test_of_another_version_that_is_damaged_nothing_is_reused(
+        self, source: Path, tmp_path: Path, damage: str
+    ) -> None:
+        first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        damage_manifest(tmp_path / "staging" / "versions" / first.digest / "manifest.jsonl", damage)
+        (source / "a").write_bytes(b"changed")
+        second = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert (second.downloaded, second.linked) == (3, 0)
+
+    def test_the_report_names_every_folder_that_fits(self, source: Path, tmp_path: Path) -> None:
+        for number in range(150):
+            (source / f"class-{number}").mkdir()
+            (source / f"class-{number}" / "x").write_bytes(b"x")
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert len(report.folders) == 151
+        assert {"b", "class-149"} < set(report.folders)
+        assert not report.folders_cut
+
+    def test_the_report_says_where_it_cannot_name_every_folder(self, source: Path, tmp_path: Path) -> None:
+        for number in range(300):
+            (source / f"ü{number}").mkdir()
+            (source / f"ü{number}" / "x").write_bytes(b"x")
+        report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
+        assert report.folders_cut
+        assert 1900 < len(json.dumps(report.folders)) <= 2002
+        assert len(json.dumps({"status": "completed", **asdict(report)})) < MAXIMUM_BYTES
+
     def test_progress_ends_with_everything(self, source: Path, tmp_path: Path) -> None:
-        seen: list[tuple[int, int, int]] = []
-        transfer_dataset(
-            DirectoryStore(source), tmp_path / "staging", on_progress=lambda *progress: seen.append(progress)
-        )
-        assert seen[-1] == (3, 3, 6)
+        seen: list[Progress] = []
+        transfer_dataset(DirectoryStore(source), tmp_path / "staging", on_progress=seen.append)
+        assert seen[0] == Progress(objects=0, bytes=0, of_objects=3, of_bytes=6)
+        assert seen[-1] == Progress(objects=3, bytes=6, of_objects=3, of_bytes=6)
 
     def test_a_target_that_cannot_be_written_is_said(self, source: Path) -> None:
         with pytest.raises(KubetrainError, match="cannot write to /proc/nowhere"):
@@ -230,6 +374,18 @@ class TestVerify:
         (version / "data" / "b" / "c").write_bytes(b"2")
         (version / "data" / "a").unlink()
         assert self.problems(version) == ["a is missing", "b/c has 1 bytes, not 2"]
+
+    def test_a_file_that_was_added(self, version: Path) -> None:
+        (version / "data" / "b" / ".added").write_bytes(b"x")
+        (version / "data" / "link").symlink_to("b")
+        added = ["b/.added is not in manifest.jsonl", "link is not in manifest.jsonl"]
+        assert self.problems(version) == added
+
+    def test_a_manifest_that_cannot_be_read(self, version: Path) -> None:
+        damage_manifest(version / "manifest.jsonl", "body")
+        assert self.problems(version) == [f"line 3 of {version / 'manifest.jsonl'} is damaged"]
+        damage_manifest(version / "manifest.jsonl", "header")
+        assert self.problems(version) == ["manifest.jsonl is damaged"]
 
     def test_an_edited_manifest(self, version: Path) -> None:
         manifest = version / "manifest.jsonl"

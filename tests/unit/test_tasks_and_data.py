@@ -7,7 +7,7 @@ import pytest
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.evaluation_record import classification_record
-from kubetrain_trainer.image_folder import list_images
+from kubetrain_trainer.image_folder import list_classes, list_images
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size
 
@@ -21,6 +21,8 @@ from kubetrain_trainer.model_names import check_model, image_size
         ("tensorflow", "keras:resnet18"),
         ("tensorflow", "keras:resnet50"),
         ("pytorch", "own_task.text:build"),
+        ("pytorch", "vision:build"),
+        ("tensorflow", "own_keras:build"),
     ],
 )
 def test_known_models_pass(framework: str, model: str) -> None:
@@ -35,6 +37,10 @@ def test_known_models_pass(framework: str, model: str) -> None:
         ("tensorflow", "torchvision:resnet50", "is one for pytorch, but this trains with tensorflow"),
         ("pytorch", "keras:resnet50", "take a torchvision: model, or the pipeline train-tensorflow"),
         ("pytorch", "own_task:not a function", "unknown model"),
+        ("pytorch", "digit_cnn", "unknown model 'digit_cnn' (a task of your own is package.module:function): did you"),
+        ("pytorch", "torchvison:resnet18", "did you mean 'torchvision:resnet18'?"),
+        ("tensorflow", "kears:resnet50", "did you mean 'keras:resnet50'?"),
+        ("tensorflow", "keras:efficientnetb0", "did you mean 'keras:efficientnetv2b0'?"),
     ],
 )
 def test_a_wrong_model_is_answered_with_the_right_one(framework: str, model: str, says: str) -> None:
@@ -69,7 +75,7 @@ def test_images_are_listed_alike_everywhere(tmp_path: Path) -> None:
     for name in ("train/b/2.png", "train/a/1.JPG", "train/b/1.png", "train/a/notes.txt", "val/b/9.png"):
         image(tmp_path, name)
     training, validation = list_images(tmp_path, "train"), list_images(tmp_path, "val")
-    assert training.classes == validation.classes == ("a", "b")
+    assert training.classes == validation.classes == list_classes(tmp_path) == ("a", "b")
     assert [Path(path).relative_to(tmp_path).as_posix() for path in training.paths] == [
         "train/a/1.JPG",
         "train/b/1.png",
@@ -85,13 +91,13 @@ def test_a_wrong_folder_is_named_with_those_there(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     with pytest.raises(KubetrainError, match=r"no folder 'valid' \(it has: test, train, val\)"):
         list_images(tmp_path, "valid")
-    with pytest.raises(KubetrainError, match="has class 'c', which train/ has not"):
+    with pytest.raises(KubetrainError, match="has class 'c' that train/ does not have: add or remove it"):
         list_images(tmp_path, "test")
     with pytest.raises(KubetrainError, match="has no images"):
         list_images(tmp_path, "val")
 
 
-def test_the_record_of_a_classifier_counts_and_names_its_surest_errors() -> None:
+def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors() -> None:
     record = classification_record(
         ["cat", "dog"], [0, 0, 1, 1], [0, 1, 1, 0], [0.9, 0.6, 0.8, 0.7], lambda index: f"picture {index}"
     )

@@ -1,5 +1,7 @@
 """What a training process says: metrics lines, progress lines, last words."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ from kubetrain_trainer.termination import parse_last_words, report_failure, repo
 
 def test_progress_lines_read_back() -> None:
     line = format_progress(step="3/10", loss=0.12345, samples_per_second=4127.2)
-    assert line == "progress step=3/10 loss=0.1235 samples_per_second=4127"
+    assert line == "[kubetrain] step=3/10 loss=0.1235 samples_per_second=4127"
     assert parse_progress(line) == {"step": "3/10", "loss": 0.1235, "samples_per_second": 4127.0}
 
 
-@pytest.mark.parametrize("line", ["", "progressing nicely", "epoch 3", "  progress step=1"])
+@pytest.mark.parametrize(
+    "line", ["", "progressing nicely", "progress stage=1/5", "epoch=3", "[kubetrain] by hand", "  [kubetrain] step=1"]
+)
 def test_other_lines_are_no_progress(line: str) -> None:
     assert parse_progress(line) is None
 
@@ -54,8 +58,24 @@ def test_long_words_stay_readable_within_kubernetes_limit(words: Path) -> None:
 
 
 def test_a_result_is_its_own_json(words: Path) -> None:
+    report_result({"status": "completed", "step": 3, "source": "s3://größe"})
     report_result({"status": "completed", "step": 3})
     assert parse_last_words(words.read_text()) == {"status": "completed", "step": 3}
+
+
+def test_a_result_too_long_to_be_read_is_no_success(words: Path) -> None:
+    with pytest.raises(ValueError, match="would reach nobody"):
+        report_result({"status": "completed", "folders": ["x" * 10] * 1000})
+    assert words.read_text() == ""
+
+
+def test_of_processes_that_fail_at_once_one_is_heard_whole(words: Path) -> None:
+    program = (
+        "import sys; from kubetrain_trainer.termination import report_failure as f; f(sys.argv[1]*500, curable=True)"
+    )
+    speakers = [subprocess.Popen([sys.executable, "-c", program, letter]) for letter in "abcdefgh"]
+    assert [speaker.wait() for speaker in speakers] == [0] * 8
+    assert len(set(parse_last_words(words.read_text())["error"])) == 1
 
 
 def test_outside_a_pod_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, CorruptFiles, Progress
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
 
@@ -86,20 +86,28 @@ def test_an_export_is_complete_or_absent(tmp_path: Path) -> None:
 def test_resuming_takes_the_runs_own_newest_before_another_runs(tmp_path: Path) -> None:
     other = begun(tmp_path, "other")
     checkpoint(other, 50)
-    output = begun(tmp_path, resume_from="other")
-    first = output.checkpoint_to_resume()
+    output = begun(tmp_path)
+    first = output.checkpoint_to_resume("other")
     assert first is not None
     assert first.path.is_relative_to(other.path)
     checkpoint(output, 60)
-    own = output.checkpoint_to_resume()
+    own = output.checkpoint_to_resume("other")
     assert own is not None
     assert own.path.is_relative_to(output.path)
 
 
 def test_a_run_to_resume_from_must_have_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(KubetrainError, match="resume_from: no intact checkpoint"):
-        begun(tmp_path, resume_from="absent").checkpoint_to_resume()
-    assert begun(tmp_path, "fresh").checkpoint_to_resume() is None
+        begun(tmp_path).checkpoint_to_resume("absent")
+    assert begun(tmp_path, "fresh").checkpoint_to_resume("") is None
+
+
+def test_a_run_of_another_framework_is_not_resumed_from(tmp_path: Path) -> None:
+    checkpoint(begun(tmp_path, "other"), 50)
+    output = TrainingOutput(tmp_path / "run")
+    output.begin("tensorflow", TrainConfig(), "d" * 16)
+    with pytest.raises(InvalidSetting, match="'other' trained with pytorch, this one trains with tensorflow"):
+        output.checkpoint_to_resume("other")
 
 
 def test_damaged_json_is_said(tmp_path: Path) -> None:

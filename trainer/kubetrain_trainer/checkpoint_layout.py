@@ -8,6 +8,7 @@ names or a file's time.
 """
 
 import logging
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,19 +37,17 @@ class Progress:
     epoch: int = 0
     """Epochs completed."""
     samples_in_epoch: int = 0
-    """Samples of the running epoch that all processes together have taken: its position in the data."""
+    """Samples of the running epoch that all processes together have taken."""
     samples_seen: int = 0
 
-    def after_step(self, samples: int) -> Self:
+    def after_step(self, samples: int, epoch_size: int) -> Self:
+        completed, position = divmod(self.samples_in_epoch + samples, epoch_size)
         return type(self)(
             step=self.step + 1,
-            epoch=self.epoch,
-            samples_in_epoch=self.samples_in_epoch + samples,
+            epoch=self.epoch + completed,
+            samples_in_epoch=position,
             samples_seen=self.samples_seen + samples,
         )
-
-    def after_epoch(self) -> Self:
-        return type(self)(step=self.step, epoch=self.epoch + 1, samples_seen=self.samples_seen)
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,11 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     return Checkpoint(path, manifest) if whole else None
 
 
+def open_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint that another process found intact."""
+    return Checkpoint(path, read_json(path / MANIFEST))
+
+
 def complete_checkpoints(directory: Path) -> list[Checkpoint]:
     """Every complete checkpoint, by step."""
     if not directory.is_dir():
@@ -137,18 +141,21 @@ def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
         )
     if config.select_checkpoint == "last":
         return complete[-1]
-    sign = 1 if config.metric_mode == "max" else -1
-    return max(complete, key=lambda checkpoint: (sign * _metric(checkpoint, config.metric), checkpoint.step))
+    return max(complete, key=lambda checkpoint: (_score(checkpoint, config), checkpoint.step))
 
 
-def _metric(checkpoint: Checkpoint, name: str) -> float:
+def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
+    """The greater the better; what was not a number is worst."""
     metrics = checkpoint.manifest["metrics"]
-    if name not in metrics:
+    if config.metric not in metrics:
         raise KubetrainError(
-            f"checkpoint {checkpoint.name} has no metric '{name}' (it has: {', '.join(sorted(metrics))}): "
+            f"checkpoint {checkpoint.name} has no metric '{config.metric}' (it has: {', '.join(sorted(metrics))}): "
             "set metric to one of these, or select_checkpoint=last"
         )
-    return float(metrics[name])
+    value: float | None = metrics[config.metric]
+    if value is None or not math.isfinite(value):
+        return -math.inf
+    return -value if config.prefers_less else value
 
 
 def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
@@ -41,10 +41,10 @@ class TrainConfig:
     validation_split: str = setting("val", "folder of the dataset that chooses the best checkpoint")
     test_split: str = setting("test", "folder of the dataset that the finished model is judged on")
 
-    epochs: int = setting(15, "times the training data is gone through", minimum=1)
+    epochs: int = setting(15, "passes over the training data", minimum=1)
     max_steps: int = setting(0, "stop after this many steps; 0: no limit", minimum=0)
-    batch_size: int = setting(32, "samples a process takes a step", minimum=1)
-    seed: int = setting(0, "what initialization, order and dropout derive from", minimum=0)
+    batch_size: int = setting(32, "samples per process and step", minimum=1)
+    seed: int = setting(0, "what initialization, order and dropout derive from", minimum=0, maximum=2**32 - 1)
 
     optimizer: str = setting("sgd", "the update rule", choices=("sgd", "adamw"))
     learning_rate: float = setting(0.1, "peak rate for a global batch of base_batch_size", above=0)
@@ -59,28 +59,42 @@ class TrainConfig:
 
     checkpoint_every: int = setting(100, "steps between two checkpoints, each with an evaluation before it", minimum=1)
     log_every: int = setting(10, "steps between two lines of metrics", minimum=1)
-    metric: str = setting("accuracy", "validation metric that the best checkpoint has")
-    metric_mode: str = setting("max", "whether more or less of the metric is better", choices=("max", "min"))
+    metric: str = setting("accuracy", "validation metric, or loss, that chooses the best checkpoint")
+    metric_mode: str = setting(
+        "auto",
+        "whether more or less of the metric is better; auto: min for names that end in loss or error, else max",
+        choices=("auto", "max", "min"),
+    )
     select_checkpoint: str = setting("best", "checkpoint that becomes the model", choices=("best", "last"))
     resume_from: str = setting(
         "", "id of another run under the same output root whose newest checkpoint starts this one"
     )
 
     loader_workers: int = setting(
-        -1, "processes that load data for each training process; -1: as the processors allow", minimum=-1
+        -1,
+        "PyTorch: processes that load data for each training process; -1: up to eight for a GPU, as the processors "
+        "allow, and none without one (TensorFlow loads in threads, as many as are free)",
+        minimum=-1,
     )
     communication: str = setting(
         "auto",
         "how processes talk; auto: nccl on GPUs, else gloo (TensorFlow: its ring)",
         choices=("auto", "nccl", "gloo"),
     )
-    nccl_timeout_seconds: int = setting(600, "seconds a collective may take before the process gives up", minimum=1)
+    nccl_timeout_seconds: int = setting(
+        600,
+        "PyTorch: seconds processes wait for one another, and for a checkpoint's writing, before they give up "
+        "(TensorFlow notices by itself who is lost)",
+        minimum=1,
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = _coerced(each.name, each.type, getattr(self, each.name))
             _check_rules(each.name, value, each.metadata)
             object.__setattr__(self, each.name, value)
+        if "/" in self.resume_from or self.resume_from in (".", ".."):
+            raise InvalidSetting(f"resume_from must be the id of another run, not the path '{self.resume_from}'")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -102,6 +116,22 @@ class TrainConfig:
     def digest(self) -> str:
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def prefers_less(self) -> bool:
+        """Whether less of the metric is better."""
+        if self.metric_mode == "auto":
+            return self.metric.endswith(("loss", "error"))
+        return self.metric_mode == "min"
+
+    def check_metric(self, measured: Iterable[str]) -> None:
+        """
+        Raises:
+            InvalidSetting: where no checkpoint could be the best, its metric not being one that the task measures.
+        """
+        names = ["loss", *measured]
+        if self.select_checkpoint == "best" and self.metric not in names:
+            raise InvalidSetting(f"metric cannot be '{self.metric}': {did_you_mean(self.metric, names)}")
 
     @classmethod
     def add_flags(cls, parser: argparse._ActionsContainer) -> None:
@@ -182,8 +212,12 @@ def _check_rules(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     if rules["choices"] and value not in rules["choices"]:
         raise InvalidSetting(f"{name} cannot be '{value}': {did_you_mean(value, rules['choices'])}")
     if rules["minimum"] is not None and value < rules["minimum"]:
-        raise InvalidSetting(f"{name} must be at least {rules['minimum']:g}, not {value:g}")
+        raise InvalidSetting(f"{name} must be at least {rules['minimum']}, not {_short(value)}")
     if rules["above"] is not None and value <= rules["above"]:
-        raise InvalidSetting(f"{name} must be above {rules['above']:g}, not {value:g}")
+        raise InvalidSetting(f"{name} must be above {rules['above']}, not {_short(value)}")
     if rules["maximum"] is not None and value > rules["maximum"]:
-        raise InvalidSetting(f"{name} must be at most {rules['maximum']:g}, not {value:g}")
+        raise InvalidSetting(f"{name} must be at most {rules['maximum']}, not {_short(value)}")
+
+
+def _short(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

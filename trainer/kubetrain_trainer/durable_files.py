@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,23 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(data)
-        flush(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
     flush_directory(path.parent)
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    write_atomically(path, (json.dumps(value, indent=indent, sort_keys=True) + "\n").encode())
+    write_atomically(path, (json.dumps(finite(value), indent=indent, sort_keys=True, allow_nan=False) + "\n").encode())
+
+
+def finite(value: Any) -> Any:
+    """The value with None for each number that JSON lacks: NaN and the infinities."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> Any:
@@ -35,13 +47,9 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def flush(descriptor: int) -> None:
-    os.fsync(descriptor)
-
-
 def flush_file(path: Path) -> None:
     with path.open("rb") as file:
-        flush(file.fileno())
+        os.fsync(file.fileno())
 
 
 def flush_directory(path: Path) -> None:

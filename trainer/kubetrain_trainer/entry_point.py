@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -29,25 +30,41 @@ def run(program: Callable[[], None]) -> None:
 
     The traceback of an unforeseen error goes to the log; an error of the user's making needs none.
     """
+    os.umask(0o022)  # later steps read what this writes, as other users
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         program()
     except KubetrainError as error:
-        _fail(str(error), curable=False)
+        _fail(str(error), curable=error.is_curable)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this process's last words
         traceback.print_exc()
         _fail(f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}", curable=True)
 
 
-def parse_arguments(description: str) -> Arguments:
-    parser = argparse.ArgumentParser(description=description)
+def training_arguments(description: str) -> Arguments:
+    parser = _parser(description)
+    TrainConfig.add_flags(parser.add_argument_group("settings"))
+    parsed = parser.parse_args()
+    return _arguments(parsed, TrainConfig.from_flags(parsed))
+
+
+def evaluation_arguments(description: str) -> Arguments:
+    """The settings are those of the training that wrote the output."""
+    parsed = _parser(description).parse_args()
+    return _arguments(parsed, TrainingOutput(parsed.output_dir).train_config())
+
+
+def _parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--data-dir", type=Path, required=True, help="the dataset version's files, read-only")
     parser.add_argument("--output-dir", type=Path, required=True, help="this run's folder on shared storage")
     parser.add_argument("--dataset-digest", default="", help="what the dataset version is, for the manifests")
-    TrainConfig.add_flags(parser.add_argument_group("settings"))
-    parsed = parser.parse_args()
+    return parser
+
+
+def _arguments(parsed: argparse.Namespace, config: TrainConfig) -> Arguments:
     return Arguments(
-        config=TrainConfig.from_flags(parsed),
+        config=config,
         data_dir=parsed.data_dir,
         output=TrainingOutput(parsed.output_dir),
         dataset_digest=parsed.dataset_digest,

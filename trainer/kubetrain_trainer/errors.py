@@ -2,10 +2,17 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
+
+LONGEST_CHOICE = 8
+"""So many names are read at a glance; of more, only the nearest is shown."""
 
 
 class KubetrainError(Exception):
     """Something failed; the message is the sentence to show. Ends a command with exit code 1."""
+
+    is_curable: ClassVar[bool] = False
+    """Whether the same again, a little later, might succeed."""
 
 
 class InvalidSetting(KubetrainError, ValueError):
@@ -13,7 +20,8 @@ class InvalidSetting(KubetrainError, ValueError):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """The remedy for an unknown name: the nearest valid one, or all of them."""
+    """The remedy for an unknown name: the nearest valid one, or all of a few."""
     valid = sorted(valid)
-    nearest = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f"did you mean '{nearest[0]}'?" if nearest else f"valid are: {', '.join(valid)}"
+    cutoff = 0.5 if len(valid) <= LONGEST_CHOICE else 0.0
+    nearest = difflib.get_close_matches(name, valid, n=1, cutoff=cutoff)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"valid names: {', '.join(valid)}"

@@ -1,4 +1,4 @@
-"""evaluation.json for a classifier: the confusion matrix and the errors it was surest of."""
+"""evaluation.json for a classifier: the confusion matrix and the most confident errors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ def classification_record(
     confidences: Sequence[float],
     picture: Callable[[int], str],
 ) -> dict[str, Any]:
-    """Rows of the matrix are what the samples are, columns what they were taken for."""
+    """The matrix has a row for each true class and a column for each predicted one."""
     matrix = [[0] * len(classes) for _ in classes]
     for truth, prediction in zip(truths, predictions, strict=True):
         matrix[truth][prediction] += 1

@@ -19,21 +19,27 @@ class ImageFolder:
     labels: tuple[int, ...]
 
 
+def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:
+    return tuple(_folders(data_dir, training_split))
+
+
 def list_images(data_dir: Path, split: str, training_split: str = "train") -> ImageFolder:
     """The images of a split, in an order that every process and both frameworks agree on.
 
     Raises:
         KubetrainError: where a folder is missing, empty, or has a class that training does not know.
     """
-    classes = _folders(data_dir, training_split)
+    classes = list_classes(data_dir, training_split)
     unknown = sorted(set(_folders(data_dir, split)) - set(classes))
     if unknown:
-        raise KubetrainError(f"{data_dir / split} has class '{unknown[0]}', which {training_split}/ has not")
+        raise KubetrainError(
+            f"{data_dir / split} has class '{unknown[0]}' that {training_split}/ does not have: add or remove it"
+        )
     found = [(path, label) for label, name in enumerate(classes) for path in _images(data_dir / split / name)]
     if not found:
         raise KubetrainError(f"{data_dir / split} has no images ({', '.join(EXTENSIONS)}) in its class folders")
     return ImageFolder(
-        classes=tuple(classes), paths=tuple(path for path, _ in found), labels=tuple(label for _, label in found)
+        classes=classes, paths=tuple(path for path, _ in found), labels=tuple(label for _, label in found)
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.durable_files import write_atomically
+from kubetrain_trainer.durable_files import finite, write_atomically
 
 
 class MetricsLog:
@@ -32,4 +32,4 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    return (json.dumps(row) + "\n").encode()
+    return (json.dumps(finite(row), allow_nan=False) + "\n").encode()

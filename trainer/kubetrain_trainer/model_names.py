@@ -1,8 +1,10 @@
 """The models that go by a name, known without importing a framework: a typing error is found before anything starts.
 
 A test holds these tables against the installed libraries. torchvision's googlenet and inception_v3 are left out: what
-they return while training is not one tensor.
+they return while training is not one tensor. So is Keras' first EfficientNet: it normalizes its input itself, always.
 """
+
+import difflib
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
@@ -21,11 +23,10 @@ TORCHVISION = (
 ).split()
 KERAS = (
     "convnextbase convnextlarge convnextsmall convnexttiny convnextxlarge densenet121 densenet169 densenet201 "
-    "efficientnetb0 efficientnetb1 efficientnetb2 efficientnetb3 efficientnetb4 efficientnetb5 efficientnetb6 "
-    "efficientnetb7 efficientnetv2b0 efficientnetv2b1 efficientnetv2b2 efficientnetv2b3 efficientnetv2l "
-    "efficientnetv2m efficientnetv2s inceptionresnetv2 inceptionv3 mobilenet mobilenetv2 mobilenetv3large "
-    "mobilenetv3small nasnetlarge nasnetmobile resnet18 resnet101 resnet101v2 resnet152 resnet152v2 resnet50 "
-    "resnet50v2 vgg16 vgg19 xception"
+    "efficientnetv2b0 efficientnetv2b1 efficientnetv2b2 efficientnetv2b3 efficientnetv2l efficientnetv2m "
+    "efficientnetv2s inceptionresnetv2 inceptionv3 mobilenet mobilenetv2 mobilenetv3large mobilenetv3small "
+    "nasnetlarge nasnetmobile resnet18 resnet101 resnet101v2 resnet152 resnet152v2 resnet50 resnet50v2 vgg16 vgg19 "
+    "xception"
 ).split()
 
 LIBRARIES = {"pytorch": ("torchvision", TORCHVISION), "tensorflow": ("keras", KERAS)}
@@ -38,9 +39,14 @@ def names_for(framework: str) -> list[str]:
 
 def is_import_path(model: str) -> bool:
     """Whether this is package.module:function, a task of the user's own."""
-    module, separator, function = model.partition(":")
-    known = {library for library, _ in LIBRARIES.values()}
-    return bool(separator) and module not in known and function.isidentifier()
+    module, _, function = model.partition(":")
+    return function.isidentifier() and not _is_library(module)
+
+
+def _is_library(module: str) -> bool:
+    """Whether a library of models is meant, misspelt perhaps: a module of one's own is hardly called torchvison."""
+    libraries = [library for library, _ in LIBRARIES.values()]
+    return bool(difflib.get_close_matches(module, libraries, cutoff=0.8))
 
 
 def check_model(framework: str, model: str) -> None:
@@ -58,7 +64,7 @@ def check_model(framework: str, model: str) -> None:
                 f"take a {LIBRARIES[framework][0]}: model, or the pipeline train-{other}"
             )
     raise InvalidSetting(
-        f"unknown model '{model}': {did_you_mean(model, names)} A task of your own is package.module:function"
+        f"unknown model '{model}' (a task of your own is package.module:function): {did_you_mean(model, names)}"
     )
 
 

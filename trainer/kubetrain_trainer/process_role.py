@@ -5,6 +5,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessRole:
@@ -47,3 +50,19 @@ def tensorflow_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
     task = config["task"]
     first = 0 if task["type"] == "chief" else chiefs
     return ProcessRole(rank=first + int(task["index"]), world_size=chiefs + workers)
+
+
+def check_gpus(config: TrainConfig, role: ProcessRole, gpus: int) -> None:
+    """
+    Raises:
+        InvalidSetting: where this process's pod has fewer GPUs than the settings ask for.
+    """
+    if config.communication == "nccl" and gpus == 0:
+        raise InvalidSetting(
+            "communication=nccl needs GPUs, but this pod has none: give it one, or set communication=auto"
+        )
+    if 0 < gpus < role.local_world_size:
+        raise InvalidSetting(
+            f"each of the pod's {role.local_world_size} processes needs a GPU of its own, but the pod has {gpus}: "
+            "lower processes_per_worker, or give the pod more GPUs"
+        )

@@ -1,11 +1,12 @@
-"""Which samples a process takes at which step: each sample once an epoch, in an order that depends on nothing but
+"""Which samples a process takes at which step: each sample once an epoch, in an order that depends only on
 (seed, epoch), so that a run resumes in the middle of an epoch, with more or fewer processes too."""
 
 import hashlib
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.errors import KubetrainError
 
 
@@ -18,7 +19,7 @@ class Batch:
     """Samples that all processes take together at this step."""
 
     def weight(self, world_size: int) -> float:
-        """What the mean loss of this share counts for, so that the mean over processes is the mean over samples."""
+        """The factor of this share's mean loss that makes the mean over processes the mean over samples."""
         return len(self.indices) * world_size / self.global_size
 
 
@@ -40,6 +41,12 @@ class SamplePlan:
     def steps_per_epoch(self) -> int:
         return sum(1 for _ in self._steps(0))
 
+    def resumed(self, progress: Progress) -> Progress:
+        """Where these processes go on: in the next epoch where this one is as good as over."""
+        if self._is_over(progress.samples_in_epoch):
+            return replace(progress, epoch=progress.epoch + 1, samples_in_epoch=0)
+        return progress
+
     def epochs_done(self, epoch: int, samples_in_epoch: int) -> float:
         return epoch + samples_in_epoch / self.size
 
@@ -56,12 +63,17 @@ class SamplePlan:
         and batch normalization has more than one to average over.
         """
         global_batch = self.batch_size * self.world_size
-        while start < self.size:
+        while not self._is_over(start):
             end = min(start + global_batch, self.size)
             if self.size - end < 2 * self.world_size:
                 end = self.size
             yield start, end
             start = end
+
+    def _is_over(self, start: int) -> bool:
+        """Whether so little of an epoch is left, as can be where more processes resume, that they would get less than
+        two samples each."""
+        return start > 0 and self.size - start < 2 * self.world_size
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
@@ -71,8 +83,8 @@ def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
 
 
 def derived_seed(*parts: int) -> int:
-    """Where the random numbers of one step, or of one sample, begin: derived anew each time, so that a resumed run
-    draws what an uninterrupted one would, and no generator's state has to be saved."""
+    """The seed of one step, or of one sample. Seeding each anew lets a resumed run draw what an uninterrupted one
+    would, without saving any generator's state."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big")
 

@@ -1,5 +1,6 @@
 """A process's last words: Kubernetes reads them from a file and shows them beside the exit code."""
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -9,12 +10,16 @@ from typing import Any
 LOG_VARIABLE = "KUBETRAIN_TERMINATION_LOG"
 """Where the file is when it is not where Kubernetes puts it."""
 MAXIMUM_BYTES = 4096
+"""Kubernetes cuts off what is beyond."""
 SENTENCE_LENGTH = 600  # fits whatever its characters take
 
 
 def report_result(result: Mapping[str, Any]) -> None:
     """What a process that succeeded has to show for it; it has a "status"."""
-    _write(json.dumps(dict(result), sort_keys=True))
+    text = _json(result)
+    if len(text) > MAXIMUM_BYTES:
+        raise ValueError(f"a result of {len(text)} bytes would reach nobody: Kubernetes takes {MAXIMUM_BYTES}")
+    _write(text)
 
 
 def report_failure(sentence: str, *, curable: bool) -> None:
@@ -22,9 +27,8 @@ def report_failure(sentence: str, *, curable: bool) -> None:
 
     The first of a pod's processes to say so is heard: the others fail by its failure.
     """
-    if not _read():
-        words = {"status": "failed", "error": sentence[:SENTENCE_LENGTH], "curable": curable}
-        _write(json.dumps(words, ensure_ascii=False))
+    words = {"status": "failed", "error": sentence[:SENTENCE_LENGTH], "curable": curable}
+    _write(_json(words), only_first=True)
 
 
 def parse_last_words(text: str) -> dict[str, Any]:
@@ -36,20 +40,20 @@ def parse_last_words(text: str) -> dict[str, Any]:
     return words if isinstance(words, dict) else {}
 
 
-def _path() -> Path:
-    return Path(os.environ.get(LOG_VARIABLE, "/dev/termination-log"))
+def _json(words: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(words), sort_keys=True, ensure_ascii=False).encode()
 
 
-def _read() -> str:
+def _write(words: bytes, *, only_first: bool = False) -> None:
+    """In place: Kubernetes mounts the file itself. Outside a pod there is none, and nobody listens."""
+    path = Path(os.environ.get(LOG_VARIABLE, "/dev/termination-log"))
     try:
-        return _path().read_text()
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if only_first and file.read():
+                return
+            file.seek(0)
+            file.write(words)
+            file.truncate()
     except OSError:
-        return ""
-
-
-def _write(text: str) -> None:
-    try:
-        if _path().is_file():
-            _path().write_bytes(text.encode()[:MAXIMUM_BYTES])
-    except OSError:
-        pass  # outside a pod nobody listens, and last words are no reason to fail
+        pass  # last words are no reason to fail

@@ -28,7 +28,7 @@ from kubetrain_trainer.checkpoint_layout import (
 )
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, write_json
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 CONFIG_SCHEMA = "kubetrain/config/v1"
 EXPORT_SCHEMA = "kubetrain/export/v1"
@@ -83,25 +83,33 @@ class TrainingOutput:
     ) -> Checkpoint:
         return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files)
 
-    def checkpoint_to_resume(self) -> Checkpoint | None:
+    def checkpoint_to_resume(self, resume_from: str) -> Checkpoint | None:
         """This run's newest intact checkpoint; before its first one, that of the run named by resume_from, if any."""
-        if (own := next(intact_checkpoints(self.checkpoints), None)) is not None:
-            return own
-        resume_from = self.train_config().resume_from
-        if not resume_from:
-            return None
-        other = next(intact_checkpoints(self.of_run(resume_from).checkpoints), None)
-        if other is None:
+        own = next(intact_checkpoints(self.checkpoints), None)
+        return self._newest_of(resume_from) if own is None and resume_from else own
+
+    def _newest_of(self, run_id: str) -> Checkpoint:
+        newest = next(intact_checkpoints(self.of_run(run_id).checkpoints), None)
+        if newest is None:
             raise KubetrainError(
-                f"resume_from: no intact checkpoint in {self.of_run(resume_from).checkpoints}: "
+                f"resume_from: no intact checkpoint in {self.of_run(run_id).checkpoints}: "
                 "name a run under the same output root that wrote one"
             )
-        return other
+        theirs, ours = newest.manifest["framework"], self._origin()["framework"]
+        if theirs != ours:
+            raise InvalidSetting(
+                f"resume_from: the run '{run_id}' trained with {theirs}, this one trains with {ours}: "
+                f"name a run of the pipeline train-{ours}"
+            )
+        return newest
 
     def finish(self) -> None:
         """Record that the training completed, naming its newest checkpoint as the proof."""
         newest = complete_checkpoints(self.checkpoints)[-1]
         write_json(self.path / "result.json", {"status": "completed", **_identity(newest)})
+
+    def is_finished(self) -> bool:
+        return self.read_result() is not None
 
     def read_result(self) -> dict[str, Any] | None:
         return self._read("result.json") if (self.path / "result.json").exists() else None
@@ -169,6 +177,15 @@ class TrainingOutput:
             raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
         except ValueError:
             raise KubetrainError(f"{self.path / name} is not valid JSON: the file was damaged") from None
+
+
+def misfit(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
+    """The error of a checkpoint whose state is not one of this run's model and optimizer."""
+    theirs = TrainingOutput(checkpoint.path.parents[1]).train_config()
+    return KubetrainError(
+        f"{checkpoint.path} holds '{theirs.model}' as {theirs.optimizer} trained it, which does not fit this run's "
+        f"'{config.model}' with {config.optimizer}: name a run of the same model, optimizer and classes"
+    )
 
 
 def _identity(checkpoint: Checkpoint) -> dict[str, Any]:

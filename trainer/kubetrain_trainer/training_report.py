@@ -23,7 +23,8 @@ class TrainingReport:
         self, config: TrainConfig, output: TrainingOutput, plan: SamplePlan, role: ProcessRole, resumed_step: int
     ) -> None:
         self.window = StepWindow()
-        self._total_steps = config.max_steps or config.epochs * plan.steps_per_epoch
+        steps = config.epochs * plan.steps_per_epoch
+        self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
         self._metrics = MetricsLog(output.metrics, resumed_step) if role.is_chief else None
 
     def steps(self, progress: Progress, loss: float, rate: float) -> None:

@@ -15,7 +15,7 @@ def evaluate_model(
     metrics: dsl.Output[dsl.Metrics],
     confusion: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
-) -> float:
+) -> None:
     """Judge the model on the test split. Succeeds whatever the result: a task that fails loses its artifacts.
 
     Args:
@@ -27,16 +27,13 @@ def evaluate_model(
         metrics: Loss and metrics on the test split.
         confusion: The confusion matrix of a classifier.
         report: Curves, confusions and errors as a page.
-
-    Returns:
-        Accuracy on the test split; 0 for a task without one.
     """
     from pathlib import Path
 
     from kubetrain_components.evaluate_model.confusion import most_confused
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
-    from kubetrain_components.site import Site, threads_for_each
+    from kubetrain_components.site import Site
 
     site = Site.from_environment()
     output = site.output(run_id)
@@ -46,14 +43,14 @@ def evaluate_model(
         run_id=run_id,
         data_dir=site.dataset(dataset_digest),
         dataset_digest=dataset_digest,
-        threads=threads_for_each(1),
+        manifest_sha256=model.metadata["manifest_sha256"],
     )
     with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:
         evaluation = evaluate_model(request, output, backend, stage.on_line)
         stage.result = {name: evaluation[name] for name in ("split", "samples", "metrics", "checkpoint")}
         for name, value in evaluation["metrics"].items():
-            metrics.log_metric(name, value)
+            if value is not None:  # not a number: KFP takes numbers only
+                metrics.log_metric(name, value)
         if "confusion" in evaluation:
             confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
         Path(report.path).write_text(training_report(output))
-    return evaluation["metrics"].get("accuracy", 0.0)

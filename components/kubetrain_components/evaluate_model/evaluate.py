@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
-from kubetrain_components.jobs.follow import OnLine, run_job
-from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import UNBUFFERED, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.training_output import TrainingOutput
@@ -21,13 +22,14 @@ class EvaluationRequest:
     run_id: str
     data_dir: Path
     dataset_digest: str
-    threads: int = 1
+    manifest_sha256: str
+    """Of the checkpoint whose export is to be judged."""
 
 
 def evaluate_model(
     request: EvaluationRequest, output: TrainingOutput, backend: JobBackend, on_line: OnLine
 ) -> dict[str, Any]:
-    """What evaluation.json says of the model that was exported.
+    """What evaluation.json says of the model that was collected.
 
     Raises:
         JobFailed: where the evaluation failed.
@@ -35,15 +37,17 @@ def evaluate_model(
     """
     run_job(evaluation_job(request, output), backend, on_line)
     evaluation = output.read_evaluation()
-    if evaluation["manifest_sha256"] != output.read_export()["manifest_sha256"]:
-        raise KubetrainError(f"{output.path / 'evaluation.json'} is of another model than the export beside it")
+    if evaluation["manifest_sha256"] != request.manifest_sha256:
+        raise KubetrainError(
+            f"{output.path / 'evaluation.json'} is of {evaluation['checkpoint']}, which is not the model to judge: "
+            "it was exported again meanwhile; start the run again"
+        )
     return evaluation
 
 
 def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
     command = ("python", "-m", f"{package_of(request.framework)}.evaluate")
     paths = ("--data-dir", str(request.data_dir), "--output-dir", str(output.path))
-    env = {"OMP_NUM_THREADS": str(request.threads), "PYTHONUNBUFFERED": "1"}
     return Job(
         identity=JobIdentity(
             pipeline=request.pipeline, stage=STAGE, run_id=request.run_id, dataset=request.dataset_digest
@@ -54,7 +58,7 @@ def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
                 role="Evaluation",
                 count=1,
                 command=(*command, *paths, "--dataset-digest", request.dataset_digest),
-                env=env,
+                env=UNBUFFERED,
             ),
         ),
         backoff_limit=2,

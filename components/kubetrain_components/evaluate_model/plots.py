@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import matplotlib as mpl
@@ -52,7 +53,8 @@ def curves(rows: Sequence[Row], metric: str) -> dict[str, str]:
 
 
 def _series(rows: Sequence[Row], name: str) -> list[tuple[int, float]]:
-    return [(row["step"], row[name]) for row in rows if name in row]
+    """Without what was not a number, which JSON has as null."""
+    return [(row["step"], row[name]) for row in rows if row.get(name) is not None]
 
 
 def _draw(title: str, series: Mapping[str, list[tuple[int, float]]]) -> str:
@@ -87,5 +89,6 @@ def _as_page_svg(figure: Figure, title: str) -> str:
     # Several pictures share a page: each has its own ids, and the page says how wide it is.
     prefix = re.sub(r"\W+", "-", title.lower())
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\1{prefix}-", svg)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 role="img" aria-label="{title}"', svg, count=1)
-    return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    for size in ("width", "height"):
+        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)

@@ -14,7 +14,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 
-VERDICTS = {"succeeded": "Succeeded", "failed": "Failed", "cancelled": "Stopped"}
+VERDICTS = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
 
 
 def run_report(run: Mapping[str, Any], output: TrainingOutput | None) -> str:
@@ -47,7 +47,7 @@ def training_report(output: TrainingOutput) -> str:
             "headline": "Evaluated",
             "error": "",
             "log_tail": (),
-            "facts": [("Dataset", recorded["dataset_digest"]), ("Begun", recorded["created"])],
+            "facts": [("Dataset", recorded["dataset_digest"]), ("Started", recorded["created"])],
             "timeline": [],
             "parameters": {"run_id": output.path.name},
             "config": recorded["config"],
@@ -72,7 +72,7 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
 
 def _run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     dataset, training = run["dataset"], run["training"]
-    facts = [("Time", f"{run['seconds']:.1f} s"), ("Begun", _moment(run["started"]))]
+    facts = [("Time", f"{run['seconds']:.1f} s"), ("Started", _moment(run["started"]))]
     if dataset:
         facts.append(("Dataset", f"{dataset['digest']}: {dataset['objects']:,} objects"))
     if training:

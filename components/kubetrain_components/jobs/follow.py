@@ -10,12 +10,11 @@ ours, failed, no verdict annotated yet  | report the failure, and annotate that 
 ours, failed and annotated              | create the next attempt, which resumes from the checkpoint
 """
 
-import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.job import (
     LABEL_PREFIX,
@@ -23,10 +22,10 @@ from kubetrain_components.jobs.job import (
     Job,
     JobHandle,
     JobState,
-    LogLine,
     Phase,
 )
-from kubetrain_components.jobs.verdict import KEPT_LINES, JobFailed, judge, restart_notices
+from kubetrain_components.jobs.job_logs import JobLogs, OnLine
+from kubetrain_components.jobs.verdict import JobFailed, describe, judge, restart_notices
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
 
@@ -34,7 +33,6 @@ DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
 
 Clock = Callable[[], float]
-OnLine = Callable[[LogLine], None]
 
 
 class JobNotOurs(KubetrainError):
@@ -61,21 +59,21 @@ def run_job(
 ) -> JobState:
     """See the job to its end and return its state, which is a proven success.
 
-    A KeyboardInterrupt (site.py makes one of SIGTERM) deletes the job before it goes on.
+    A KeyboardInterrupt (interrupts.py makes one of SIGTERM) deletes the job before it goes on.
 
     Raises:
         JobFailed: naming the pod, the cause, and the last lines of its log.
         JobNotOurs: where the name is taken.
     """
     handle = create_or_attach(job, backend)
-    tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
     try:
-        state = _follow(job, handle, backend, _with_tails(on_line, tails), budgets, clock)
+        logs = JobLogs(backend.logs(handle), on_line)
+        state = _follow(job, handle, backend, logs, budgets, clock)
     except KeyboardInterrupt:
         backend.delete(handle)
         raise
     try:
-        judge(job, state, tails)
+        judge(job, state, logs.tails())
     except JobFailed:
         backend.annotate(handle, VERDICT_ANNOTATION, "failed")
         raise
@@ -88,7 +86,7 @@ def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
         found = backend.find(job.identity.name)
         if found is None:
             try:
-                return backend.create(job)
+                return _create(job, backend)
             except JobExists:
                 continue  # another launcher of the same run was faster: look again
         _check_is_ours(job, found)
@@ -98,6 +96,19 @@ def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
             job = replace(job, identity=job.identity.next_attempt())
         else:
             return found.handle
+
+
+def _create(job: Job, backend: JobBackend) -> JobHandle:
+    """A creation in flight is finished before an interrupt is heard: what it makes would be nobody's."""
+    handle = None
+    try:
+        with interrupts_deferred():
+            handle = backend.create(job)
+    except KeyboardInterrupt:
+        if handle is not None:
+            backend.delete(handle)
+        raise
+    return handle
 
 
 def _check_is_ours(job: Job, found: JobState) -> None:
@@ -118,11 +129,9 @@ def _wait_until_gone(handle: JobHandle, backend: JobBackend) -> None:
 
 
 def _follow(
-    job: Job, handle: JobHandle, backend: JobBackend, on_line: OnLine, budgets: Budgets, clock: Clock
+    job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, budgets: Budgets, clock: Clock
 ) -> JobState:
     """Watch until nothing can change the verdict any more, with the logs beside it."""
-    logs = threading.Thread(target=_pump, args=(backend.logs(handle), on_line), daemon=True)
-    logs.start()
     stages = _StageClock(budgets, clock)
     before: JobState | None = None
     for state in backend.watch(handle):
@@ -130,29 +139,16 @@ def _follow(
             raise JobFailed(f"job {handle.name} is gone: it was deleted by someone else; start the run again to resume")
         if state.phase is Phase.FAILED or state.is_over:
             # Pods of a failed job may go on for ever: theirs are not the lines to wait for.
-            logs.join(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
+            logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
             return state
         if (reason := _hopeless(state) or stages.exceeded(state)) is not None:
             backend.delete(handle)
-            logs.join(DRAIN_SECONDS)
+            logs.drain(DRAIN_SECONDS)
             raise JobFailed(f"{job.identity.stage} failed: {reason}")
         for notice in restart_notices(before, state):
-            on_line(notice)
+            logs.pass_on(notice)
         before = state
     raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over")
-
-
-def _pump(lines: Iterator[LogLine], on_line: OnLine) -> None:
-    for line in lines:
-        on_line(line)
-
-
-def _with_tails(on_line: OnLine, tails: dict[str, deque[str]]) -> OnLine:
-    def remember_and_pass_on(line: LogLine) -> None:
-        tails[line.pod].append(line.text)
-        on_line(line)
-
-    return remember_and_pass_on
 
 
 def _hopeless(state: JobState) -> str | None:
@@ -160,7 +156,7 @@ def _hopeless(state: JobState) -> str | None:
     for pod in state.pods:
         words = parse_last_words(pod.last_words)
         if words.get("status") == "failed" and not words.get("curable", True):
-            return f"{pod.name}: {words['error']}"
+            return describe(pod)
     return None
 
 

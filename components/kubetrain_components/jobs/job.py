@@ -11,9 +11,14 @@ from typing import Self
 from kubetrain_trainer.errors import InvalidSetting
 
 LABEL_PREFIX = "kubetrain/"
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+"""For every Python program in a pod: its log is followed while it runs."""
 VERDICT_ANNOTATION = LABEL_PREFIX + "verdict"
-NAME_PART_LENGTH = 18
-RUN_ID_LENGTH = 12
+# Together with attempt, role and index of a pod at most 63 characters.
+NAME_PART_LENGTH = 16
+RUN_PREFIX_LENGTH = 4
+RUN_HASH_LENGTH = 8
+LABEL_LENGTH = 63
 
 
 class JobKind(StrEnum):
@@ -55,10 +60,14 @@ class JobIdentity:
 
     @property
     def name(self) -> str:
-        parts = [slug(self.pipeline)[:NAME_PART_LENGTH], slug(self.stage)[:NAME_PART_LENGTH], slug(self.run_id)]
-        parts[2] = parts[2].replace("-", "")[:RUN_ID_LENGTH]
-        name = "-".join(part.strip("-") for part in parts)
-        return name if self.attempt == 1 else f"{name}-a{self.attempt}"
+        parts = [
+            slug(self.pipeline, NAME_PART_LENGTH),
+            slug(self.stage, NAME_PART_LENGTH),
+            slug(self.run_id, RUN_PREFIX_LENGTH),  # for people; the hash tells runs apart
+            hashlib.sha256(self.run_id.encode()).hexdigest()[:RUN_HASH_LENGTH],
+            f"a{self.attempt}" if self.attempt > 1 else "",
+        ]
+        return "-".join(part for part in parts if part)
 
     def labels(self, spec_hash: str) -> dict[str, str]:
         values = {
@@ -68,7 +77,7 @@ class JobIdentity:
             "dataset": self.dataset,
             "spec-hash": spec_hash,
         }
-        return {LABEL_PREFIX + key: slug(value)[:63] for key, value in values.items() if value}
+        return {LABEL_PREFIX + key: slug(value, LABEL_LENGTH) for key, value in values.items() if value}
 
     def annotations(self) -> dict[str, str]:
         """Whole values: a label takes a slug only."""
@@ -193,6 +202,6 @@ class LogLine:
     text: str
 
 
-def slug(text: str) -> str:
+def slug(text: str, length: int) -> str:
     """The text as Kubernetes takes it in names and labels."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:length].strip("-")

@@ -13,7 +13,9 @@ from typing import Self
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
 from kubetrain_components.jobs.local_operator import LocalOperator, pod_environments
 from kubetrain_components.jobs.local_record import LocalRecord
+from kubetrain_components.jobs.local_shares import pod_shares, usable_processors, visible_gpus
 from kubetrain_components.jobs.process_guard import process_guard
+from kubetrain_trainer.errors import KubetrainError
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 1.0
@@ -28,7 +30,12 @@ class LocalBackend:
         self._guard_mark: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise KubetrainError(
+                f"cannot write to {self._directory} ({error.strerror}): choose a folder that you may write"
+            ) from error
         self._guard_mark = self._cleanup.enter_context(process_guard())
         return self
 
@@ -40,7 +47,7 @@ class LocalBackend:
         return record.state() if record.is_alive() else None
 
     def create(self, job: Job) -> JobHandle:
-        environments = pod_environments(job, self._guard_mark)
+        environments = pod_environments(job, pod_shares(job, usable_processors(), visible_gpus()), self._guard_mark)
         handle = JobHandle(name=job.identity.name, uid=uuid.uuid4().hex)
         record = LocalRecord(self._directory / handle.name)
         record.claim(job, handle)

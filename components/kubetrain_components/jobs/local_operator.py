@@ -98,7 +98,7 @@ class LocalOperator(threading.Thread):
         self._end_pods()
 
     def _has_succeeded(self) -> bool:
-        """As the operator judges: by the Master, or the Chief of a TFJob; elastic: by any worker; else by all."""
+        """By the Master, as the operator judges; elastic: by any worker; else by all, which a TFJob has to ask for."""
         phases: dict[str, list[Phase]] = {}
         for pod in self._pods:
             phases.setdefault(pod.state.role, []).append(pod.state.phase)
@@ -134,12 +134,12 @@ def wants_restart(policy: RestartPolicy, exit_code: int) -> bool:
     return policy is RestartPolicy.EXIT_CODE and exit_code >= 128
 
 
-def pod_environments(job: Job, shared: Mapping[str, str]) -> Environments:
-    """What each pod gets, the pods being reached on loopback."""
+def pod_environments(job: Job, shares: Environments, for_all: Mapping[str, str]) -> Environments:
+    """What each pod gets beside its own settings: its share of the machine, and the addresses on loopback of all."""
     address_of = _free_addresses(job)
     return {
-        (pod.role, pod.index): {**shared, **operator_environment(job, pod.role, pod.index, address_of)}
-        for pod in job.pods()
+        (role, index): {**for_all, **share, **operator_environment(job, role, index, address_of)}
+        for (role, index), share in shares.items()
     }
 
 

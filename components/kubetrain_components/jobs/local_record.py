@@ -8,8 +8,9 @@ delete             it is to be stopped and forgotten
 """
 
 import contextlib
+import fcntl
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,8 +31,6 @@ class LocalRecord:
         Raises:
             JobExists: where a job of this name is over, or lives.
         """
-        if self.path.exists() and not self.is_alive():
-            self.remove()
         draft = LocalRecord(self.path.with_name(f".{handle.uid}"))
         draft.path.mkdir(parents=True)
         draft.write_state(Phase.PENDING, job.pods())
@@ -39,11 +38,19 @@ class LocalRecord:
         owner = psutil.Process()
         made = {"uid": handle.uid, "labels": job.labels, "owner": {"pid": owner.pid, "started": owner.create_time()}}
         write_json(draft.path / "job.json", {**made, "job": asdict(job)})
-        try:
+        with self._locked():
+            if self.is_alive():
+                draft.remove()
+                raise JobExists(f"job {handle.name} exists already")
+            self.remove()
             draft.path.rename(self.path)
-        except OSError as error:  # a folder that is not empty has the name
-            draft.remove()
-            raise JobExists(f"job {handle.name} exists already") from error
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Of two launchers that find a dead job only one may put its own in the place."""
+        with (self.path.parent / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def is_alive(self) -> bool:
         """Whether the job is over, or its launcher lives."""

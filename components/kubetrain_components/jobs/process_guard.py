@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import psutil
 
 POLL_SECONDS = 0.02
+KILL_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -37,10 +38,13 @@ def process_guard(grace_seconds: float = 2.0) -> Iterator[dict[str, str]]:
 
 
 def end_marked(mark: str, grace_seconds: float) -> None:
-    """Ask every marked process to end, and after the grace period make it."""
+    """Ask every marked process to end, and after the grace period make it.
+
+    One that the kernel holds, as a network file system that hangs makes it do, is given up: it ends when it is let go.
+    """
     deadline = time.monotonic() + grace_seconds
     asked: set[int] = set()
-    while processes := marked_processes(mark):
+    while (processes := marked_processes(mark)) and time.monotonic() < deadline + KILL_SECONDS:
         impatient = time.monotonic() >= deadline
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):

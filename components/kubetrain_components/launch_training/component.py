@@ -33,7 +33,7 @@ def launch_training(
     """
     from kubetrain_components.launch_training.launch import launch_training
     from kubetrain_components.launch_training.training_job import TrainingJob
-    from kubetrain_components.site import Site, threads_for_each
+    from kubetrain_components.site import Site
     from kubetrain_trainer.config import TrainConfig
 
     site = Site.from_environment()
@@ -47,7 +47,6 @@ def launch_training(
         dataset_digest=dataset_digest,
         workers=workers,
         processes_per_worker=processes_per_worker,
-        threads_per_process=threads_for_each(workers * processes_per_worker),
     )
     with site.stage("launch_training", run_id) as stage, site.backend() as backend:
         stage.result = launch_training(training, backend, stage.on_line)

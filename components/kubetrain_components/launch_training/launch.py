@@ -3,7 +3,8 @@
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
-from kubetrain_components.jobs.follow import OnLine, run_job
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
 from kubetrain_trainer.training_output import TrainingOutput

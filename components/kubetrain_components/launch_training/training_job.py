@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import UNBUFFERED, Job, JobIdentity, JobKind, Replica
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
 
@@ -20,21 +20,19 @@ class TrainingJob:
     output_dir: Path
     dataset_digest: str = ""
     workers: int = 2
-    """Pods in all, the Master or Chief among them."""
+    """Pods, the Master or Chief among them."""
     processes_per_worker: int = 1
-    threads_per_process: int = 1
     max_restarts: int = 3
     """Times that all pods together may start anew."""
 
     def to_job(self) -> Job:
         lead = "Chief" if self.framework == "tensorflow" else "Master"
         counts = {lead: 1, "Worker": self.workers - 1}
-        env = {"OMP_NUM_THREADS": str(self.threads_per_process), "PYTHONUNBUFFERED": "1"}
         return Job(
             identity=JobIdentity(pipeline=self.pipeline, stage=STAGE, run_id=self.run_id, dataset=self.dataset_digest),
             kind=JobKind.TF_JOB if self.framework == "tensorflow" else JobKind.PYTORCH_JOB,
             replicas=tuple(
-                Replica(role=role, count=count, command=self.command(), env=env)
+                Replica(role=role, count=count, command=self.command(), env=UNBUFFERED)
                 for role, count in counts.items()
                 if count
             ),

@@ -2,11 +2,19 @@
 
 import fcntl
 import os
+import secrets
+import shutil
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
-from kubetrain_trainer.durable_files import CHUNK_BYTES, write_atomically
+from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, flush_file
+
+OWN = ".kubetrain-"
+"""Begins the names of files that are no objects: the lock, and what is being written."""
 
 
 class DirectoryStore:
@@ -17,43 +25,92 @@ class DirectoryStore:
     def list(self) -> Iterator[StoredObject]:
         if not self._root.is_dir():
             raise StoreError(f"{self._root} is not a directory: check the path of the dataset")
-        for folder, subfolders, names in os.walk(self._root):
-            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-            for name in names:
-                path = Path(folder, name)
-                if not name.startswith(".") and not path.is_symlink():
-                    yield self._describe(path)
+        with self._errors_explained("read"):
+            for folder, subfolders, names in os.walk(self._root, onerror=_raise):
+                for name in (*subfolders, *names):
+                    path = Path(folder, name)
+                    status = path.lstat()
+                    if stat.S_ISREG(status.st_mode) and not name.startswith(OWN):
+                        yield self._describe(path, status)
+                    elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+                        raise StoreError(
+                            f"{path} is a symbolic link or a device, which cannot be an object: "
+                            "put a file or a folder in its place, or take it away"
+                        )
 
-    def read(self, key: str, etag: str | None = None) -> ObjectContent:
-        found = self.find(key)
-        if found is None or (etag is not None and found.etag != etag):
-            raise ObjectChanged(f"{self._root / key} changed or went away while it was read")
-        return ObjectContent(self._chunks(self._root / key))
+    def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
+        return ObjectContent(self._chunks(key, etag, start, end))
 
     def write(self, key: str, content: bytes | Path) -> None:
         path = self._root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content if isinstance(content, bytes) else content.read_bytes())
+        temporary = path.with_name(f"{OWN}{secrets.token_hex(8)}")
+        with self._errors_explained("write"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                if isinstance(content, bytes):
+                    temporary.write_bytes(content)
+                else:
+                    shutil.copyfile(content, temporary)
+                flush_file(temporary)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            flush_directory(path.parent)
 
     def find(self, key: str) -> StoredObject | None:
         path = self._root / key
-        return self._describe(path) if path.is_file() else None
+        return self._describe(path, path.stat()) if path.is_file() else None
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
-        self._root.mkdir(parents=True, exist_ok=True)
-        with (self._root / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             found = self.find(key)
             if (found.etag if found else None) != etag:
                 raise ObjectChanged(f"{self._root / key} was written by someone else meanwhile")
             self.write(key, content)
 
-    def _chunks(self, path: Path) -> Iterator[bytes]:
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
+    def _chunks(self, key: str, etag: str | None, start: int, end: int | None) -> Iterator[bytes]:
+        path = self._root / key
+        with self._errors_explained("read"), path.open("rb") as file:
+            size = self._check_unchanged(file, path, etag)
+            left = min(size, size if end is None else end) - start
+            if left <= 0 and (start > 0 or end is not None):
+                raise StoreError(f"{path} has {size} bytes, and none from {start} to {end}")
+            file.seek(start)
+            while chunk := file.read(min(left, CHUNK_BYTES)):
+                left -= len(chunk)
                 yield chunk
+            self._check_unchanged(file, path, etag)
 
-    def _describe(self, path: Path) -> StoredObject:
-        status = path.stat()
+    def _check_unchanged(self, file: BinaryIO, path: Path, etag: str | None) -> int:
+        """The size of the file, which may be written to while it is read."""
+        found = self._describe(path, os.fstat(file.fileno()))
+        if etag not in (None, found.etag):
+            raise ObjectChanged(f"{path} changed while it was read")
+        return found.size
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._errors_explained("write"):
+            self._root.mkdir(parents=True, exist_ok=True)
+            with (self._root / f"{OWN}lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+
+    @contextmanager
+    def _errors_explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            is_gone = doing == "read" and isinstance(error, FileNotFoundError)
+            raise (ObjectChanged if is_gone else StoreError)(
+                f"cannot {doing} {error.filename or self._root} ({error.strerror}): "
+                "check the path, your rights and the space there"
+            ) from error
+
+    def _describe(self, path: Path, status: os.stat_result) -> StoredObject:
         etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
         return StoredObject(path.relative_to(self._root).as_posix(), status.st_size, etag)
+
+
+def _raise(error: OSError) -> None:
+    raise error

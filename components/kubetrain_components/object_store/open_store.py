@@ -1,14 +1,19 @@
 """The store that a URI names."""
 
+import re
 from pathlib import Path
 from urllib.parse import unquote
 
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_trainer.errors import InvalidSetting
 
+# What boto3 accepts, which is more than a new bucket may be called: old ones have capitals and underscores.
+BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}|arn:[^/]+:accesspoint:[^/]+")
+
 
 def check_uri(setting: str, uri: str) -> None:
-    """
+    """Whether a setting's URI can name a store, which is not asked.
+
     Raises:
         InvalidSetting: for a URI that names no store.
     """
@@ -17,8 +22,13 @@ def check_uri(setting: str, uri: str) -> None:
         raise InvalidSetting(f"{setting} is empty: write s3://BUCKET/PREFIX")
     if separator and scheme not in ("s3", "file"):
         raise InvalidSetting(f"{setting} '{uri}' is neither s3://BUCKET/PREFIX nor the path of a directory")
-    if scheme == "s3" and not rest.partition("/")[0]:
+    bucket = rest.partition("/")[0]
+    if scheme == "s3" and not bucket:
         raise InvalidSetting(f"{setting} '{uri}' has no bucket: write s3://BUCKET/PREFIX")
+    if scheme == "s3" and not BUCKET.fullmatch(bucket):
+        raise InvalidSetting(
+            f"{setting} '{uri}' names no bucket: '{bucket}' must be letters, digits, dots, hyphens or underscores"
+        )
 
 
 def open_store(uri: str, endpoint_url: str = "", anonymous: bool = False) -> ObjectStore:
@@ -32,4 +42,9 @@ def open_store(uri: str, endpoint_url: str = "", anonymous: bool = False) -> Obj
 
     from kubetrain_components.object_store.directory_store import DirectoryStore
 
-    return DirectoryStore(Path(unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri))
+    return DirectoryStore(path_of(uri))
+
+
+def path_of(uri: str) -> Path:
+    """The directory that a file URI or a plain path names."""
+    return Path(unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
 from botocore.config import Config
@@ -14,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
 from kubetrain_trainer.durable_files import CHUNK_BYTES
+from kubetrain_trainer.errors import InvalidSetting
 
 CONFIG = Config(
     connect_timeout=5,
@@ -32,13 +34,12 @@ class S3Store:
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._where = endpoint_url or "AWS"
-        session = boto3.session.Session()
-        self._client = session.client(
-            "s3",
-            endpoint_url=endpoint_url or None,
-            region_name=session.region_name or DEFAULT_REGION,
-            config=CONFIG.merge(Config(signature_version=UNSIGNED)) if anonymous else CONFIG,
-        )
+        try:
+            self._client = _client(endpoint_url, anonymous)
+        except (BotoCoreError, ValueError) as error:
+            raise InvalidSetting(
+                f"S3 cannot be used for {self.uri} ({error}): check the endpoint URL, AWS_PROFILE and the AWS settings"
+            ) from error
 
     def list(self) -> Iterator[StoredObject]:
         with self._errors_explained():
@@ -48,11 +49,16 @@ class S3Store:
                     key = item["Key"].removeprefix(self._prefix)
                     yield StoredObject(key, item["Size"], item["ETag"].strip('"'))
 
-    def read(self, key: str, etag: str | None = None) -> ObjectContent:
+    def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
         condition = {"IfMatch": f'"{etag}"'} if etag else {}
+        is_part = start > 0 or end is not None
+        part = {"Range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else {}
         with self._errors_explained():
-            response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **condition)
-        return ObjectContent(self._chunks(response["Body"]), _md5_of(response))
+            response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **condition, **part)
+        # Servers answer a range that they cannot make sense of with the whole object.
+        if is_part and "ContentRange" not in response:
+            raise StoreError(f"S3 at {self._where} did not heed {part['Range']} of {self.uri} object {key!r}")
+        return ObjectContent(self._chunks(response["Body"]), None if is_part else _md5_of(response))
 
     def write(self, key: str, content: bytes | Path) -> None:
         with self._errors_explained():
@@ -84,6 +90,9 @@ class S3Store:
             yield
         except ClientError as error:
             raise self._explained(error) from error
+        except S3UploadFailedError as error:
+            # boto3 raises it while it handles the ClientError that says more.
+            raise self._explained(error.__context__) from error
         except BotoCoreError as error:
             raise StoreError(
                 f"cannot reach S3 at {self._where} for {self.uri} ({error}): check the endpoint and the credentials"
@@ -99,6 +108,16 @@ class S3Store:
         if status == 403:
             return StoreError(f"access to {self.uri} was denied ({code}): check the credentials and their rights")
         return StoreError(f"S3 at {self._where} refused a request for {self.uri}: {code} {details.get('Message', '')}")
+
+
+def _client(endpoint_url: str, anonymous: bool) -> Any:
+    session = boto3.session.Session()
+    return session.client(
+        "s3",
+        endpoint_url=endpoint_url or None,
+        region_name=session.region_name or DEFAULT_REGION,
+        config=CONFIG.merge(Config(signature_version=UNSIGNED)) if anonymous else CONFIG,
+    )
 
 
 def _md5_of(response: dict[str, Any]) -> str | None:

@@ -46,15 +46,22 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def read(self, key: str, etag: str | None = None) -> ObjectContent:
-        """The object's bytes, in pieces.
+    def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
+        """The object's bytes in pieces, or a range of them: from start up to, without, end.
 
-        Raises:
+        Raises, at once or while the pieces are read:
             ObjectChanged: where it is gone, or is not the one with this etag.
+            StoreError: where the object has no byte in the range, or reading fails.
         """
         ...
 
-    def write(self, key: str, content: bytes | Path) -> None: ...
+    def write(self, key: str, content: bytes | Path) -> None:
+        """Make or replace the object, which is listed and read whole or not at all.
+
+        Raises:
+            StoreError: where it cannot be written.
+        """
+        ...
 
     def find(self, key: str) -> StoredObject | None:
         """The object with this key, or None where there is none."""

@@ -6,16 +6,13 @@ from kubetrain_components import IMAGE_NAME
 
 
 @dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
-def promote_model(
-    model_uri: str, s3_endpoint: str, min_accuracy: float, accuracy: float, image: str, run_id: str
-) -> str:
+def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: str, run_id: str) -> str:
     """Publish the model if it is good enough.
 
     Args:
         model_uri: Where models of this kind are kept: s3://BUCKET/PREFIX.
         s3_endpoint: S3 server; empty for AWS.
         min_accuracy: What the model must reach on the test split; 0 for no gate.
-        accuracy: What the evaluation found.
         image: The image that the model was trained with.
         run_id: Id of the run.
 
@@ -32,5 +29,5 @@ def promote_model(
     with site.stage("promote_model", run_id) as stage:
         store = open_store(model_uri, s3_endpoint)
         stage.result = asdict(promote_model(site.output(run_id), store, min_accuracy, run_id, image))
-        print(f"accuracy {accuracy:.4f}: published as {stage.result['uri']}")
+        print(f"published as {stage.result['uri']}")
     return stage.result["uri"]

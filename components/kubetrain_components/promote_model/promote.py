@@ -26,16 +26,19 @@ class Promotion:
     """False: a newer run was published before, and stays the latest."""
 
 
-def check_gate(metrics: Mapping[str, float], min_accuracy: float) -> None:
-    """
+def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None:
+    """Let pass what reaches min_accuracy; 0 lets pass everything.
+
     Raises:
-        GateNotMet: saying by how much.
+        GateNotMet: saying by how much it is missed.
     """
     if min_accuracy <= 0:
         return
     if "accuracy" not in metrics:
         raise GateNotMet("min_accuracy is set, but this task's evaluation has no metric 'accuracy': set it to 0")
     accuracy = metrics["accuracy"]
+    if accuracy is None:
+        raise GateNotMet("test accuracy is not a number: the training diverged; lower learning_rate")
     if accuracy < min_accuracy:
         raise GateNotMet(
             f"test accuracy {accuracy:.4f} is below min_accuracy {min_accuracy:.4f} by {min_accuracy - accuracy:.4f}: "

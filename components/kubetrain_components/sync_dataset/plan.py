@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_trainer.errors import KubetrainError
@@ -18,7 +18,9 @@ class SyncPlan:
     sha256: str
     objects: tuple[StoredObject, ...]
     """By UTF-8 key."""
-    reuse: Mapping[str, str]
+    exists: bool = False
+    """The version is there: nothing is to do."""
+    reuse: Mapping[str, str] = field(default_factory=dict)
     """From key to the digest of a version that has the same object."""
 
     @property
@@ -27,17 +29,19 @@ class SyncPlan:
 
     @property
     def fetch(self) -> tuple[StoredObject, ...]:
-        return tuple(each for each in self.objects if each.key not in self.reuse)
+        return () if self.exists else tuple(each for each in self.objects if each.key not in self.reuse)
 
     @property
     def bytes(self) -> int:
         return sum(each.size for each in self.objects)
 
+    def reusing(self, known: Mapping[StoredObject, str]) -> "SyncPlan":
+        """The same with what other versions hold, known by the digest of one that does."""
+        return replace(self, reuse={each.key: known[each] for each in self.objects if each in known})
 
-def plan_sync(source: str, listed: Iterable[StoredObject], known: Mapping[StoredObject, str]) -> SyncPlan:
-    """
-    Args:
-        known: from objects to the digest of a version that holds them, for all versions that are there.
+
+def plan_sync(source: str, listed: Iterable[StoredObject]) -> SyncPlan:
+    """What to sync from a listing: its objects, by key, and their digest.
 
     Raises:
         KubetrainError: where there is nothing to sync, or a key cannot be a file below the target.
@@ -46,8 +50,7 @@ def plan_sync(source: str, listed: Iterable[StoredObject], known: Mapping[Stored
     if not objects:
         raise KubetrainError(f"no objects under {source}: check the bucket and the prefix, which must name a folder")
     _check_keys(source, objects)
-    reuse = {each.key: known[each] for each in objects if each in known}
-    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=tuple(objects), reuse=reuse)
+    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=tuple(objects))
 
 
 def listing_sha256(objects: Iterable[StoredObject]) -> str:

@@ -2,27 +2,38 @@
 
 versions/<digest>/manifest.jsonl    a header line, then one line per object, by UTF-8 key
 versions/<digest>/data/<key>        the objects, mode 0444
-versions/.<digest>.partial/         being made; a file in it under its own name has been verified
+versions/.<digest>.partial/         being made, see partial_version
+versions/.damaged-<digest>-<time>/  could not be read when it was needed, so another was made in its place
 """
 
 import contextlib
 import fcntl
-import hashlib
 import json
+import logging
 import shutil
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubetrain_components.object_store.store import StoredObject
+from kubetrain_components.sync_dataset.manifest import Entry
+from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
 from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
-from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_atomically
+from kubetrain_trainer.durable_files import flush_directory, write_atomically
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import utc_now
 
+log = logging.getLogger(__name__)
+
 SCHEMA = "kubetrain/dataset/v1"
 MANIFEST = "manifest.jsonl"
+HEADER = {"schema", "source", "digest", "sha256", "objects", "bytes", "created"}
+
+
+class DamagedManifest(KubetrainError):
+    """A version's manifest is not what was published."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +45,44 @@ class DatasetVersion:
     def data(self) -> Path:
         return self.path / "data"
 
-    def entries(self) -> Iterator[dict[str, Any]]:
-        """The manifest's objects, read as a stream."""
-        with (self.path / MANIFEST).open(encoding="utf-8") as lines:
-            next(lines)
-            for line in lines:
-                yield json.loads(line)
+    def entries(self) -> Iterator[Entry]:
+        """The manifest's objects, read as a stream.
 
-    def objects(self) -> Iterator[StoredObject]:
-        for entry in self.entries():
-            yield StoredObject(entry["key"], entry["size"], entry["etag"])
+        Raises:
+            DamagedManifest: naming the first line that is none.
+        """
+        with (self.path / MANIFEST).open("rb") as lines:
+            next(lines)
+            for number, line in enumerate(lines, start=2):
+                try:
+                    entry = Entry.from_line(line)
+                except ValueError as error:
+                    raise DamagedManifest(f"line {number} of {self.path / MANIFEST} is damaged") from error
+                yield entry
+
+    def objects(self) -> list[StoredObject]:
+        """The objects of the listing that the version was made from.
+
+        Raises:
+            DamagedManifest: where the manifest does not say so any more.
+        """
+        objects = [entry.object for entry in self.entries()]
+        if listing_sha256(objects) != self.header["sha256"]:
+            raise DamagedManifest(
+                f"{self.path / MANIFEST} does not hash to its digest {self.header['digest']}: it was edited"
+            )
+        return objects
 
 
 def read_version(path: Path) -> DatasetVersion | None:
     """The version in this folder, or None where there is no complete one."""
     try:
-        with (path / MANIFEST).open(encoding="utf-8") as lines:
+        with (path / MANIFEST).open("rb") as lines:
             header = json.loads(next(lines))
         is_whole = header["schema"] == SCHEMA and header["digest"] == path.name and (path / "data").is_dir()
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
-    return DatasetVersion(path, header) if is_whole else None
+    return DatasetVersion(path, header) if is_whole and header.keys() >= HEADER else None
 
 
 def published_versions(staging: Path) -> list[DatasetVersion]:
@@ -66,18 +94,35 @@ def published_versions(staging: Path) -> list[DatasetVersion]:
     return sorted(versions, key=lambda version: str(version.header["created"]), reverse=True)
 
 
+def is_published(staging: Path, plan: SyncPlan) -> bool:
+    version = read_version(staging / "versions" / plan.digest)
+    try:
+        return version is not None and tuple(version.objects()) == plan.objects
+    except DamagedManifest:
+        return False
+
+
+def known_objects(staging: Path) -> dict[StoredObject, str]:
+    """Every object that a version there holds, with the digest of that version."""
+    known: dict[StoredObject, str] = {}
+    for version in published_versions(staging):
+        try:
+            known.update(dict.fromkeys(version.objects(), version.path.name))
+        except DamagedManifest as error:
+            log.warning("reusing nothing of a damaged version: %s", error)
+    return known
+
+
 @contextlib.contextmanager
 def locked(staging: Path) -> Iterator[None]:
     """One sync at a time: a second waits for the first."""
-    try:
-        (staging / "versions").mkdir(parents=True, exist_ok=True)
-        lock = (staging / ".lock").open("w")
-    except OSError as error:
-        raise KubetrainError(
-            f"cannot write to {staging} ({error.strerror}): choose a directory that you may write"
-        ) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    (staging / "versions").mkdir(parents=True, exist_ok=True)
+    with (staging / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("waiting for another sync of %s", staging)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -85,9 +130,23 @@ def partial_path(staging: Path, plan: SyncPlan) -> Path:
     return staging / "versions" / f".{plan.digest}.partial"
 
 
-def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> DatasetVersion:
-    """Describe the finished files and give the version its name."""
-    partial, final = partial_path(staging, plan), staging / "versions" / plan.digest
+def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
+    """Describe the finished files and give the version its name; what is published survives a power cut."""
+    partial, final = PartialVersion(partial_path(staging, plan)), staging / "versions" / plan.digest
+    partial.flush()
+    write_atomically(partial.path / MANIFEST, b"".join(_manifest_lines(plan, checksums)))
+    (partial.path / MANIFEST).chmod(0o444)
+    partial.end()
+    if final.exists():
+        _move_aside(final)
+    partial.path.rename(final)
+    flush_directory(final.parent)
+    # What syncs of older listings began and never finished: under the lock nobody is at them.
+    for abandoned in partial_versions(staging):
+        shutil.rmtree(abandoned.path, ignore_errors=True)
+
+
+def _manifest_lines(plan: SyncPlan, checksums: Mapping[str, str]) -> Iterator[bytes]:
     header = {
         "schema": SCHEMA,
         "source": plan.source,
@@ -97,49 +156,26 @@ def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> Data
         "bytes": plan.bytes,
         "created": utc_now(),
     }
-    entries = ({**asdict(each), "checksum": checksums[each.key]} for each in plan.objects)
-    lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in (header, *entries)]
-    write_atomically(partial / MANIFEST, "".join(lines).encode())
-    (partial / MANIFEST).chmod(0o444)
-    partial.rename(final)
-    flush_directory(final.parent)
-    _remove_partial(staging)
-    return DatasetVersion(final, header)
+    yield json.dumps(header, ensure_ascii=False).encode() + b"\n"
+    for each in plan.objects:
+        yield Entry(each, checksums[each.key]).to_line()
 
 
-def _remove_partial(staging: Path) -> None:
-    """What syncs of older listings began and never finished: under the lock nobody is at them."""
-    for path in (staging / "versions").glob(".*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
+def _move_aside(damaged: Path) -> None:
+    aside = damaged.with_name(f".damaged-{damaged.name}-{time.time_ns()}")
+    damaged.rename(aside)
+    log.warning("%s was damaged: it is made again, and what was there is now %s", damaged, aside)
 
 
 def verify_version(version: DatasetVersion) -> list[str]:
-    """Hash every file anew; what is wrong, in sentences."""
-    wrong = []
-    if listing_sha256(version.objects()) != version.header["sha256"]:
-        wrong.append(f"{MANIFEST} does not hash to its digest {version.header['digest']}: it was edited")
-    expected = 0
-    for entry in version.entries():
-        expected += 1
-        wrong += _problems_of(version.data / entry["key"], entry)
-    if expected != version.header["objects"]:
-        wrong.append(f"{MANIFEST} lists {expected} objects, not {version.header['objects']}")
-    return wrong
+    """Re-hash every file; what is wrong, in sentences."""
+    try:
+        described = {each.key for each in version.objects()}
+    except DamagedManifest as error:
+        return [str(error)]
+    wrong = [problem for entry in version.entries() if (problem := entry.problem_in(version.data))]
+    return wrong + [f"{key} is not in {MANIFEST}" for key in sorted(_files_in(version.data) - described)]
 
 
-def _problems_of(path: Path, entry: Mapping[str, Any]) -> list[str]:
-    if not path.is_file():
-        return [f"{entry['key']} is missing"]
-    if path.stat().st_size != entry["size"]:
-        return [f"{entry['key']} has {path.stat().st_size} bytes, not {entry['size']}"]
-    if file_checksum(path) != entry["checksum"]:
-        return [f"{entry['key']} is not the bytes that were synced"]
-    return []
-
-
-def file_checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
+def _files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}

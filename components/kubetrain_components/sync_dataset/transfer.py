@@ -4,25 +4,25 @@ python -m kubetrain_components.sync_dataset.transfer --source s3://BUCKET/PREFIX
 """
 
 import argparse
-import hashlib
-import os
-import shutil
+import json
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject, StoreError
+from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject
+from kubetrain_components.sync_dataset.fetch import Fetched, fetch_all
+from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
 from kubetrain_components.sync_dataset.plan import SyncPlan, plan_sync
 from kubetrain_components.sync_dataset.publish import (
-    DatasetVersion,
-    file_checksum,
+    is_published,
+    known_objects,
     locked,
     partial_path,
     publish,
-    published_versions,
     read_version,
 )
 from kubetrain_trainer.entry_point import run
@@ -31,12 +31,24 @@ from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.termination import report_result
 
 LISTING_ROUNDS = 3
-ATTEMPTS_PER_OBJECT = 3
-SHOWN_FOLDERS = 20
+FOLDERS_LENGTH = 2000  # of their JSON: the report must fit into a termination message
 DEFAULT_CONCURRENCY = 16
 
-OnProgress = Callable[[int, int, int], None]
-"""Called with the objects done, the objects in all, and the bytes done."""
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of a version is there."""
+
+    objects: int
+    bytes: int
+    of_objects: int
+    of_bytes: int
+
+    def plus(self, each: StoredObject) -> "Progress":
+        return replace(self, objects=self.objects + 1, bytes=self.bytes + each.size)
+
+
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass(kw_only=True)
@@ -48,9 +60,13 @@ class SyncReport:
     objects: int
     bytes: int
     folders: list[str]
-    """The first parts of the keys, up to a number that people would read."""
+    """The first parts of the keys, by name."""
+    folders_cut: bool
+    """There are more than the report can hold."""
     downloaded: int = 0
     downloaded_bytes: int = 0
+    resumed: int = 0
+    """Downloaded before, by a sync that was interrupted or whose source changed, and intact."""
     linked: int = 0
     copied: int = 0
     """Taken from another version where the volume cannot link."""
@@ -63,20 +79,21 @@ def transfer_dataset(
     store: ObjectStore,
     staging: Path,
     concurrency: int = DEFAULT_CONCURRENCY,
-    on_progress: OnProgress = lambda done, of, size: None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> SyncReport:
     """Make the version that the source is now, from what is there already and the rest downloaded.
 
     Raises:
-        KubetrainError: where the source is missing, empty, changing or corrupt; no version is left half made.
+        KubetrainError: where the source is missing, empty, changing or corrupt, or the target cannot be written;
+            no version is left half made.
     """
     started = time.monotonic()
-    with locked(staging):
+    with _disk_errors_explained(staging), locked(staging):
         for _ in range(LISTING_ROUNDS):
-            plan = plan_from_listing(store, staging)
-            report = _empty_report(plan)
             try:
-                if read_version(staging / "versions" / plan.digest) is None:
+                plan = plan_from_listing(store, staging)
+                report = _empty_report(plan)
+                if not plan.exists:
                     _make_version(store, staging, plan, concurrency, report, on_progress)
                 report.seconds = round(time.monotonic() - started, 3)
                 return report
@@ -88,117 +105,103 @@ def transfer_dataset(
     )
 
 
+@contextmanager
+def _disk_errors_explained(staging: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KubetrainError(
+            f"cannot write to {staging} ({error.strerror or error}): choose a directory that you may write, "
+            "with space for the dataset"
+        ) from error
+
+
+def plan_from_listing(store: ObjectStore, staging: Path) -> SyncPlan:
+    plan = plan_sync(store.uri, store.list())
+    return replace(plan, exists=True) if is_published(staging, plan) else plan.reusing(known_objects(staging))
+
+
 def _empty_report(plan: SyncPlan) -> SyncReport:
     folders = sorted({each.key.partition("/")[0] for each in plan.objects if "/" in each.key})
+    shown = _fitting(folders)
     return SyncReport(
         digest=plan.digest,
         source=plan.source,
         objects=len(plan.objects),
         bytes=plan.bytes,
-        folders=folders[:SHOWN_FOLDERS],
+        folders=shown,
+        folders_cut=len(shown) < len(folders),
     )
 
 
-def plan_from_listing(store: ObjectStore, staging: Path) -> SyncPlan:
-    known = {each: version.path.name for version in published_versions(staging) for each in version.objects()}
-    return plan_sync(store.uri, store.list(), known)
+def _fitting(folders: Sequence[str]) -> list[str]:
+    lengths = accumulate(len(json.dumps(folder)) + len(", ") for folder in folders)
+    return [folder for folder, length in zip(folders, lengths, strict=True) if length <= FOLDERS_LENGTH]
 
 
 def _make_version(
     store: ObjectStore, staging: Path, plan: SyncPlan, concurrency: int, report: SyncReport, on_progress: OnProgress
-) -> DatasetVersion:
-    partial = partial_path(staging, plan)
-    data, unfinished = partial / "data", partial / "unfinished"
-    unfinished.mkdir(parents=True, exist_ok=True)
-    checksums = _reuse_files(staging, plan, data, report)
-    missing = [each for each in plan.fetch if not (data / each.key).is_file()]
-    # Files of an earlier, interrupted sync of this very listing: verified when they got their names.
-    checksums |= {each.key: file_checksum(data / each.key) for each in plan.fetch if (data / each.key).is_file()}
-    done_bytes = plan.bytes - sum(each.size for each in missing)
-    with ThreadPoolExecutor(concurrency) as pool:
-        fetches = {pool.submit(_fetch, store, each, data / each.key, unfinished): each for each in missing}
-        try:
-            for fetch in as_completed(fetches):
-                checksums[fetches[fetch].key] = _counted(fetch, report)
-                done_bytes += fetches[fetch].size
-                on_progress(len(checksums), len(plan.objects), done_bytes)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    shutil.rmtree(unfinished)
-    return publish(staging, plan, checksums)
+) -> None:
+    partial = PartialVersion(partial_path(staging, plan))
+    partial.begin()
+    checksums = _reuse_published(staging, plan, partial, report)
+    checksums |= _reuse_interrupted(staging, plan, partial, report)
+    missing = [each for each in plan.objects if each.key not in checksums]
+    progress = Progress(len(checksums), plan.bytes - sum(each.size for each in missing), len(plan.objects), plan.bytes)
+    on_progress(progress)
+    with closing(fetch_all(store, missing, partial, concurrency)) as fetches:
+        for fetched in fetches:
+            checksums[fetched.entry.object.key] = fetched.entry.checksum
+            _count(fetched, report)
+            progress = progress.plus(fetched.entry.object)
+            on_progress(progress)
+    publish(staging, plan, checksums)
 
 
-def _reuse_files(staging: Path, plan: SyncPlan, data: Path, report: SyncReport) -> dict[str, str]:
+def _reuse_published(staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> dict[str, str]:
     """Link what other versions have; their checksums come with it."""
     checksums: dict[str, str] = {}
     for digest in sorted(set(plan.reuse.values())):
         version = read_version(staging / "versions" / digest)
         assert version is not None, "the plan names published versions"
         for entry in version.entries():
-            if plan.reuse.get(entry["key"]) == digest:
-                _link(version.data / entry["key"], data / entry["key"], report)
-                checksums[entry["key"]] = entry["checksum"]
+            if plan.reuse.get(entry.object.key) == digest and entry.has_its_size(version.data):
+                is_linked = partial.take(version.data / entry.object.key, entry.object.key)
+                report.linked += is_linked
+                report.copied += not is_linked
+                checksums[entry.object.key] = entry.checksum
     return checksums
 
 
-def _link(source: Path, target: Path, report: SyncReport) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-        report.linked += 1
-    except OSError:
-        shutil.copy2(source, target)
-        report.copied += 1
+def _reuse_interrupted(staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> dict[str, str]:
+    """Take what interrupted syncs downloaded, of this listing or an older one, and is still what was verified."""
+    wanted, checksums = set(plan.fetch), dict[str, str]()
+    for left in partial_versions(staging):
+        for entry in left.recorded():
+            if entry.object in wanted and entry.problem_in(left.data) is None:
+                if left != partial:
+                    partial.take(left.data / entry.object.key, entry.object.key)
+                wanted.remove(entry.object)
+                checksums[entry.object.key] = entry.checksum
+    report.resumed = len(checksums)
+    return checksums
 
 
-def _counted(fetch: "Future[_Fetched]", report: SyncReport) -> str:
-    fetched = fetch.result()
+def _count(fetched: Fetched, report: SyncReport) -> None:
     report.downloaded += 1
-    report.downloaded_bytes += fetched.size
+    report.downloaded_bytes += fetched.entry.object.size
     report.unverified += not fetched.is_verified
-    return fetched.checksum
-
-
-@dataclass(frozen=True)
-class _Fetched:
-    size: int
-    checksum: str
-    is_verified: bool
-
-
-def _fetch(store: ObjectStore, wanted: StoredObject, target: Path, unfinished: Path) -> _Fetched:
-    """Download one object; its file gets its name when the bytes are known to be right."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = unfinished / hashlib.sha256(wanted.key.encode()).hexdigest()
-    for _ in range(ATTEMPTS_PER_OBJECT):
-        content = store.read(wanted.key, wanted.etag)
-        sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
-        with temporary.open("wb") as file:
-            for chunk in content.chunks:
-                sha256.update(chunk)
-                md5.update(chunk)
-                size += file.write(chunk)
-        if size == wanted.size and content.md5 in (None, md5.hexdigest()):
-            temporary.chmod(0o444)
-            temporary.rename(target)
-            return _Fetched(size, f"sha256:{sha256.hexdigest()}", content.md5 is not None)
-    temporary.unlink()
-    raise StoreError(
-        f"{store.uri} object {wanted.key!r} arrived corrupt {ATTEMPTS_PER_OBJECT} times: "
-        "it is damaged in the store, or something on the way damages it"
-    )
 
 
 def _print_progress() -> OnProgress:
     last = 0.0
 
-    def print_sometimes(done: int, of: int, size: int) -> None:
+    def print_sometimes(progress: Progress) -> None:
         nonlocal last
-        if done == of or time.monotonic() - last >= 0.5:
+        if progress.objects == progress.of_objects or time.monotonic() - last >= 0.5:
             last = time.monotonic()
-            print(format_progress(objects=f"{done}/{of}", bytes=size), flush=True)
+            objects = f"{progress.objects}/{progress.of_objects}"
+            print(format_progress(objects=objects, bytes=progress.bytes), flush=True)
 
     return print_sometimes
 

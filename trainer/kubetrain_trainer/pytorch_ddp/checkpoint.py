@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.training_output import TrainingOutput, misfit
 
 STATE_FILE = "state.pt"
 EXPORT_FILE = "model.pt"
@@ -25,10 +26,23 @@ def save(
     return output.write_checkpoint(progress, details, lambda path: torch.save(state, path / STATE_FILE))
 
 
-def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+def restore(
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+) -> None:
+    """
+    Raises:
+        KubetrainError: where the checkpoint is of another model or optimizer.
+    """
     state = _load(checkpoint.path / STATE_FILE, device)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise misfit(checkpoint, config) from error
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:

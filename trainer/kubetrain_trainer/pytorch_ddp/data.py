@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_images
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_classes, list_images
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import derived_seed
@@ -36,8 +38,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
         return ImageData(
             classes, lambda split: SyntheticImages(split, config.synthetic_samples, config.synthetic_classes, pixels)
         )
-    training = list_images(data_dir, "train")
-    return ImageData(training.classes, lambda split: FolderImages(list_images(data_dir, split), pixels))
+    return ImageData(list_classes(data_dir), lambda split: FolderImages(list_images(data_dir, split), pixels))
 
 
 class FolderImages(Dataset[tuple[Tensor, int]]):
@@ -49,14 +50,13 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
         return len(self._folder.paths)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        with Image.open(self._folder.paths[index]) as image:
-            return normalized(fitted(image.convert("RGB"), self._pixels)), self._folder.labels[index]
+        image = read_image(self._folder.paths[index])
+        return normalized(fitted(image, self._pixels)), self._folder.labels[index]
 
     def picture(self, index: int) -> str:
         """A small copy for a report, as a data URI."""
-        with Image.open(self._folder.paths[index]) as image:
-            small = image.convert("RGB")
-            small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+        small = read_image(self._folder.paths[index])
+        small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
         buffer = io.BytesIO()
         small.save(buffer, "PNG")
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
@@ -78,6 +78,14 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         pattern = self._patterns[label]
         generator = torch.Generator().manual_seed(self._split_seed + index)
         return pattern + torch.randn(pattern.shape, generator=generator), label
+
+
+def read_image(path: str) -> Image.Image:
+    content = Path(path).read_bytes()
+    try:
+        return Image.open(io.BytesIO(content)).convert("RGB")
+    except Exception as error:  # Pillow meets damage with exceptions of many kinds
+        raise KubetrainError(f"{path} is not an image that can be read: replace it, or remove it") from error
 
 
 def fitted(image: Image.Image, pixels: int) -> Image.Image:
@@ -109,11 +117,15 @@ def load(
     loader = DataLoader(
         SeededSamples(samples, config.seed, epoch),
         batch_sampler=batches,
-        num_workers=loader_workers(config, role),
+        num_workers=loader_workers(config, role, device),
         pin_memory=device.type == "cuda",
     )
-    for inputs, targets in loader:
-        yield to_device(inputs, device), to_device(targets, device)
+    try:
+        for inputs, targets in loader:
+            yield to_device(inputs, device), to_device(targets, device)
+    except KubetrainError as error:
+        # A loading process sends its whole traceback as the message: the sentence is at its end.
+        raise KubetrainError(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
 
 
 class SeededSamples(Dataset[Any]):
@@ -130,16 +142,24 @@ class SeededSamples(Dataset[Any]):
 
 
 def seed_generators(seed: int, device: torch.device | None = None) -> None:
-    """As torch.manual_seed, which takes a hundred times as long: too long for every sample and step."""
+    """Every generator that a model or an augmentation may draw from. torch.manual_seed would take a hundred times as
+    long: too long for each sample and step."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
-def loader_workers(config: TrainConfig, role: ProcessRole) -> int:
-    """As set; else one process for each processor that this training process has beyond its own, up to eight."""
+def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device) -> int:
+    """As set; else up to eight, one for each processor that this process has beyond its own to keep a GPU fed.
+
+    On the CPU none: there the training itself takes every processor, and loading is the least of its work.
+    """
     if config.loader_workers >= 0:
         return config.loader_workers
+    if device.type == "cpu":
+        return 0
     threads = int(os.environ.get("OMP_NUM_THREADS") or (os.cpu_count() or 1) // role.local_world_size)
     return min(8, max(0, threads - 1))
 

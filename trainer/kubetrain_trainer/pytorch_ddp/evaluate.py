@@ -3,48 +3,51 @@
 python -m kubetrain_trainer.pytorch_ddp.evaluate --data-dir DATA --output-dir OUTPUT
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch import distributed as dist
+from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry_point import Arguments, parse_arguments, run
+from kubetrain_trainer.durable_files import finite
+from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import classification_record
-from kubetrain_trainer.process_role import ProcessRole, torchrun_role
+from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
 from kubetrain_trainer.pytorch_ddp.data import load
+from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import evaluation_share
 from kubetrain_trainer.termination import report_result
 
 
 def evaluate(arguments: Arguments) -> None:
-    """Write evaluation.json of the exported model, with the settings that it was trained with."""
-    output = arguments.output
-    config = output.train_config()
-    role, device = torchrun_role(), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Write evaluation.json of the exported model."""
+    config, output, role = arguments.config, arguments.output, ProcessRole()
+    device = choose_device(role)
     task = build_task(config, arguments.data_dir)
     task.model.to(device)
     export = load_export(output, task.model, device)
     samples = task.data(config.test_split)
-    tally = Tally(task, device)
+    tally, answers = Tally(task, device), Answers(task)
     for outputs, targets in predictions(task, samples, range(len(samples)), config, role, device):
         tally.add(outputs, targets)
+        answers.add(outputs, targets)
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
     evaluation = {
         "split": config.test_split,
         "samples": tally.samples,
         "metrics": tally.means(),
-        **tally.record(getattr(samples, "picture", lambda index: "")),
+        **answers.record(getattr(samples, "picture", lambda index: "")),
         **{name: export[name] for name in ("step", "checkpoint", "manifest_sha256")},
         "dataset_digest": arguments.dataset_digest,
     }
     output.write_evaluation(evaluation)
-    report_result({"status": "completed", "samples": tally.samples, "metrics": tally.means()})
+    report_result({"status": "completed", "samples": tally.samples, "metrics": finite(tally.means())})
 
 
 def mean_metrics(
@@ -64,30 +67,41 @@ def predictions(
     task: Task, samples: Any, indices: Sequence[int], config: TrainConfig, role: ProcessRole, device: torch.device
 ) -> Iterator[tuple[Any, Any]]:
     batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
-    task.model.eval()
-    with torch.inference_mode():
+    with evaluating(task.model):
         for inputs, targets in load(samples, batches, config, role, device):
-            yield task.model(inputs), targets
-    task.model.train()
+            yield predict(task.model, inputs), targets
+
+
+@torch.no_grad()
+def predict(model: nn.Module, inputs: Any) -> Any:
+    return model(inputs)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model as it is used, without dropout; afterwards each part of it trains that did before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class Tally:
-    """Sums over samples, kept on the device until they are asked for."""
+    """Sums over samples, on the device until they are asked for."""
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self._task = task
         self.sums = torch.zeros(2 + len(task.metrics), dtype=torch.float64, device=device)
-        self._truths: list[Tensor] = []
-        self._scores: list[Tensor] = []
 
+    @torch.no_grad()
     def add(self, outputs: Any, targets: Any) -> None:
         losses = self._task.loss(outputs, targets)
-        values = [losses, *(metric(outputs, targets) for metric in self._task.metrics.values())]
-        sums = [torch.as_tensor(float(len(losses)), device=losses.device), *(value.sum() for value in values)]
-        self.sums += torch.stack([each.to(torch.float64) for each in sums])
-        if self._task.classes:
-            self._truths.append(targets.cpu())
-            self._scores.append(outputs.softmax(dim=1).cpu())
+        metrics = [metric(outputs, targets) for metric in self._task.metrics.values()]
+        values = [torch.ones_like(losses), losses, *metrics]
+        self.sums += torch.stack([value.sum(dtype=torch.float64) for value in values])
 
     @property
     def samples(self) -> int:
@@ -97,13 +111,28 @@ class Tally:
         count, *totals = self.sums.tolist()
         return {name: total / count for name, total in zip(["loss", *self._task.metrics], totals, strict=True)}
 
-    def record(self, picture: Any) -> dict[str, Any]:
-        if not self._task.classes:
+
+class Answers:
+    """What a classifier takes each sample for, and how sure it is."""
+
+    def __init__(self, task: Task) -> None:
+        self._classes = task.classes
+        self._truths: list[int] = []
+        self._predictions: list[int] = []
+        self._confidences: list[float] = []
+
+    def add(self, outputs: Any, targets: Any) -> None:
+        if self._classes:
+            confidences, predictions = outputs.softmax(dim=1).max(dim=1)
+            self._truths += targets.tolist()
+            self._predictions += predictions.tolist()
+            self._confidences += confidences.tolist()
+
+    def record(self, picture: Callable[[int], str]) -> dict[str, Any]:
+        if not self._classes:
             return {}
-        confidences, predicted = torch.cat(self._scores).max(dim=1)
-        truths = torch.cat(self._truths).tolist()
-        return classification_record(self._task.classes, truths, predicted.tolist(), confidences.tolist(), picture)
+        return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)
 
 
 if __name__ == "__main__":
-    run(lambda: evaluate(parse_arguments("Judge the exported model on the test split.")))
+    run(lambda: evaluate(evaluation_arguments("Judge the exported model on the test split.")))

@@ -3,25 +3,23 @@
 torchrun --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train --data-dir DATA --output-dir OUTPUT
 """
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry_point import Arguments, parse_arguments, run
+from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
 from kubetrain_trainer.pytorch_ddp.data import load, seed_generators
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
+from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
@@ -53,10 +51,10 @@ class Training:
 def train(arguments: Arguments) -> None:
     """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
     output, role = arguments.output, torchrun_role()
-    if role.is_chief:
-        output.begin("pytorch", arguments.config, arguments.dataset_digest)
-    if output.read_result() is None:
-        with process_group(arguments.config, role) as device:
+    with process_group(arguments.config, role) as device:
+        if role.is_chief:
+            output.begin("pytorch", arguments.config, arguments.dataset_digest)
+        if not from_chief(output.is_finished, role):
             training = build_training(arguments, role, device)
             run_epochs(training)
             if role.is_chief:
@@ -68,8 +66,9 @@ def train(arguments: Arguments) -> None:
 def run_epochs(training: Training) -> None:
     config, role = training.config, training.role
     samples, validation = training.task.data("train"), training.task.data(config.validation_split)
-    progress, saved_step = resume(training)
+    resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
+    progress = plan.resumed(resumed)
     report = TrainingReport(config, training.output, plan, role, progress.step)
     loss_sum = torch.zeros((), device=training.device)
 
@@ -78,46 +77,28 @@ def run_epochs(training: Training) -> None:
         batches = load(samples, [share.indices for share in shares], config, role, training.device, progress.epoch)
         for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
             seed_generators(derived_seed(config.seed, progress.step, role.rank), training.device)
-            progress = progress.after_step(share.global_size)
+            progress = progress.after_step(share.global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             loss_sum += take_step(training, inputs, targets, share.weight(role.world_size), rate)
             report.window.count_step(share.global_size)
 
-            if progress.step % config.log_every == 0:
+            if progress.step % config.log_every == 0 or is_finished(config, progress):
                 report.steps(progress, mean_over_processes(loss_sum, role) / report.window.steps, rate)
                 loss_sum.zero_()
             if progress.step % config.checkpoint_every == 0:
                 saved_step = validate_and_save(training, validation, progress, report)
-            if progress.step == config.max_steps:
+            if is_finished(config, progress):
                 break
-        else:
-            progress = progress.after_epoch()
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
-
-
-@contextlib.contextmanager
-def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.device]:
-    """The device of this process, in a group with all others; all leave it together when all went well."""
-    device = torch.device("cuda", role.local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if role.world_size == 1:
-        yield device
-        return
-    automatic = "nccl" if device.type == "cuda" else "gloo"
-    communication = automatic if config.communication == "auto" else config.communication
-    dist.init_process_group(communication, timeout=timedelta(seconds=config.nccl_timeout_seconds))
-    yield device
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def build_training(arguments: Arguments, role: ProcessRole, device: torch.device) -> Training:
     config = arguments.config
     torch.manual_seed(config.seed)  # the same first weights in every process
     task = build_task(config, arguments.data_dir)
+    config.check_metric(task.metrics)
     task.model.to(device)
     model = task.model
     if role.world_size > 1:
@@ -144,15 +125,19 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimi
 
 def resume(training: Training) -> tuple[Progress, int]:
     """Where to go on, and the step of this run's newest checkpoint (-1: none)."""
-    output = training.output
-    if training.role.is_chief:
-        remove_partial(output.checkpoints)
-    checkpoint = output.checkpoint_to_resume()
-    if checkpoint is None:
+    path = from_chief(lambda: find_checkpoint(training), training.role)
+    if path is None:
         return Progress(), -1
-    log.info("rank %d resumes from %s", training.role.rank, checkpoint.path)
-    restore(checkpoint, training.task.model, training.optimizer, training.device)
-    return checkpoint.progress, checkpoint.step if checkpoint.path.parent == output.checkpoints else -1
+    log.info("rank %d resumes from %s", training.role.rank, path)
+    checkpoint = open_checkpoint(Path(path))
+    restore(checkpoint, training.config, training.task.model, training.optimizer, training.device)
+    return checkpoint.progress, checkpoint.step if checkpoint.path.parent == training.output.checkpoints else -1
+
+
+def find_checkpoint(training: Training) -> str | None:
+    remove_partial(training.output.checkpoints)
+    checkpoint = training.output.checkpoint_to_resume(training.config.resume_from)
+    return str(checkpoint.path) if checkpoint else None
 
 
 def is_finished(config: TrainConfig, progress: Progress) -> bool:
@@ -172,30 +157,17 @@ def take_step(training: Training, inputs: object, targets: object, weight: float
     return loss.detach()
 
 
-def mean_over_processes(value: Tensor, role: ProcessRole) -> float:
-    if role.world_size > 1:
-        dist.all_reduce(value)
-    return float(value) / role.world_size
-
-
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
     """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
-        share_buffers(task.model, role)
+        share_statistics(task.model, role)
         metrics = mean_metrics(task, validation, config, role, training.device)
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
             checkpoint = save(training.output, progress, details, task.model, training.optimizer)
             report.checkpoint(progress, metrics, checkpoint.name)
     return progress.step
-
-
-def share_buffers(model: nn.Module, role: ProcessRole) -> None:
-    """Give every process the chief's running statistics: they are what is evaluated, and what is saved."""
-    if role.world_size > 1:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, 0)
 
 
 def finish(training: Training) -> None:
@@ -207,4 +179,4 @@ def finish(training: Training) -> None:
 
 
 if __name__ == "__main__":
-    run(lambda: train(parse_arguments("Train with PyTorch DistributedDataParallel.")))
+    run(lambda: train(training_arguments("Train with PyTorch DistributedDataParallel.")))

@@ -3,6 +3,7 @@
 import logging
 import os
 
-# Before TensorFlow is imported: its start-up messages would bury what a log is read for.
+# Before TensorFlow is imported: its messages would bury what a log is read for.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-logging.getLogger("tensorflow").setLevel(logging.ERROR)
+for library in ("tensorflow", "absl"):
+    logging.getLogger(library).setLevel(logging.ERROR)

@@ -9,8 +9,9 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.training_output import TrainingOutput, misfit
 
 STATE_PREFIX = "state"
 EXPORT_FILE = "model.weights.h5"
@@ -33,8 +34,15 @@ def save(
     return None
 
 
-def restore(checkpoint: Checkpoint, model: keras.Model, optimizer: keras.Optimizer) -> None:
-    _state(model=model, optimizer=optimizer).read(str(checkpoint.path / STATE_PREFIX)).assert_consumed()
+def restore(checkpoint: Checkpoint, config: TrainConfig, model: keras.Model, optimizer: keras.Optimizer) -> None:
+    """
+    Raises:
+        KubetrainError: where the checkpoint is of another model or optimizer.
+    """
+    try:
+        _state(model=model, optimizer=optimizer).read(str(checkpoint.path / STATE_PREFIX)).assert_consumed()
+    except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise misfit(checkpoint, config) from error
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], model: keras.Model) -> None:

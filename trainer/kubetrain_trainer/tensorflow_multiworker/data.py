@@ -1,7 +1,7 @@
 """Samples from an image folder or synthetic ones, and the loader that brings a process its share."""
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import groupby
@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_images
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_classes, list_images
 from kubetrain_trainer.model_names import image_size
 
 THUMBNAIL_PIXELS = 64
@@ -34,8 +35,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
             pixels,
             lambda split: SyntheticImages(split, config.synthetic_samples, config.synthetic_classes, pixels),
         )
-    training = list_images(data_dir, "train")
-    return ImageData(training.classes, pixels, lambda split: FolderImages(list_images(data_dir, split), pixels))
+    return ImageData(list_classes(data_dir), pixels, lambda split: FolderImages(list_images(data_dir, split), pixels))
 
 
 class FolderImages:
@@ -48,22 +48,16 @@ class FolderImages:
         return len(self._labels)
 
     def load(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        image = self._decoded(index)
+        image = read_image(tf.gather(self._paths, index))
         return normalized(fitted(image, self._pixels)), tf.gather(self._labels, index)
 
     def picture(self, index: int) -> str:
         """A small copy for a report, as a data URI."""
-        image = self._decoded(tf.constant(index))
+        image = read_image(self._paths[index])
         if max(image.shape[:2]) > THUMBNAIL_PIXELS:
             small = tf.image.resize(image, [THUMBNAIL_PIXELS] * 2, preserve_aspect_ratio=True, antialias=True)
             image = tf.cast(tf.round(small), tf.uint8)
         return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(image).numpy()).decode()
-
-    def _decoded(self, index: tf.Tensor) -> tf.Tensor:
-        content = tf.io.read_file(tf.gather(self._paths, index))
-        image = tf.io.decode_image(content, channels=3, expand_animations=False)
-        image.set_shape([None, None, 3])
-        return image
 
 
 class SyntheticImages:
@@ -84,6 +78,17 @@ class SyntheticImages:
         return tf.gather(self._patterns, label) + noise, label
 
 
+def read_image(path: tf.Tensor) -> tf.Tensor:
+    content = tf.io.read_file(path)
+    try:
+        image = tf.io.decode_image(content, channels=3, expand_animations=False)
+    except tf.errors.InvalidArgumentError as error:
+        name = path.numpy().decode()
+        raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
+    image.set_shape([None, None, 3])
+    return image
+
+
 def fitted(image: tf.Tensor, pixels: int) -> tf.Tensor:
     """The middle of the image, its shorter side scaled to the size that the model takes."""
     height, width = tf.unstack(tf.shape(image)[:2])
@@ -97,22 +102,33 @@ def normalized(image: tf.Tensor) -> tf.Tensor:
     return (tf.cast(image, tf.float32) / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)
 
 
-def load(samples: Any, batches: Sequence[Sequence[int]]) -> Iterable[tuple[Any, Any]]:
-    """The batches of samples with these indices, in this order.
+def load(samples: Any, batches: Sequence[Sequence[int]]) -> Iterator[tuple[Any, Any]]:
+    """The batches of samples with these indices, in this order."""
+    loaded = 0
+    try:
+        for batch in loader(samples, batches):
+            yield batch
+            loaded += 1
+    except tf.errors.InvalidArgumentError:
+        # A graph does not know which sample it failed at: what loads them one by one does.
+        for index in batches[loaded]:
+            samples.load(tf.constant(index))
+        raise
 
-    All have one size but the last of an epoch, so that each run of equal sizes is a data set of its own.
-    """
+
+def loader(samples: Any, batches: Sequence[Sequence[int]]) -> Iterable[tuple[Any, Any]]:
+    """Batches of one size make a data set: all but the last of an epoch do."""
     parts = []
     for size, group in groupby(batches, key=len):
         indices = np.concatenate([np.asarray(batch, np.int64) for batch in group])
         part = tf.data.Dataset.from_tensor_slices(indices)
-        parts.append(part.map(_traced_load(samples), num_parallel_calls=tf.data.AUTOTUNE).batch(size))
+        parts.append(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE).batch(size))
     if not parts:
         return ()
     return reduce(lambda loaded, part: loaded.concatenate(part), parts).prefetch(tf.data.AUTOTUNE)
 
 
 @lru_cache(maxsize=8)
-def _traced_load(samples: Any) -> Any:
+def _traced(load_one: Callable[..., Any]) -> Any:
     """Traced once, not at the start of each epoch."""
-    return tf.function(samples.load)
+    return tf.function(load_one)

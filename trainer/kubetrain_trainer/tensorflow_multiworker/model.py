@@ -1,5 +1,6 @@
 """The models that go by a name."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,10 @@ def build_model(name: str, pixels: int, num_classes: int, model_args: Mapping[st
         each.lower(): getattr(keras.applications, each) for each in dir(keras.applications) if each[0].isupper()
     }
     build = builders[name.removeprefix("keras:")]
-    return build(weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **model_args)
+    arguments = {"weights": None, "input_shape": shape, "classes": num_classes, "classifier_activation": None}
+    if "include_preprocessing" in inspect.signature(build).parameters:
+        arguments["include_preprocessing"] = False  # the data is normalized already
+    return build(**arguments, **model_args)
 
 
 def digits_cnn(shape: tuple[int, int, int], num_classes: int, width: int = 32, dropout: float = 0.2) -> keras.Model:

@@ -4,23 +4,24 @@ TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --dat
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.entry_point import Arguments, parse_arguments, run
+from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan
 from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.data import load
-from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics, sum_over_processes
+from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
+from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -57,14 +58,14 @@ class Training:
 def train(arguments: Arguments) -> None:
     """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
     output, role = arguments.output, tensorflow_role()
-    if role.is_chief:
-        output.begin("tensorflow", arguments.config, arguments.dataset_digest)
-    if output.read_result() is None:
-        training = build_training(arguments, role)
-        run_epochs(training)
+    with process_group(arguments.config, role) as strategy:
         if role.is_chief:
-            finish(training, arguments)
-        sum_over_processes(0.0, role, training.strategy)  # all leave together, when all went well
+            output.begin("tensorflow", arguments.config, arguments.dataset_digest)
+        if not from_chief(output.is_finished, role, strategy):
+            training = build_training(arguments, role, strategy)
+            run_epochs(training)
+            if role.is_chief:
+                finish(training, arguments)
     if role.is_chief:
         report_result(output.read_result() or {})
 
@@ -72,10 +73,12 @@ def train(arguments: Arguments) -> None:
 def run_epochs(training: Training) -> None:
     config, role = training.config, training.role
     samples, validation = training.task.data("train"), training.task.data(config.validation_split)
-    progress, saved_step = resume(training)
+    resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=training.replicas, seed=config.seed)
+    progress = plan.resumed(resumed)
     report = TrainingReport(config, training.output, plan, role, progress.step)
     take_step = step_function(training)
+    vary_dropout(training.task.model, training.strategy)
     loss_sum = tf.zeros(())
 
     while not is_finished(config, progress):
@@ -83,50 +86,29 @@ def run_epochs(training: Training) -> None:
         batches = local_batches(training, samples, shares)
         for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
             global_size = share[0].global_size
-            progress = progress.after_step(global_size)
+            progress = progress.after_step(global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate))
             report.window.count_step(global_size)
 
-            if progress.step % config.log_every == 0:
+            if progress.step % config.log_every == 0 or is_finished(config, progress):
                 report.steps(progress, float(loss_sum) / report.window.steps, rate)
                 loss_sum = tf.zeros(())
             if progress.step % config.checkpoint_every == 0:
                 saved_step = validate_and_save(training, validation, progress, report)
-            if progress.step == config.max_steps:
+            if is_finished(config, progress):
                 break
-        else:
-            progress = progress.after_epoch()
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
 
 
-def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Strategy:
-    if threads := int(os.environ.get("OMP_NUM_THREADS", "0")):
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-    for device in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(device, True)
-    if role.world_size == 1:
-        return tf.distribute.MirroredStrategy()
-    implementations = tf.distribute.experimental.CommunicationImplementation
-    options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=config.nccl_timeout_seconds,
-        implementation={
-            "auto": implementations.AUTO,
-            "nccl": implementations.NCCL,
-            "gloo": implementations.RING,
-        }[config.communication],
-    )
-    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-
-
-def build_training(arguments: Arguments, role: ProcessRole) -> Training:
+def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distribute.Strategy) -> Training:
     config = arguments.config
-    strategy = build_strategy(config, role)
     keras.utils.set_random_seed(config.seed)  # the same first weights in every process
     with strategy.scope():
         task = build_task(config, arguments.data_dir)
+        config.check_metric(task.metrics)
         optimizer = build_optimizer(config, task.model)
     return Training(
         config=config,
@@ -171,15 +153,19 @@ def clip_and_decay_after_reduction(optimizer: keras.Optimizer, config: TrainConf
 
 def resume(training: Training) -> tuple[Progress, int]:
     """Where to go on, and the step of this run's newest checkpoint (-1: none)."""
-    output = training.output
-    if training.role.is_chief:
-        remove_partial(output.checkpoints)
-    checkpoint = output.checkpoint_to_resume()
-    if checkpoint is None:
+    path = from_chief(lambda: find_checkpoint(training), training.role, training.strategy)
+    if path is None:
         return Progress(), -1
-    log.info("rank %d resumes from %s", training.role.rank, checkpoint.path)
-    restore(checkpoint, training.task.model, training.optimizer)
-    return checkpoint.progress, checkpoint.step if checkpoint.path.parent == output.checkpoints else -1
+    log.info("rank %d resumes from %s", training.role.rank, path)
+    checkpoint = open_checkpoint(Path(path))
+    restore(checkpoint, training.config, training.task.model, training.optimizer)
+    return checkpoint.progress, checkpoint.step if checkpoint.path.parent == training.output.checkpoints else -1
+
+
+def find_checkpoint(training: Training) -> str | None:
+    remove_partial(training.output.checkpoints)
+    checkpoint = training.output.checkpoint_to_resume(training.config.resume_from)
+    return str(checkpoint.path) if checkpoint else None
 
 
 def is_finished(config: TrainConfig, progress: Progress) -> bool:
@@ -238,6 +224,7 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
     """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
+        share_statistics(task.model, role, training.strategy)
         metrics = mean_metrics(task, validation, config, role, training.strategy)
         details = {"world_size": role.world_size, "metrics": metrics}
         checkpoint = save(training.output, progress, details, task.model, training.optimizer, role)
@@ -257,4 +244,4 @@ def finish(training: Training, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    run(lambda: train(parse_arguments("Train with TensorFlow MultiWorkerMirroredStrategy.")))
+    run(lambda: train(training_arguments("Train with TensorFlow MultiWorkerMirroredStrategy.")))

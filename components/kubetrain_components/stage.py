@@ -1,0 +1,63 @@
+"""One step while it runs: what it says of itself, to whoever shows the run, and how it ends."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kubetrain_components.events import EventLog
+from kubetrain_components.interrupts import exit_code_of, interrupted_by_sigterm
+from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.progress_line import parse_progress
+
+PROGRESS_SECONDS = 0.2
+
+
+class Stage:
+    """Hears the log of the step's job, and passes on how far it is."""
+
+    def __init__(self, name: str, events: EventLog) -> None:
+        self.result: dict[str, Any] = {}
+        """What the step has to show for itself once it succeeded."""
+        self._name = name
+        self._events = events
+        self._spoke = 0.0
+
+    def on_line(self, line: LogLine) -> None:
+        print(f"[{line.pod}] {line.text}", flush=True)
+        progress = parse_progress(line.text)
+        if progress is not None and (_is_complete(progress) or time.monotonic() - self._spoke >= PROGRESS_SECONDS):
+            self._spoke = time.monotonic()
+            self._events.emit(self._name, "progress", progress=progress)
+
+
+def _is_complete(progress: Mapping[str, str | float]) -> bool:
+    """Whether it is the last of its kind, such as step=300/300."""
+    fractions = (str(value).partition("/") for value in progress.values())
+    return any(slash and done == total for done, slash, total in fractions)
+
+
+@contextlib.contextmanager
+def running_stage(name: str, run_id: str, events: EventLog) -> Iterator[Stage]:
+    """Tell how the step fares; where it fails, end the process with the cause as its last line."""
+    events.emit(name, "started", run_id=run_id)
+    stage = Stage(name, events)
+    try:
+        with interrupted_by_sigterm():
+            yield stage
+    except KeyboardInterrupt as interruption:
+        events.emit(name, "stopped")
+        sys.exit(exit_code_of(interruption))
+    except Exception as error:
+        expected = isinstance(error, KubetrainError)
+        sentence = str(error) if expected else f"{type(error).__name__}: {error}"
+        log_tail = error.log_tail if isinstance(error, JobFailed) else ()
+        events.emit(name, "failed", error=sentence, log_tail=log_tail, result=stage.result)
+        if not expected:
+            raise
+        print(f"error: {sentence}", flush=True)
+        sys.exit(1)
+    events.emit(name, "finished", result=stage.result)

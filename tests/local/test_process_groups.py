@@ -1,0 +1,113 @@
+"""Two real processes of each trainer: the chief decides for both, whatever the other sees of the shared storage."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_trainer.training_output import TrainingOutput
+
+# Twice: killed after its first checkpoint as far as the chief's folder shows; the other's folder stays empty.
+TRAIN_TWICE = """
+import os, shutil, sys
+from pathlib import Path
+from kubetrain_trainer.entry_point import training_arguments
+
+def train_twice(train, rank):
+    output = Path(sys.argv[1], f"seen-by-{rank}")
+    sys.argv[1:] = ["--data-dir", ".", "--output-dir", str(output), "--data", "synthetic", "--synthetic-samples", "64",
+        "--batch-size", "8", "--max-steps", "4", "--checkpoint-every", "2"]
+    train(training_arguments(""))
+    if rank == 0:
+        output.joinpath("result.json").unlink()
+        shutil.rmtree(output / "checkpoints" / "step-00000004")
+    train(training_arguments(""))
+    train(training_arguments(""))
+    assert output.exists() == (rank == 0)
+"""
+PYTORCH = (
+    TRAIN_TWICE
+    + """
+import time
+import torch
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import torchrun_role
+from kubetrain_trainer.pytorch_ddp import group
+from kubetrain_trainer.pytorch_ddp.train import train
+
+role = torchrun_role()
+rank = role.rank
+with group.process_group(TrainConfig(nccl_timeout_seconds=1), role):
+    assert group.from_chief(lambda: f"of {rank}", role) == "of 0"
+    model = torch.nn.BatchNorm1d(2)
+    model.running_mean += rank + 1
+    group.share_statistics(model, role)
+    assert model.running_mean.tolist() == [1, 1]
+    time.sleep(1.5 if rank == 0 else 0)  # the chief exports
+ports = iter(os.environ["PORTS"].split())
+def train_as_a_group_of_its_own(arguments):
+    os.environ["MASTER_PORT"] = next(ports)  # at the first one the former chief may still answer
+    train(arguments)
+train_twice(train_as_a_group_of_its_own, rank)
+"""
+)
+TENSORFLOW = (
+    TRAIN_TWICE
+    + """
+from kubetrain_trainer.process_role import tensorflow_role
+from kubetrain_trainer.tensorflow_multiworker.train import train
+
+train_twice(train, tensorflow_role().rank)
+threads = len(os.listdir("/proc/self/task"))
+assert threads < 200, f"{threads} threads: collectives leave some behind"
+"""
+)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program, folder],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def torchrun_variables(ports: list[int], rank: int) -> dict[str, str]:
+    first, *others = map(str, ports)
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": first, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    return {**group, "RANK": str(rank), "LOCAL_RANK": str(rank), "PORTS": " ".join(others)}
+
+
+def tf_config(ports: list[int], index: int) -> str:
+    cluster: dict[str, Any] = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_all_follow_the_chief_however_different_what_they_see(framework: str, tmp_path: Path) -> None:
+    ports = free_ports(4)
+    if framework == "pytorch":
+        processes = [start(PYTORCH, tmp_path, **torchrun_variables(ports, rank)) for rank in range(2)]
+    else:
+        processes = [start(TENSORFLOW, tmp_path, TF_CONFIG=tf_config(ports[:2], index)) for index in range(2)]
+    for process in processes:
+        text, _ = process.communicate(timeout=90)
+        assert process.returncode == 0, text
+    result = TrainingOutput(tmp_path / "seen-by-0").read_result()
+    assert result is not None
+    assert result["step"] == 4

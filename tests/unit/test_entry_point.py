@@ -1,0 +1,48 @@
+"""How the trainers' programs start: their flags, and the mode of what they write."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry_point import evaluation_arguments, run, training_arguments
+from kubetrain_trainer.training_output import TrainingOutput
+
+
+@pytest.fixture
+def private_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_others_may_read_what_a_program_writes(tmp_path: Path, private_umask: None) -> None:
+    run(lambda: TrainingOutput(tmp_path / "run").begin("pytorch", TrainConfig(), ""))
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "run", tmp_path / "run" / "config.json")]
+    assert modes == [0o755, 0o644]
+
+
+def given(monkeypatch: pytest.MonkeyPatch, *flags: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["program", *map(str, flags)])
+
+
+def test_an_evaluation_takes_the_settings_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = ("--data-dir", "/data", "--output-dir", tmp_path, "--dataset-digest", "d")
+    given(monkeypatch, *paths, "--epochs", "3")
+    training = training_arguments("")
+    training.output.begin("pytorch", training.config, training.dataset_digest)
+    given(monkeypatch, *paths)
+    assert evaluation_arguments("") == training
+    assert training.config.epochs == 3
+
+
+def test_an_evaluation_refuses_settings_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given(monkeypatch, "--data-dir", "/data", "--output-dir", tmp_path, "--epochs", "3")
+    with pytest.raises(SystemExit):
+        evaluation_arguments("")
+    assert "unrecognized arguments: --epochs 3" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""How a machine is shared out among the pods of a local job."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.local_shares import pod_shares, usable_processors, visible_gpus
+
+ONE_EACH = Job(
+    identity=JobIdentity(pipeline="p", stage="s", run_id="r"),
+    kind=JobKind.PYTORCH_JOB,
+    replicas=(Replica(role="Master", count=1, command=("x",)), Replica(role="Worker", count=1, command=("x",))),
+)
+TWO_EACH = replace(ONE_EACH, processes_per_replica=2)
+
+
+@pytest.mark.parametrize(
+    ("job", "processors", "threads"), [(ONE_EACH, 8, "4"), (TWO_EACH, 8, "2"), (TWO_EACH, 3, "1"), (ONE_EACH, 1, "1")]
+)
+def test_threads_are_shared_out_and_never_none(job: Job, processors: int, threads: str) -> None:
+    shares = pod_shares(job, processors, gpus=[])
+    assert shares == {("Master", 0): {"OMP_NUM_THREADS": threads}, ("Worker", 0): {"OMP_NUM_THREADS": threads}}
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "dealt"),
+    [
+        (ONE_EACH, ["0", "1"], ["0", "1"]),
+        (ONE_EACH, ["3", "5", "6", "7"], ["3,5", "6,7"]),
+        (TWO_EACH, ["0", "1", "2", "3"], ["0,1", "2,3"]),
+        (ONE_EACH, ["0"], ["", ""]),
+        (TWO_EACH, ["0", "1", "2"], ["", ""]),
+    ],
+    ids=["one each", "all are used", "one for each process", "too few", "too few for one pod"],
+)
+def test_no_gpu_goes_to_two_pods(job: Job, gpus: list[str], dealt: list[str]) -> None:
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in pod_shares(job, 2, gpus).values()] == dealt
+
+
+def test_gpus_are_those_that_cuda_would_show(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert visible_gpus({}, tmp_path) == ["0", "1"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-a, 2"}, tmp_path) == ["GPU-a", "2"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+
+
+def test_a_containers_quota_counts(tmp_path: Path) -> None:
+    everything = usable_processors(tmp_path / "absent")
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    assert usable_processors(tmp_path / "cpu.max") == 1 <= everything
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert usable_processors(tmp_path / "cpu.max") == everything

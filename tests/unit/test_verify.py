@@ -1,0 +1,96 @@
+"""Verifying what a training and a whole workspace left: files by their manifests, manifests by what names them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.verify import verify_folder
+from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.training_output import TrainingOutput
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A dataset version and the output of two runs, where a local run puts them."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(b"1")
+    workspace = tmp_path / "workspace"
+    transfer_dataset(DirectoryStore(tmp_path / "source"), workspace / "staging")
+    for run_id in ("run-1", "run-2"):
+        train(TrainingOutput(workspace / "output" / run_id))
+    return workspace
+
+
+def train(output: TrainingOutput) -> None:
+    output.begin("pytorch", TrainConfig(), "d" * 16)
+    best = output.write_checkpoint(Progress(step=1), {"metrics": {"accuracy": 0.9}}, write_weights)
+    output.write_checkpoint(Progress(step=2), {"metrics": {"accuracy": 0.8}}, write_weights)
+    output.write_export(best, {}, write_weights)
+    output.finish()
+
+
+def write_weights(folder: Path) -> None:
+    (folder / "weights").write_bytes(b"w")
+
+
+def problems(folder: Path) -> dict[str, list[str]]:
+    return {each.path.relative_to(folder).as_posix(): each.problems for each in verify_folder(folder)}
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_workspace_is_all_that_is_in_it(workspace: Path) -> None:
+    found = problems(workspace)
+    (version,) = (workspace / "staging" / "versions").glob("[!.]*")
+    of_a_run = {"checkpoints/step-00000001", "checkpoints/step-00000002", "export", "."}
+    assert set(found) == {
+        version.relative_to(workspace).as_posix(),
+        *((Path("output/run-1") / name).as_posix() for name in of_a_run),
+        *((Path("output/run-2") / name).as_posix() for name in of_a_run),
+    }
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize("place", [".", "output", "output/run-1"])
+def test_an_edited_checkpoint_is_found_by_what_names_it(workspace: Path, place: str) -> None:
+    output = workspace / "output" / "run-1"
+    edit(output / "checkpoints" / "step-00000002" / "manifest.json", metrics={"accuracy": 1.0})
+    found = {path: problem for path, problem in problems(workspace / place).items() if problem}
+    assert list(found) == [output.relative_to(workspace / place).as_posix()]
+    ((problem,),) = found.values()
+    assert "step-00000002 is not the checkpoint that the training wrote" in problem
+
+
+def test_an_edited_checkpoint_is_found_by_the_export(workspace: Path) -> None:
+    output = workspace / "output" / "run-1"
+    edit(output / "checkpoints" / "step-00000001" / "manifest.json", step=3)
+    (problem,) = problems(output)["."]
+    assert "step-00000001 is not the checkpoint that the training wrote" in problem
+
+
+def test_a_checkpoint_that_went_away_is_missed(workspace: Path) -> None:
+    output = workspace / "output" / "run-1"
+    (output / "checkpoints" / "step-00000002" / "manifest.json").unlink()
+    (problem,) = problems(output)["."]
+    assert "says it wrote step-00000002, but no complete one is there" in problem
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"checkpoint": 1}'])
+def test_a_damaged_result_is_said(workspace: Path, content: str) -> None:
+    output = workspace / "output" / "run-1"
+    (output / "result.json").write_text(content)
+    assert problems(output)["."] == ["result.json is damaged"]
+
+
+@pytest.mark.parametrize("folder", ["checkpoints/step-00000001", "export"])
+def test_a_flipped_byte_is_found(workspace: Path, folder: str) -> None:
+    output = workspace / "output" / "run-1"
+    (output / folder / "weights").write_bytes(b"v")
+    (problem,) = problems(output)[folder]
+    assert "weights missing or not the bytes" in problem

@@ -1,0 +1,64 @@
+"""The processes that train together: the device of each, and what they tell one another."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import ProcessRole, check_gpus
+
+Decision = TypeVar("Decision")
+LONGEST_EXPORT = timedelta(days=1)
+
+
+@contextlib.contextmanager
+def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.device]:
+    """The device of this process, in a group with all others; all leave it together when all went well."""
+    check_gpus(config, role, torch.cuda.device_count())
+    device = choose_device(role)
+    if role.world_size == 1:
+        yield device
+        return
+    automatic = "nccl" if device.type == "cuda" else "gloo"
+    communication = automatic if config.communication == "auto" else config.communication
+    dist.init_process_group(communication, timeout=timedelta(seconds=config.nccl_timeout_seconds))
+    # The others wait for the chief's export, which may take longer than the timeout of a collective.
+    farewell = dist.new_group(backend="gloo", timeout=LONGEST_EXPORT)
+    yield device
+    dist.barrier(farewell)  # type: ignore[arg-type]
+    dist.destroy_process_group()
+
+
+def choose_device(role: ProcessRole) -> torch.device:
+    """The GPU of this process, or the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", role.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def from_chief(decide: Callable[[], Decision], role: ProcessRole) -> Decision:
+    """What the chief decides, in every process: each by itself could see shared storage at another moment."""
+    decision = [decide() if role.is_chief else None]
+    if role.world_size > 1:
+        dist.broadcast_object_list(decision)
+    return decision[0]  # type: ignore[return-value]
+
+
+def mean_over_processes(value: Tensor, role: ProcessRole) -> float:
+    if role.world_size > 1:
+        dist.all_reduce(value)
+    return float(value) / role.world_size
+
+
+def share_statistics(model: nn.Module, role: ProcessRole) -> None:
+    """Give every process the chief's running statistics: they are what is evaluated, and what is saved."""
+    if role.world_size > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
