@@ -178,7 +178,8 @@ def test_a_launcher_in_another_process_attaches(backend: LocalBackend, tmp_path:
 
 
 LAUNCHER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite may run under nohup
 sys.path[:0] = {paths!r}
 from pathlib import Path
 from support.jobs import job, script
