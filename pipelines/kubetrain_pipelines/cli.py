@@ -81,6 +81,18 @@ def verify(directory: Path) -> None:
 
 
 @kubetrain.command()
+@click.argument("directory", type=FOLDER)
+@click.argument("out", type=FOLDER)
+@click.option("--shard-size", default="128MB", show_default=True, help="Of a shard at most: 64MB, 1GB, or bytes.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def pack(**options: Any) -> None:
+    """Pack DIRECTORY (<split>/<class>/<image>, or a dataset version of that) into tar shards in the new folder OUT."""
+    from kubetrain_pipelines.pack_command import pack_and_show
+
+    pack_and_show(**options)
+
+
+@kubetrain.command()
 @click.option("--framework", default="pytorch", show_default=True, help="pytorch or tensorflow.")
 @click.option("--data", type=FOLDER, required=True, help="A dataset version, or a folder of <split>/<class>/<image>.")
 @click.option("--output", type=FOLDER, required=True, help="Folder that gets a folder for this run.")

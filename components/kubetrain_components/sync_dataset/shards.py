@@ -1,0 +1,279 @@
+"""An image folder as tar shards by the WebDataset convention: the same bytes wherever it is packed.
+
+OUT/manifest.json                classes by label; of each shard its split, samples, size and hash
+OUT/<split>/<split>-000000.tar   <key>.jpg and <key>.cls, the number of its class, then those of the next key
+.OUT.partial/                    being written, or left by a pack that was killed
+
+A key begins with a hash of the image's path, and a split is packed by key: shuffled across classes, never at random.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubetrain_components.interrupts import interrupts_deferred
+from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_json
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.image_folder import EXTENSIONS, list_classes, list_images
+
+SCHEMA = "kubetrain/shards/v1"
+MANIFEST = "manifest.json"
+"""With `files` as a checkpoint's manifest has them: `kubetrain verify` reads both."""
+
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(?:([KMGT])(I)?)?B?", re.IGNORECASE)
+UNSAFE_IN_KEYS = re.compile(rb"[^A-Za-z0-9_-]")
+LONGEST_NAME_IN_KEY = 64  # with the hash and an extension less than the 100 bytes of a plain tar header
+END_OF_TAR = bytes(2 * tarfile.BLOCKSIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    path: str
+    """<split>/<class>/<image>"""
+    label: int
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Unlike any other's, in plain ASCII without a dot, from the very bytes of the name: the same in any locale."""
+        path = os.fsencode(self.path)
+        _, class_name, image = path.split(b"/")
+        name = UNSAFE_IN_KEYS.sub(b"_", class_name + b"-" + image.rpartition(b".")[0])[:LONGEST_NAME_IN_KEY]
+        return f"{hashlib.blake2b(path, digest_size=8).hexdigest()}-{name.decode()}"
+
+    @property
+    def extension(self) -> str:
+        return self.path.rpartition(".")[2].lower()
+
+    @property
+    def packed_size(self) -> int:
+        image = tarfile.BLOCKSIZE + self.size + len(_padding(self.size))
+        label = tarfile.BLOCKSIZE + tarfile.BLOCKSIZE
+        return image + label
+
+
+@dataclass(frozen=True)
+class Shard:
+    split: str
+    number: int
+    samples: tuple[Sample, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}/{self.split}-{self.number:06d}.tar"
+
+    @property
+    def size(self) -> int:
+        return sum(each.packed_size for each in self.samples) + len(END_OF_TAR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackPlan:
+    data_dir: Path
+    out: Path
+    classes: tuple[str, ...]
+    shards: tuple[Shard, ...]
+
+
+OnSample = Callable[[Sample], None]
+
+
+def parse_size(text: str) -> int:
+    """The bytes that 64MB, 1.5GB, 512MiB or a plain number means.
+
+    Raises:
+        InvalidSetting: for anything else, and for nothing.
+    """
+    match = SIZE.fullmatch(text.strip())
+    if match:
+        number, prefix, is_binary = match.groups()
+        size = int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index((prefix or " ").upper()))
+        if size > 0:
+            return size
+    raise InvalidSetting(f"--shard-size must be a size such as 64MB, 1GB or a number of bytes, not '{text}'")
+
+
+def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
+    """What to pack from an image folder: all its splits, each image with its size.
+
+    Raises:
+        KubetrainError: where the folder is not one of <split>/<class>/<image>, a class or an image is empty, or
+            something is at the target already.
+    """
+    if not data_dir.is_dir():
+        raise KubetrainError(f"{data_dir} is not a directory: name a folder of <split>/<class>/<image>")
+    _check_target(out, data_dir)
+    with _read_errors_explained(data_dir):
+        classes = list_classes(data_dir)
+        splits = sorted(each.name for each in data_dir.iterdir() if each.is_dir() and not each.name.startswith("."))
+        shards = [shard for split in splits for shard in plan_shards(split, _samples_of(data_dir, split), shard_size)]
+    return PackPlan(data_dir=data_dir, out=out, classes=classes, shards=tuple(shards))
+
+
+def plan_shards(split: str, samples: Iterable[Sample], shard_size: int) -> Iterator[Shard]:
+    """The samples of a split by key, in shards of at most this size, or of a single sample where that is larger."""
+    number, taken, size = 0, list[Sample](), len(END_OF_TAR)
+    for sample in sorted(samples, key=lambda each: each.key):
+        if taken and size + sample.packed_size > shard_size:
+            yield Shard(split, number, tuple(taken))
+            number, taken, size = number + 1, [], len(END_OF_TAR)
+        taken.append(sample)
+        size += sample.packed_size
+    if taken:
+        yield Shard(split, number, tuple(taken))
+
+
+def write_pack(plan: PackPlan, on_sample: OnSample = lambda sample: None) -> None:
+    """Write the shards and their manifest; the target appears by one rename when all of it is on disk.
+
+    Raises:
+        KubetrainError: where an image cannot be read or has changed since it was planned, or the target cannot be
+            written; nothing is left of it.
+    """
+    with _disk_errors_explained(plan.out), _new_folder(plan.out) as folder:
+        files = [_write_shard(folder, plan.data_dir, shard, on_sample) for shard in plan.shards]
+        for split in {shard.split for shard in plan.shards}:
+            flush_directory(folder / split)
+        classes = [_portable(name) for name in plan.classes]
+        write_json(folder / MANIFEST, {"schema": SCHEMA, "classes": classes, "files": files})
+
+
+def _check_target(out: Path, data_dir: Path) -> None:
+    if os.path.lexists(out):
+        raise KubetrainError(f"{out} exists already: name another folder for the shards, or remove it first")
+    if out.resolve().is_relative_to(data_dir.resolve()):
+        raise KubetrainError(f"{out} lies in {data_dir}, where it would be a split: name a folder outside")
+
+
+def _samples_of(data_dir: Path, split: str) -> list[Sample]:
+    folder = list_images(data_dir, split)
+    _check_classes(data_dir / split, {folder.classes[label] for label in folder.labels})
+    return [
+        Sample(f"{split}/{folder.classes[label]}/{Path(path).name}", label, _size_of(Path(path)))
+        for path, label in zip(folder.paths, folder.labels, strict=True)
+    ]
+
+
+def _check_classes(split: Path, filled: set[str]) -> None:
+    empty = sorted(each.name for each in split.iterdir() if each.is_dir() and each.name not in filled)
+    if empty:
+        raise KubetrainError(f"{split / empty[0]} has no images ({', '.join(EXTENSIONS)}): fill it, or remove it")
+
+
+def _size_of(image: Path) -> int:
+    status = image.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        problem = "is empty" if stat.S_ISREG(status.st_mode) else "is not a file"
+        raise KubetrainError(f"{image} {problem}: replace it, or remove it")
+    return status.st_size
+
+
+def _portable(name: str) -> str:
+    """A name as UTF-8 has it, whatever the locale that it was read in."""
+    return os.fsencode(name).decode(errors="surrogateescape")
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A folder that gets its name when the block ends well, and is gone where it does not."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    with (partial / "lock").open("w") as lock:
+        _lock(lock.fileno(), path)
+        try:
+            shutil.rmtree(partial / "data", ignore_errors=True)
+            (partial / "data").mkdir()
+            yield partial / "data"
+            (partial / "data").rename(path)
+            flush_directory(path.parent)
+        finally:
+            with interrupts_deferred():
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise KubetrainError(f"{path} is being written by another kubetrain pack: let it finish, or stop it") from None
+
+
+def _write_shard(folder: Path, data_dir: Path, shard: Shard, on_sample: OnSample) -> dict[str, Any]:
+    """The shard's entry in the manifest; its bytes are on disk by then."""
+    path, digest = folder / shard.name, hashlib.sha256()
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb", buffering=CHUNK_BYTES) as file:
+        for chunk in _tar(data_dir, shard, on_sample):
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return {
+        "name": _portable(shard.name),
+        "split": _portable(shard.split),
+        "samples": len(shard.samples),
+        "size": shard.size,
+        "sha256": digest.hexdigest(),
+    }
+
+
+def _tar(data_dir: Path, shard: Shard, on_sample: OnSample) -> Iterator[bytes]:
+    """The archive as a stream. tarfile itself would keep every member in memory, and pad to whole tape records."""
+    for sample in shard.samples:
+        key, label = sample.key, str(sample.label).encode()
+        yield _header(f"{key}.{sample.extension}", sample.size)
+        yield from _content(data_dir / sample.path, sample.size)
+        yield _padding(sample.size) + _header(f"{key}.cls", len(label)) + label + _padding(len(label))
+        on_sample(sample)
+    yield END_OF_TAR
+
+
+def _header(name: str, size: int) -> bytes:
+    """Of a file that belongs to nobody and has no time: nothing of this machine."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    member.mode = 0o444
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _content(image: Path, size: int) -> Iterator[bytes]:
+    left = size
+    with _read_errors_explained(image), image.open("rb", buffering=0) as file:
+        while left >= 0 and (chunk := file.read(CHUNK_BYTES)):
+            left -= len(chunk)
+            yield chunk
+    if left != 0:
+        raise KubetrainError(f"{image} changed while it was packed: pack again when nothing writes to it")
+
+
+@contextmanager
+def _read_errors_explained(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KubetrainError(
+            f"cannot read {error.filename or place} ({error.strerror}): replace it, remove it, or check your rights"
+        ) from error
+
+
+@contextmanager
+def _disk_errors_explained(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KubetrainError(
+            f"cannot write to {out} ({error.strerror or error}): name a folder that you may write, with space for it"
+        ) from error

@@ -1,0 +1,65 @@
+"""`kubetrain pack`: an image folder as tar shards."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.sync_dataset.publish import read_version
+from kubetrain_components.sync_dataset.shards import OnSample, PackPlan, Sample, parse_size, plan_pack, write_pack
+
+
+def pack_and_show(directory: Path, out: Path, *, shard_size: str, as_json: bool) -> None:
+    started = time.monotonic()
+    version = read_version(directory)
+    plan = plan_pack(version.data if version else directory, out, parse_size(shard_size))
+    with interrupted_by_sigterm(), progress_bar(Console(stderr=True), plan) as on_sample:
+        write_pack(plan, on_sample)
+    facts = {**describe_pack(plan), "seconds": round(time.monotonic() - started, 3)}
+    print(json.dumps(facts) if as_json else describe(facts))
+
+
+@contextmanager
+def progress_bar(console: Console, plan: PackPlan) -> Iterator[OnSample]:
+    """Images, bytes, rate and time left, on a terminal."""
+    sizes = [sample.size for shard in plan.shards for sample in shard.samples]
+    columns = (
+        TextColumn("{task.fields[images]}/{task.fields[of_images]} images"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("pack", total=sum(sizes), images=0, of_images=len(sizes))
+
+        def show(sample: Sample) -> None:
+            bar.update(task, advance=sample.size, images=bar.tasks[task].fields["images"] + 1)
+
+        yield show
+
+
+def describe_pack(plan: PackPlan) -> dict[str, Any]:
+    splits: dict[str, dict[str, int]] = {}
+    for shard in plan.shards:
+        split = splits.setdefault(shard.split, {"images": 0, "shards": 0, "bytes": 0})
+        split["images"] += len(shard.samples)
+        split["shards"] += 1
+        split["bytes"] += shard.size
+    totals = {name: sum(split[name] for split in splits.values()) for name in ("images", "shards", "bytes")}
+    return {"out": str(plan.out), "classes": len(plan.classes), **totals, "splits": splits}
+
+
+def describe(facts: dict[str, Any]) -> str:
+    splits = ", ".join(f"{name} {split['images']} in {split['shards']}" for name, split in facts["splits"].items())
+    return (
+        f"packed {facts['images']} images of {facts['classes']} classes into {facts['shards']} shards, "
+        f"{decimal(facts['bytes'])}: {splits}\n{facts['out']}"
+    )
