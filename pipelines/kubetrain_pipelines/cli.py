@@ -55,7 +55,14 @@ def compile_(check: bool, output: Path) -> None:
 @click.argument("directory", type=FOLDER)
 @click.option("--endpoint-url", default="", help="S3 server; default AWS.")
 @click.option("--anonymous", is_flag=True, help="Send no credentials: a public bucket.")
-@click.option("--concurrency", type=click.IntRange(1, 256), default=16, show_default=True, help="Downloads at a time.")
+@click.option("--requester-pays", is_flag=True, help="Let our account pay for the requests.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 256),
+    default=64,
+    show_default=True,
+    help="Requests at a time, at most: as many are used as the latency asks for.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def sync(**options: Any) -> None:

@@ -1,9 +1,11 @@
 """`kubetrain sync`: one dataset version into a directory."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +24,34 @@ from kubetrain_components.sync_dataset.transfer import (
     transfer_dataset,
 )
 
+LINE_SECONDS = 10.0
+
 
 def sync_and_show(
-    source: str, directory: Path, *, endpoint_url: str, anonymous: bool, concurrency: int, dry_run: bool, as_json: bool
+    source: str,
+    directory: Path,
+    *,
+    endpoint_url: str,
+    anonymous: bool,
+    requester_pays: bool,
+    concurrency: int,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    store = open_store(source, endpoint_url, anonymous)
+    store = open_store(source, endpoint_url, anonymous=anonymous, requester_pays=requester_pays)
     if dry_run:
         facts = describe_plan(plan_from_listing(store, directory))
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
         return
-    with progress_bar(Console(stderr=True)) as on_progress:
+    console = Console(stderr=True)
+    with progress_bar(console) if console.is_terminal else progress_lines(console) as on_progress:
         report = transfer_dataset(store, directory, concurrency, on_progress)
     print(json.dumps(asdict(report)) if as_json else describe(report, directory))
 
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[OnProgress]:
-    """Objects, bytes, rate and time left, on a terminal."""
+    """Objects, bytes, rate and time left."""
     columns = (
         TextColumn("{task.fields[objects]}"),
         BarColumn(),
@@ -46,7 +59,7 @@ def progress_bar(console: Console) -> Iterator[OnProgress]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with ProgressBar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("sync", total=None, objects="listing")
 
         def show(progress: Progress) -> None:
@@ -57,6 +70,34 @@ def progress_bar(console: Console) -> Iterator[OnProgress]:
             bar.update(task, completed=progress.bytes, total=progress.of_bytes, objects=objects)
 
         yield show
+
+
+@contextmanager
+def progress_lines(console: Console) -> Iterator[OnProgress]:
+    """The same for a log, every ten seconds."""
+    spoken = time.monotonic()
+    before: int | None = None
+
+    def show(progress: Progress) -> None:
+        nonlocal spoken, before
+        if before is None:
+            before = progress.bytes  # what was there already must not count as speed
+        seconds = time.monotonic() - spoken
+        if seconds >= LINE_SECONDS:
+            console.print(describe_progress(progress, (progress.bytes - before) / seconds), highlight=False)
+            spoken, before = time.monotonic(), progress.bytes
+
+    yield show
+
+
+def describe_progress(progress: Progress, rate: float) -> str:
+    done = (
+        f"{progress.objects}/{progress.of_objects} objects, {decimal(progress.bytes)} of {decimal(progress.of_bytes)}"
+    )
+    if not rate:
+        return f"{done}, nothing arrives"
+    left = timedelta(seconds=round((progress.of_bytes - progress.bytes) / rate))
+    return f"{done}, {decimal(round(rate))}/s, {left} left"
 
 
 def describe_plan(plan: SyncPlan) -> dict[str, Any]:
@@ -82,6 +123,7 @@ def describe(report: SyncReport, directory: Path) -> str:
         done,
         f"{report.resumed} downloaded before" if report.resumed else "",
         f"{report.linked} linked" if report.linked else "",
+        f"{report.cloned} cloned" if report.cloned else "",
         f"{report.copied} copied" if report.copied else "",
     ]
     if report.unverified:

@@ -22,7 +22,10 @@ FRAMEWORKS = {
 }
 # The one library of each module that has one.
 VENDORS = {
-    "object_store/s3_store.py": {"boto3", "botocore"},
+    "object_store/checksums.py": {"awscrt"},
+    "object_store/s3_requests.py": {"botocore"},
+    "object_store/s3_store.py": {"botocore"},
+    "object_store/s3_writer.py": {"boto3", "botocore"},
     "jobs/process_guard.py": {"psutil"},
     "jobs/local_record.py": {"psutil"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
@@ -36,7 +39,8 @@ WIRING = {
 ADAPTERS = (
     f"{COMPONENTS}.jobs.local_",
     f"{COMPONENTS}.jobs.process_guard",
-    f"{COMPONENTS}.object_store.s3_store",
+    f"{COMPONENTS}.object_store.s3_",
+    f"{COMPONENTS}.object_store.http_connection",
     f"{COMPONENTS}.object_store.directory_store",
 )
 

@@ -41,6 +41,9 @@ class DirectoryStore:
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
         return ObjectContent(self._chunks(key, etag, start, end))
 
+    def checksum(self, key: str, etag: str) -> str | None:
+        return None
+
     def write(self, key: str, content: bytes | Path) -> None:
         path = self._root / key
         temporary = path.with_name(f"{OWN}{secrets.token_hex(8)}")

@@ -31,14 +31,16 @@ def check_uri(setting: str, uri: str) -> None:
         )
 
 
-def open_store(uri: str, endpoint_url: str = "", anonymous: bool = False) -> ObjectStore:
+def open_store(
+    uri: str, endpoint_url: str = "", *, anonymous: bool = False, requester_pays: bool = False
+) -> ObjectStore:
     check_uri("the URI", uri)
     if uri.startswith("s3://"):
         # A third of a second to import, which a directory can do without.
         from kubetrain_components.object_store.s3_store import S3Store
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-        return S3Store(bucket, prefix, endpoint_url, anonymous)
+        return S3Store(bucket, prefix, endpoint_url, anonymous, requester_pays)
 
     from kubetrain_components.object_store.directory_store import DirectoryStore
 

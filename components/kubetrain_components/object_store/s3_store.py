@@ -1,127 +1,214 @@
-"""Objects of an S3 bucket, by boto3."""
+"""Objects of an S3 bucket."""
 
+import base64
+import binascii
+import random
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import boto3
-from boto3.exceptions import S3UploadFailedError
-from boto3.s3.transfer import TransferConfig
-from botocore import UNSIGNED
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, CredentialRetrievalError, NoCredentialsError
 
-from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
-from kubetrain_trainer.durable_files import CHUNK_BYTES
+from kubetrain_components.object_store.checksums import HASHERS
+from kubetrain_components.object_store.http_connection import ConnectionFailed, Headers
+from kubetrain_components.object_store.s3_listing import list_objects
+from kubetrain_components.object_store.s3_requests import RequestRefused, S3Requests
+from kubetrain_components.object_store.store import (
+    AccessRefused,
+    ObjectChanged,
+    ObjectContent,
+    StoredObject,
+    StoreError,
+    StoreUnavailable,
+)
 from kubetrain_trainer.errors import InvalidSetting
 
-CONFIG = Config(
-    connect_timeout=5,
-    read_timeout=60,
-    retries={"mode": "standard", "max_attempts": 3},
-    max_pool_connections=64,
-)
-# boto3 picks its CRT client by itself on some machines, and that one ignores endpoint_url.
-TRANSFER = TransferConfig(preferred_transfer_client="classic")
-DEFAULT_REGION = "us-east-1"
+if TYPE_CHECKING:
+    from kubetrain_components.object_store.s3_writer import S3Writer
+
+LISTING_ATTEMPTS = 4
+FIRST_BACK_OFF_SECONDS = 0.5
+
+CHANGED = {"NoSuchKey", "404", "PreconditionFailed", "ConditionalRequestConflict"}
+OVERLOADED = {"SlowDown", "ServiceUnavailable", "TooManyRequests", "503", "429"}
+UNAVAILABLE = OVERLOADED | {"InternalError", "RequestTimeout", "500", "502", "504"}
+UNKNOWN_CREDENTIALS = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+}
 
 
 class S3Store:
-    def __init__(self, bucket: str, prefix: str, endpoint_url: str = "", anonymous: bool = False) -> None:
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        endpoint_url: str = "",
+        anonymous: bool = False,
+        requester_pays: bool = False,
+    ) -> None:
         self.uri = f"s3://{bucket}/{prefix}"
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._endpoint_url = endpoint_url
+        self._anonymous = anonymous
         self._where = endpoint_url or "AWS"
         try:
-            self._client = _client(endpoint_url, anonymous)
+            self._requests = S3Requests(bucket, endpoint_url, anonymous=anonymous, requester_pays=requester_pays)
+        except (NoCredentialsError, CredentialRetrievalError) as error:
+            raise AccessRefused(
+                f"no credentials for {self.uri} ({error}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a "
+                "profile or role as for other AWS tools; for a public bucket ask anonymously"
+            ) from error
         except (BotoCoreError, ValueError) as error:
             raise InvalidSetting(
                 f"S3 cannot be used for {self.uri} ({error}): check the endpoint URL, AWS_PROFILE and the AWS settings"
             ) from error
 
     def list(self) -> Iterator[StoredObject]:
-        with self._errors_explained():
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-            for page in pages:
-                for item in page.get("Contents", []):
-                    key = item["Key"].removeprefix(self._prefix)
-                    yield StoredObject(key, item["Size"], item["ETag"].strip('"'))
+        with self._errors_explained("the listing"):
+            yield from list_objects(self._page, self._prefix)
 
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
-        condition = {"IfMatch": f'"{etag}"'} if etag else {}
         is_part = start > 0 or end is not None
-        part = {"Range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else {}
-        with self._errors_explained():
-            response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **condition, **part)
-        # Servers answer a range that they cannot make sense of with the whole object.
-        if is_part and "ContentRange" not in response:
-            raise StoreError(f"S3 at {self._where} did not heed {part['Range']} of {self.uri} object {key!r}")
-        return ObjectContent(self._chunks(response["Body"]), None if is_part else _md5_of(response))
+        if end is not None and end <= start:
+            raise StoreError(f"object {key!r} of {self.uri} has no byte from {start} to {end}")
+        headers = {"range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else ASK_FOR_CHECKSUM
+        with self._errors_explained(f"object {key!r}"):
+            response = self._requests.send("GET", self._prefix + key, headers={**headers, **_only_if(etag)})
+            chunks = self._explained_chunks(key, self._requests.body_of(response))
+            # Some servers heed no range, some send one with status 200, and some heed no If-Match.
+            if is_part and not response.headers.get("content-range"):
+                chunks = _cut(chunks, start, end)
+            if etag and _etag_of(response.headers) != etag:
+                response.close()
+                raise RequestRefused(412, "PreconditionFailed", "another ETag")
+        return ObjectContent(chunks, None if is_part else _checksum_of(response.headers))
+
+    def checksum(self, key: str, etag: str) -> str | None:
+        with self._errors_explained(f"object {key!r}"):
+            headers = {**ASK_FOR_CHECKSUM, **_only_if(etag)}
+            response = self._requests.send("HEAD", self._prefix + key, headers=headers)
+            list(self._requests.body_of(response))
+            if _etag_of(response.headers) != etag:
+                raise RequestRefused(412, "PreconditionFailed", "another ETag")
+        return _checksum_of(response.headers)
 
     def write(self, key: str, content: bytes | Path) -> None:
-        with self._errors_explained():
-            if isinstance(content, bytes):
-                self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=content)
-            else:
-                self._client.upload_file(str(content), self._bucket, self._prefix + key, Config=TRANSFER)
+        with self._errors_explained(f"object {key!r}"):
+            self._writer.write(self._prefix + key, content)
 
     def find(self, key: str) -> StoredObject | None:
         try:
-            with self._errors_explained():
-                head = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+            with self._errors_explained(f"object {key!r}"):
+                size, etag = self._writer.find(self._prefix + key)
         except ObjectChanged:
             return None
-        return StoredObject(key, head["ContentLength"], head["ETag"].strip('"'))
+        return StoredObject(key, size, etag)
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
-        condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
-        with self._errors_explained():
-            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=content, **condition)
+        with self._errors_explained(f"object {key!r}"):
+            self._writer.write_if(self._prefix + key, content, etag)
 
-    def _chunks(self, body: Any) -> Iterator[bytes]:
-        with self._errors_explained():
-            yield from body.iter_chunks(CHUNK_BYTES)
+    @cached_property
+    def _writer(self) -> "S3Writer":
+        # As long to import as a thousand small objects take: a sync can do without.
+        from kubetrain_components.object_store.s3_writer import S3Writer
+
+        return S3Writer(self._bucket, self._endpoint_url, anonymous=self._anonymous)
+
+    def _page(self, query: Mapping[str, str]) -> bytes:
+        """One page of a listing, asked for again where the store is not at its best."""
+        whole = {**query, "list-type": "2", "encoding-type": "url"}
+        for attempt in range(1, LISTING_ATTEMPTS + 1):
+            try:
+                with self._errors_explained("the listing"):
+                    return b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
+            except StoreUnavailable:
+                if attempt == LISTING_ATTEMPTS:
+                    raise
+                time.sleep(random.uniform(0.5, 1) * FIRST_BACK_OFF_SECONDS * attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _explained_chunks(self, key: str, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+        with self._errors_explained(f"object {key!r}"):
+            yield from chunks
 
     @contextmanager
-    def _errors_explained(self) -> Iterator[None]:
+    def _errors_explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except ClientError as error:
-            raise self._explained(error) from error
-        except S3UploadFailedError as error:
-            # boto3 raises it while it handles the ClientError that says more.
-            raise self._explained(error.__context__) from error
-        except BotoCoreError as error:
-            raise StoreError(
-                f"cannot reach S3 at {self._where} for {self.uri} ({error}): check the endpoint and the credentials"
+        except RequestRefused as error:
+            raise self._explained(what, error.code or str(error.status), error.message) from error
+        except (BotoCoreError, ConnectionFailed) as error:
+            raise StoreUnavailable(
+                f"cannot reach S3 at {self._where} for {what} of {self.uri} ({error}): "
+                "check the endpoint and the network"
             ) from error
 
-    def _explained(self, error: ClientError) -> StoreError:
-        details: dict[str, Any] = error.response.get("Error", {})
-        code, status = details.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    def _explained(self, what: str, code: str, message: str) -> StoreError:
         if code == "NoSuchBucket":
             return StoreError(f"bucket '{self._bucket}' does not exist at {self._where}: check {self.uri}")
-        if code in ("NoSuchKey", "404", "PreconditionFailed", "ConditionalRequestConflict"):
-            return ObjectChanged(f"an object under {self.uri} changed or went away meanwhile")
-        if status == 403:
-            return StoreError(f"access to {self.uri} was denied ({code}): check the credentials and their rights")
-        return StoreError(f"S3 at {self._where} refused a request for {self.uri}: {code} {details.get('Message', '')}")
+        if code in CHANGED:
+            return ObjectChanged(f"{what} of {self.uri} changed or went away meanwhile")
+        if code in UNKNOWN_CREDENTIALS:
+            return AccessRefused(f"S3 at {self._where} refused the credentials for {self.uri} ({code}): renew them")
+        if code in ("AccessDenied", "403", "401", "AllAccessDisabled"):
+            return StoreError(f"access to {what} of {self.uri} was denied ({code}): check the credentials' rights")
+        sentence = f"S3 at {self._where} refused a request for {what} of {self.uri}: {code} {message}".rstrip()
+        if code in UNAVAILABLE:
+            return StoreUnavailable(sentence, is_overloaded=code in OVERLOADED)
+        return StoreError(sentence)
 
 
-def _client(endpoint_url: str, anonymous: bool) -> Any:
-    session = boto3.session.Session()
-    return session.client(
-        "s3",
-        endpoint_url=endpoint_url or None,
-        region_name=session.region_name or DEFAULT_REGION,
-        config=CONFIG.merge(Config(signature_version=UNSIGNED)) if anonymous else CONFIG,
-    )
+def _cut(chunks: Iterator[memoryview], start: int, end: int | None) -> Iterator[memoryview]:
+    """What lies in the range."""
+    at = 0
+    for chunk in chunks:
+        if part := chunk[max(0, start - at) : None if end is None else max(0, end - at)]:
+            yield part
+        at += len(chunk)
 
 
-def _md5_of(response: dict[str, Any]) -> str | None:
-    """The ETag where it is the content's MD5: not of objects uploaded in parts, nor of those encrypted by a KMS key."""
-    etag: str = response["ETag"].strip('"')
-    is_md5 = re.fullmatch("[0-9a-f]{32}", etag) and not response.get("ServerSideEncryption", "").startswith("aws:kms")
-    return etag if is_md5 else None
+ASK_FOR_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
+
+
+def _only_if(etag: str | None) -> dict[str, str]:
+    return {"if-match": f'"{etag}"'} if etag else {}
+
+
+def _etag_of(headers: Headers) -> str:
+    return headers.get("etag").strip('"')
+
+
+def _checksum_of(headers: Headers) -> str | None:
+    """The cheapest one of the whole object; else the ETag where it is the content's MD5."""
+    if headers.get("x-amz-checksum-type", "FULL_OBJECT") == "FULL_OBJECT":
+        for algorithm in HASHERS:
+            encoded = headers.get(f"x-amz-checksum-{algorithm}")
+            if encoded and (digest := _hexadecimal(encoded)):
+                return f"{algorithm}:{digest}"
+    etag = _etag_of(headers)
+    return f"md5:{etag}" if re.fullmatch("[0-9a-f]{32}", etag) and not _is_key_encrypted(headers) else None
+
+
+def _hexadecimal(encoded: str) -> str:
+    """Empty for what is no checksum of a whole: of a sum over parts their number is at the end."""
+    try:
+        return base64.b64decode(encoded, validate=True).hex()
+    except binascii.Error:
+        return ""
+
+
+def _is_key_encrypted(headers: Headers) -> bool:
+    """Such an object's ETag looks like an MD5, and is not."""
+    by_kms = headers.get("x-amz-server-side-encryption").startswith("aws:kms")
+    return by_kms or bool(headers.get("x-amz-server-side-encryption-customer-algorithm"))

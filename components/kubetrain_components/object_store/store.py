@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kubetrain_trainer.errors import KubetrainError
 
@@ -12,12 +12,23 @@ class StoreError(KubetrainError):
     """The store could not do what it was asked; the message says what to look at."""
 
 
+class StoreUnavailable(StoreError):
+    """The store did not answer whole, or asked for patience: it may do so when asked again."""
+
+    def __init__(self, sentence: str, *, is_overloaded: bool = False) -> None:
+        super().__init__(sentence)
+        self.is_overloaded = is_overloaded
+
+
+class AccessRefused(StoreError):
+    """The store does not know the credentials: no other request will fare better."""
+
+
 class ObjectChanged(StoreError):
     """The object is not, or no longer, the one that was expected."""
 
 
-@dataclass(frozen=True, order=True)
-class StoredObject:
+class StoredObject(NamedTuple):
     key: str
     """Relative to the store's URI."""
     size: int
@@ -27,12 +38,13 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class ObjectContent:
-    chunks: Iterator[bytes]
-    md5: str | None = None
-    """What the bytes must hash to, where the store knows it."""
+    chunks: Iterator[bytes | memoryview]
+    """Each is there until the next one is asked for."""
+    checksum: str | None = None
+    """What the whole object must hash to, as algorithm:hex digits, where the store vouches for it."""
 
     def read(self) -> bytes:
-        return b"".join(self.chunks)
+        return b"".join(map(bytes, self.chunks))
 
 
 class ObjectStore(Protocol):
@@ -52,6 +64,14 @@ class ObjectStore(Protocol):
         Raises, at once or while the pieces are read:
             ObjectChanged: where it is gone, or is not the one with this etag.
             StoreError: where the object has no byte in the range, or reading fails.
+        """
+        ...
+
+    def checksum(self, key: str, etag: str) -> str | None:
+        """What the object must hash to, without reading it; None: the store does not vouch for it.
+
+        Raises:
+            ObjectChanged: where it is gone, or is not the one with this etag.
         """
         ...
 

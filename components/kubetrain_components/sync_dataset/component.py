@@ -54,6 +54,7 @@ def sync_dataset(
     request = SyncRequest(source=dataset_uri, endpoint_url=s3_endpoint, pipeline=pipeline, run_id=run_id)
     with site.stage("sync_dataset", run_id) as stage, site.backend() as backend:
         stage.result = sync_dataset(parameters, request, site.staging, backend, stage.on_line)
-    for name in ("objects", "bytes", "downloaded", "downloaded_bytes", "linked", "copied", "unverified", "seconds"):
-        metrics.log_metric(name, stage.result[name])
+    for name, value in stage.result.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            metrics.log_metric(name, value)
     return stage.result["digest"]

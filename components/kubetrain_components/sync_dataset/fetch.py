@@ -1,110 +1,133 @@
-"""Objects from a store to the files of a version, many at a time."""
+"""Objects from a store to the files of a version, many at a time, large ones in parts."""
 
-import hashlib
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 
-from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject, StoreError
-from kubetrain_components.sync_dataset.manifest import Entry
-from kubetrain_components.sync_dataset.partial_version import PartialVersion
+from kubetrain_components.object_store.store import (
+    AccessRefused,
+    ObjectChanged,
+    ObjectStore,
+    StoredObject,
+    StoreError,
+)
+from kubetrain_components.sync_dataset.download import Downloader, Fetched, Stopped
+from kubetrain_components.sync_dataset.in_flight import InFlight
+from kubetrain_components.sync_dataset.partial_version import LargeObject, PartialVersion, Span
 
-ATTEMPTS_PER_OBJECT = 3
-FIRST_BACK_OFF_SECONDS = 0.5
+PART_BYTES = 32 << 20
+LARGE_BYTES = 2 * PART_BYTES
+FAILURES_IN_A_ROW = 8
+"""So many without a success between them are the store's fault, and not the objects'."""
+SHOWN_FAILURES = 5
+LOOK_SECONDS = 0.05
 GRACE_SECONDS = 1.0
 
-
-@dataclass(frozen=True)
-class Fetched:
-    entry: Entry
-    is_verified: bool
+Piece = StoredObject | tuple[LargeObject, Span | None]
+"""What a worker takes at a time: an object, or a part of a large one; None: its parts are there, but it has no name."""
 
 
-def fetch_all(
-    store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, concurrency: int
-) -> Generator[Fetched, None, None]:
-    """Each object when its file has its name; close this iterator to stop.
+class Fetch:
+    """For one use."""
 
-    Raises:
-        StoreError: as soon as one object cannot be had.
-    """
-    waiting: SimpleQueue[StoredObject] = SimpleQueue()
-    ended: SimpleQueue[Fetched | BaseException] = SimpleQueue()
-    stop = threading.Event()
-    for each in objects:
-        waiting.put(each)
+    def __init__(self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, most: int) -> None:
+        self._pieces = deque(_pieces(objects, partial))
+        self._partial = partial
+        self._in_flight = InFlight(most)
+        self._stop = threading.Event()
+        self._fetched: deque[Fetched] = deque()
+        self._failures: list[StoreError] = []
+        self._failed_in_a_row = 0
+        self._fatal: BaseException | None = None
+        workers = range(min(most, len(self._pieces)))
+        self._downloaders = [Downloader(store, partial, self._in_flight, self._stop) for _ in workers]
+        # Not an executor's threads: a process waits for those, and they for as long as a server keeps them waiting.
+        self._threads = [threading.Thread(target=self._work, args=(worker,), daemon=True) for worker in workers]
 
-    def work() -> None:
-        with suppress(Empty):
-            while not stop.is_set():
-                outcome = _outcome(store, waiting.get_nowait(), partial, stop)
-                ended.put(outcome)
-                if isinstance(outcome, BaseException):
-                    stop.set()
+    @property
+    def bytes(self) -> int:
+        """How many arrived."""
+        return sum(each.bytes for each in self._downloaders)
 
-    # Not an executor's threads: a process waits for those, and they for as long as a server keeps them waiting.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(concurrency, len(objects)))]
-    try:
-        for thread in threads:
-            thread.start()
-        for _ in objects:
-            outcome = ended.get()
-            if isinstance(outcome, BaseException):
-                raise outcome
-            yield outcome
-    finally:
-        stop.set()
-        _join(threads)
+    def arriving(self) -> Generator[list[Fetched], None, None]:
+        """The objects that arrived since the last time, every now and then; close this generator to stop.
 
-
-def _join(threads: Sequence[threading.Thread]) -> None:
-    """Let threads that can end do so, in order to leave nothing of theirs behind."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _outcome(
-    store: ObjectStore, wanted: StoredObject, partial: PartialVersion, stop: threading.Event
-) -> Fetched | BaseException:
-    try:
-        return _fetch(store, wanted, partial, stop)
-    except BaseException as error:  # noqa: BLE001 - for the thread that waits for it
-        return error
-
-
-def _fetch(store: ObjectStore, wanted: StoredObject, partial: PartialVersion, stop: threading.Event) -> Fetched:
-    """Download one object, again where it arrived corrupt or the store failed."""
-    attempt = 1
-    while True:
+        Raises:
+            StoreError: at the end, where some could not be had; at once, where none can.
+        """
         try:
-            return _fetch_once(store, wanted, partial, stop)
-        except ObjectChanged:
+            for thread in self._threads:
+                thread.start()
+            while any(thread.is_alive() for thread in self._threads):
+                time.sleep(LOOK_SECONDS)
+                yield self._arrived()
+            yield self._arrived()
+            self._raise_failures()
+        finally:
+            self._end()
+
+    def _work(self, worker: int) -> None:
+        try:
+            while not self._stop.is_set() and (piece := self._next_piece(worker)) is not None:
+                self._take(piece, self._downloaders[worker])
+        except BaseException as error:  # noqa: BLE001 - for the thread that waits for it
+            self._fatal = self._fatal or error
+            self._stop.set()
+        self._in_flight.end()
+
+    def _next_piece(self, worker: int) -> Piece | None:
+        self._in_flight.wait_for_turn(worker)
+        try:
+            return self._pieces.popleft()
+        except IndexError:
+            return None
+
+    def _take(self, piece: Piece, downloader: Downloader) -> None:
+        try:
+            fetched = downloader.download(piece) if isinstance(piece, StoredObject) else downloader.go_on(*piece)
+        except (ObjectChanged, AccessRefused, Stopped):
             raise
-        except StoreError:
-            if attempt == ATTEMPTS_PER_OBJECT or stop.wait(FIRST_BACK_OFF_SECONDS * attempt):
+        except StoreError as error:
+            self._failures.append(error)
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row == FAILURES_IN_A_ROW:
                 raise
-            attempt += 1
+        else:
+            self._failed_in_a_row = 0
+            if fetched is not None:
+                self._fetched.append(fetched)
+
+    def _arrived(self) -> list[Fetched]:
+        arrived = [self._fetched.popleft() for _ in range(len(self._fetched))]
+        self._partial.record_all(each.entry for each in arrived)
+        return arrived
+
+    def _raise_failures(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if len(self._failures) == 1:
+            raise self._failures[0]
+        if self._failures:
+            shown = "; ".join(map(str, self._failures[:SHOWN_FAILURES]))
+            raise StoreError(f"{len(self._failures)} objects could not be had: {shown}")
+
+    def _end(self) -> None:
+        """Let threads that can end do so, in order to leave nothing of theirs behind."""
+        self._stop.set()
+        self._in_flight.end()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for thread in self._threads:
+            if thread.ident is not None:  # an interrupt can come before all are started
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._arrived()
 
 
-def _fetch_once(store: ObjectStore, wanted: StoredObject, partial: PartialVersion, stop: threading.Event) -> Fetched:
-    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-    content = store.read(wanted.key, wanted.etag)
-    with partial.new_file(wanted.key) as file:
-        for chunk in content.chunks:
-            if stop.is_set():
-                raise StoreError("stopped")
-            sha256.update(chunk)
-            md5.update(chunk)
-            file.write(chunk)
-        if file.tell() != wanted.size or content.md5 not in (None, md5.hexdigest()):
-            raise StoreError(
-                f"{store.uri} object {wanted.key!r} arrived corrupt {ATTEMPTS_PER_OBJECT} times: "
-                "it is damaged in the store, or something on the way damages it"
-            )
-    entry = Entry(wanted, f"sha256:{sha256.hexdigest()}")
-    partial.record(entry)
-    return Fetched(entry, content.md5 is not None)
+def _pieces(objects: Sequence[StoredObject], partial: PartialVersion) -> Iterator[Piece]:
+    """The parts of large ones first: what begins last should not take longest."""
+    for each in objects:
+        if each.size >= LARGE_BYTES:
+            large = partial.large_object(each, PART_BYTES)
+            spans: list[Span | None] = [*large.missing] or [None]
+            yield from ((large, span) for span in spans)
+    yield from (each for each in objects if each.size < LARGE_BYTES)

@@ -1,22 +1,26 @@
 """The lines of a dataset version's manifest: objects, and what their bytes hash to."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from json.encoder import encode_basestring as quoted
 from pathlib import Path
 from typing import Self
 
+from kubetrain_components.object_store.checksums import algorithm_of, checksum_of
 from kubetrain_components.object_store.store import StoredObject
-from kubetrain_trainer.durable_files import sha256_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     object: StoredObject
     checksum: str
-    """sha256:<hex digits>"""
+    """algorithm:hex digits"""
 
     def to_line(self) -> bytes:
-        return json.dumps({**asdict(self.object), "checksum": self.checksum}, ensure_ascii=False).encode() + b"\n"
+        key, size, etag = self.object
+        # Written out: there may be millions, and this takes a quarter of json's time.
+        line = f'{{"key": {quoted(key)}, "size": {size}, "etag": {quoted(etag)}, "checksum": {quoted(self.checksum)}}}'
+        return line.encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:
@@ -27,8 +31,9 @@ class Entry:
         """
         try:
             values = json.loads(line)
+            algorithm_of(values["checksum"])
             return cls(StoredObject(str(values["key"]), int(values["size"]), values["etag"]), values["checksum"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("not a line of a manifest") from error
 
     def has_its_size(self, data: Path) -> bool:
@@ -38,10 +43,10 @@ class Entry:
     def problem_in(self, data: Path) -> str | None:
         """What is wrong with the object's file in this folder, which is re-hashed; None: nothing."""
         path, key = data / self.object.key, self.object.key
-        if not path.is_file():
+        if path.is_symlink() or not path.is_file():
             return f"{key} is missing"
         if not self.has_its_size(data):
             return f"{key} has {path.stat().st_size} bytes, not {self.object.size}"
-        if f"sha256:{sha256_of(path)}" != self.checksum:
+        if checksum_of(path, algorithm_of(self.checksum)) != self.checksum:
             return f"{key} is not the bytes that were synced"
         return None

@@ -1,15 +1,31 @@
 """What a sync will do, worked out from listings alone: prints, differs and tests without touching a file."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from json.encoder import encode_basestring as quoted
+from operator import itemgetter
+from typing import NamedTuple
 
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_trainer.errors import KubetrainError
 
 LONGEST_NAME_BYTES = 255
 SHOWN_PROBLEMS = 5
+LINES_AT_ONCE = 4096
+# Only empty parts and dots can leave a folder; only what UTF-8 cannot write comes as a surrogate.
+STRAYING = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class Reusable(NamedTuple):
+    """Where an object is already."""
+
+    version: str
+    checksum: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +36,8 @@ class SyncPlan:
     """By UTF-8 key."""
     exists: bool = False
     """The version is there: nothing is to do."""
-    reuse: Mapping[str, str] = field(default_factory=dict)
-    """From key to the digest of a version that has the same object."""
+    reuse: Mapping[str, Reusable] = field(default_factory=dict)
+    """By key: what another version has."""
 
     @property
     def digest(self) -> str:
@@ -35,10 +51,6 @@ class SyncPlan:
     def bytes(self) -> int:
         return sum(each.size for each in self.objects)
 
-    def reusing(self, known: Mapping[StoredObject, str]) -> "SyncPlan":
-        """The same with what other versions hold, known by the digest of one that does."""
-        return replace(self, reuse={each.key: known[each] for each in self.objects if each in known})
-
 
 def plan_sync(source: str, listed: Iterable[StoredObject]) -> SyncPlan:
     """What to sync from a listing: its objects, by key, and their digest.
@@ -46,20 +58,37 @@ def plan_sync(source: str, listed: Iterable[StoredObject]) -> SyncPlan:
     Raises:
         KubetrainError: where there is nothing to sync, or a key cannot be a file below the target.
     """
-    objects = sorted((each for each in listed if not _is_folder(each)), key=lambda each: each.key.encode())
+    # Text sorts as its UTF-8 does.
+    objects = tuple(sorted((each for each in listed if not _is_folder(each)), key=itemgetter(0)))
     if not objects:
         raise KubetrainError(f"no objects under {source}: check the bucket and the prefix, which must name a folder")
     _check_keys(source, objects)
-    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=tuple(objects))
+    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=objects)
 
 
 def listing_sha256(objects: Iterable[StoredObject]) -> str:
     """What identifies a dataset: every object's key, size and ETag."""
     digest = hashlib.sha256()
-    for each in objects:
-        line = json.dumps([each.key, each.size, each.etag], ensure_ascii=False, separators=(",", ":"))
-        digest.update(line.encode() + b"\n")
+    lines = (f"[{quoted(key)},{size},{quoted(etag)}]\n" for key, size, etag in objects)
+    while text := "".join(islice(lines, LINES_AT_ONCE)):
+        digest.update(text.encode())
     return digest.hexdigest()
+
+
+def check_twins(plan: SyncPlan) -> None:
+    """For a volume that takes some names for one another.
+
+    Raises:
+        KubetrainError: where two keys would be one file there.
+    """
+    seen: dict[str, str] = {}
+    for key, _, _ in plan.objects:
+        twin = seen.setdefault(unicodedata.normalize("NFC", key).casefold(), key)
+        if twin != key:
+            raise KubetrainError(
+                f"{twin!r} and {key!r} under {plan.source} are one file on this volume, which ignores case: "
+                "rename one, or sync to another volume"
+            )
 
 
 def _is_folder(each: StoredObject) -> bool:
@@ -67,10 +96,11 @@ def _is_folder(each: StoredObject) -> bool:
     return each.size == 0 and (each.key == "" or each.key.endswith("/"))
 
 
-def _check_keys(source: str, objects: list[StoredObject]) -> None:
-    problems = [f"{each.key!r} {problem}" for each in objects if (problem := _problem_of(each.key))]
-    folders = {parent for each in objects for parent in _parents(each.key)}
-    problems += [f"{each.key!r} is a file and a folder at once" for each in objects if each.key in folders]
+def _check_keys(source: str, objects: Sequence[StoredObject]) -> None:
+    keys = [each.key for each in objects]
+    problems = [f"{key!r} {problem}" for key in keys if (problem := _problem_of(key))]
+    problems += [f"{key!r} is a file and a folder at once" for key in sorted(_folders(keys).intersection(keys))]
+    problems += [f"{key!r} is there twice" for key, following in pairwise(keys) if key == following]
     if problems:
         shown = "; ".join(problems[:SHOWN_PROBLEMS])
         raise KubetrainError(
@@ -79,16 +109,31 @@ def _check_keys(source: str, objects: list[StoredObject]) -> None:
 
 
 def _problem_of(key: str) -> str | None:
-    parts = key.split("/")
-    if any(part in ("", ".", "..") for part in parts):
+    if STRAYING.search(key):
         return "would leave the target folder, or has an empty part"
-    if any(ord(character) < 32 for character in key):
-        return "has a control character"
-    if any(len(part.encode()) > LONGEST_NAME_BYTES for part in parts):
+    if UNPRINTABLE.search(key):
+        return "has a control character, or is not UTF-8"
+    if (len(key) > LONGEST_NAME_BYTES or not key.isascii()) and _longest_part(key) > LONGEST_NAME_BYTES:
         return f"has a part of more than {LONGEST_NAME_BYTES} bytes"
     return None
 
 
-def _parents(key: str) -> list[str]:
-    parts = key.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+def _longest_part(key: str) -> int:
+    return max(len(part.encode()) for part in key.split("/"))
+
+
+def _folders(keys: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    last = ""
+    for key in keys:
+        folder = key.rpartition("/")[0]
+        if folder != last:  # those of one folder follow one another
+            last = folder
+            found.update(_and_those_around(folder))
+    return found
+
+
+def _and_those_around(folder: str) -> Iterator[str]:
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]

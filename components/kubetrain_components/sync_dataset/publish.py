@@ -8,11 +8,12 @@ versions/.damaged-<digest>-<time>/  could not be read when it was needed, so ano
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from typing import Any
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
-from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
-from kubetrain_trainer.durable_files import flush_directory, write_atomically
+from kubetrain_components.sync_dataset.plan import Reusable, SyncPlan, listing_sha256
+from kubetrain_trainer.durable_files import flush_directory
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import utc_now
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SCHEMA = "kubetrain/dataset/v1"
 MANIFEST = "manifest.jsonl"
-HEADER = {"schema", "source", "digest", "sha256", "objects", "bytes", "created"}
+HEADER = {"schema", "source", "digest", "sha256", "objects", "bytes", "created", "lines_sha256"}
 
 
 class DamagedManifest(KubetrainError):
@@ -44,6 +45,12 @@ class DatasetVersion:
     @property
     def data(self) -> Path:
         return self.path / "data"
+
+    def is_described(self) -> bool:
+        """Whether the manifest is the one that was published, found without parsing it."""
+        with (self.path / MANIFEST).open("rb") as file:
+            next(file)
+            return bool(hashlib.file_digest(file, "sha256").hexdigest() == self.header["lines_sha256"])
 
     def entries(self) -> Iterator[Entry]:
         """The manifest's objects, read as a stream.
@@ -96,21 +103,21 @@ def published_versions(staging: Path) -> list[DatasetVersion]:
 
 def is_published(staging: Path, plan: SyncPlan) -> bool:
     version = read_version(staging / "versions" / plan.digest)
-    try:
-        return version is not None and tuple(version.objects()) == plan.objects
-    except DamagedManifest:
-        return False
+    return version is not None and version.header["sha256"] == plan.sha256 and version.is_described()
 
 
-def known_objects(staging: Path) -> dict[StoredObject, str]:
-    """Every object that a version there holds, with the digest of that version."""
-    known: dict[StoredObject, str] = {}
+def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, Reusable]:
+    """What versions there have of these objects, by key."""
+    wanted, found = {each.key: each for each in objects}, dict[str, Reusable]()
     for version in published_versions(staging):
-        try:
-            known.update(dict.fromkeys(version.objects(), version.path.name))
-        except DamagedManifest as error:
-            log.warning("reusing nothing of a damaged version: %s", error)
-    return known
+        if not version.is_described():
+            log.warning("reusing nothing of %s: its %s was edited", version.path, MANIFEST)
+            continue
+        for entry in version.entries() if wanted else ():
+            if wanted.get(entry.object.key) == entry.object:
+                del wanted[entry.object.key]
+                found[entry.object.key] = Reusable(version.path.name, entry.checksum)
+    return found
 
 
 @contextlib.contextmanager
@@ -133,10 +140,9 @@ def partial_path(staging: Path, plan: SyncPlan) -> Path:
 def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
     """Describe the finished files and give the version its name; what is published survives a power cut."""
     partial, final = PartialVersion(partial_path(staging, plan)), staging / "versions" / plan.digest
-    partial.flush()
-    write_atomically(partial.path / MANIFEST, b"".join(_manifest_lines(plan, checksums)))
-    (partial.path / MANIFEST).chmod(0o444)
+    _write_manifest(partial.path / MANIFEST, plan, checksums)
     partial.end()
+    partial.flush()
     if final.exists():
         _move_aside(final)
     partial.path.rename(final)
@@ -146,8 +152,20 @@ def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None
         shutil.rmtree(abandoned.path, ignore_errors=True)
 
 
-def _manifest_lines(plan: SyncPlan, checksums: Mapping[str, str]) -> Iterator[bytes]:
-    header = {
+def _write_manifest(path: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
+    """Line by line: there may be millions."""
+    hashed = hashlib.sha256()
+    for line in _lines(plan, checksums):
+        hashed.update(line)
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
+        file.write(json.dumps(_header(plan, hashed.hexdigest()), ensure_ascii=False).encode() + b"\n")
+        file.writelines(_lines(plan, checksums))
+    path.chmod(0o444)
+
+
+def _header(plan: SyncPlan, lines_sha256: str) -> dict[str, Any]:
+    return {
         "schema": SCHEMA,
         "source": plan.source,
         "digest": plan.digest,
@@ -155,10 +173,12 @@ def _manifest_lines(plan: SyncPlan, checksums: Mapping[str, str]) -> Iterator[by
         "objects": len(plan.objects),
         "bytes": plan.bytes,
         "created": utc_now(),
+        "lines_sha256": lines_sha256,
     }
-    yield json.dumps(header, ensure_ascii=False).encode() + b"\n"
-    for each in plan.objects:
-        yield Entry(each, checksums[each.key]).to_line()
+
+
+def _lines(plan: SyncPlan, checksums: Mapping[str, str]) -> Iterator[bytes]:
+    return (Entry(each, checksums[each.key]).to_line() for each in plan.objects)
 
 
 def _move_aside(damaged: Path) -> None:

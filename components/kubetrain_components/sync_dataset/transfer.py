@@ -5,8 +5,9 @@ python -m kubetrain_components.sync_dataset.transfer --source s3://BUCKET/PREFIX
 
 import argparse
 import json
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
@@ -14,16 +15,17 @@ from pathlib import Path
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject
-from kubetrain_components.sync_dataset.fetch import Fetched, fetch_all
+from kubetrain_components.sync_dataset.download import Fetched
+from kubetrain_components.sync_dataset.fetch import Fetch
+from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
-from kubetrain_components.sync_dataset.plan import SyncPlan, plan_sync
+from kubetrain_components.sync_dataset.plan import SyncPlan, check_twins, plan_sync
 from kubetrain_components.sync_dataset.publish import (
+    find_reusable,
     is_published,
-    known_objects,
     locked,
     partial_path,
     publish,
-    read_version,
 )
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.errors import KubetrainError
@@ -32,7 +34,8 @@ from kubetrain_trainer.termination import report_result
 
 LISTING_ROUNDS = 3
 FOLDERS_LENGTH = 2000  # of their JSON: the report must fit into a termination message
-DEFAULT_CONCURRENCY = 16
+DEFAULT_CONCURRENCY = 64
+"""At most: how many it takes is found out."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,6 @@ class Progress:
     bytes: int
     of_objects: int
     of_bytes: int
-
-    def plus(self, each: StoredObject) -> "Progress":
-        return replace(self, objects=self.objects + 1, bytes=self.bytes + each.size)
 
 
 OnProgress = Callable[[Progress], None]
@@ -68,11 +68,15 @@ class SyncReport:
     resumed: int = 0
     """Downloaded before, by a sync that was interrupted or whose source changed, and intact."""
     linked: int = 0
+    cloned: int = 0
+    """Taken from another version where the volume cannot link, sharing its blocks."""
     copied: int = 0
-    """Taken from another version where the volume cannot link."""
+    """Taken from another version where the volume can do neither."""
     unverified: int = 0
     """Downloads that the store offered no checksum for: only their size was checked."""
     seconds: float = 0.0
+    bytes_per_second: int = 0
+    """That were downloaded."""
 
 
 def transfer_dataset(
@@ -96,6 +100,7 @@ def transfer_dataset(
                 if not plan.exists:
                     _make_version(store, staging, plan, concurrency, report, on_progress)
                 report.seconds = round(time.monotonic() - started, 3)
+                report.bytes_per_second = round(report.downloaded_bytes / max(report.seconds, 0.001))
                 return report
             except ObjectChanged:
                 continue
@@ -118,7 +123,9 @@ def _disk_errors_explained(staging: Path) -> Iterator[None]:
 
 def plan_from_listing(store: ObjectStore, staging: Path) -> SyncPlan:
     plan = plan_sync(store.uri, store.list())
-    return replace(plan, exists=True) if is_published(staging, plan) else plan.reusing(known_objects(staging))
+    if is_published(staging, plan):
+        return replace(plan, exists=True)
+    return replace(plan, reuse=find_reusable(staging, plan.objects))
 
 
 def _empty_report(plan: SyncPlan) -> SyncReport:
@@ -143,33 +150,54 @@ def _make_version(
     store: ObjectStore, staging: Path, plan: SyncPlan, concurrency: int, report: SyncReport, on_progress: OnProgress
 ) -> None:
     partial = PartialVersion(partial_path(staging, plan))
-    partial.begin()
-    checksums = _reuse_published(staging, plan, partial, report)
-    checksums |= _reuse_interrupted(staging, plan, partial, report)
-    missing = [each for each in plan.objects if each.key not in checksums]
-    progress = Progress(len(checksums), plan.bytes - sum(each.size for each in missing), len(plan.objects), plan.bytes)
-    on_progress(progress)
-    with closing(fetch_all(store, missing, partial, concurrency)) as fetches:
-        for fetched in fetches:
-            checksums[fetched.entry.object.key] = fetched.entry.checksum
-            _count(fetched, report)
-            progress = progress.plus(fetched.entry.object)
-            on_progress(progress)
+    with partial.begun():
+        if partial.takes_names_for_one_another():
+            check_twins(plan)
+        checksums = _reuse_published(staging, plan, partial, report)
+        checksums |= _reuse_interrupted(staging, plan, partial, report)
+        missing = [each for each in plan.objects if each.key not in checksums]
+        _check_space(staging, sum(each.size for each in missing))
+        with closing(_fetched(Fetch(store, missing, partial, concurrency), plan, missing, on_progress)) as arrivals:
+            for fetched in arrivals:
+                checksums[fetched.entry.object.key] = fetched.entry.checksum
+                _count(fetched, report)
     publish(staging, plan, checksums)
+
+
+def _fetched(
+    fetch: Fetch, plan: SyncPlan, missing: Sequence[StoredObject], on_progress: OnProgress
+) -> Generator[Fetched, None, None]:
+    """What arrives, telling how far it is meanwhile."""
+    objects, of_objects, of_bytes = len(plan.objects) - len(missing), len(plan.objects), plan.bytes
+    there = of_bytes - sum(each.size for each in missing)
+    on_progress(Progress(objects, there, of_objects, of_bytes))
+    with closing(fetch.arriving()) as arrivals:
+        for arrived in arrivals:
+            yield from arrived
+            objects += len(arrived)
+            on_progress(Progress(objects, min(there + fetch.bytes, of_bytes), of_objects, of_bytes))
+
+
+def _check_space(staging: Path, needed: int) -> None:
+    free = shutil.disk_usage(staging).free
+    if needed > free:
+        raise KubetrainError(
+            f"{staging} has {free:,} bytes free, and {needed:,} are to be downloaded: "
+            "make room, or choose another volume"
+        )
 
 
 def _reuse_published(staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> dict[str, str]:
     """Link what other versions have; their checksums come with it."""
     checksums: dict[str, str] = {}
-    for digest in sorted(set(plan.reuse.values())):
-        version = read_version(staging / "versions" / digest)
-        assert version is not None, "the plan names published versions"
-        for entry in version.entries():
-            if plan.reuse.get(entry.object.key) == digest and entry.has_its_size(version.data):
-                is_linked = partial.take(version.data / entry.object.key, entry.object.key)
-                report.linked += is_linked
-                report.copied += not is_linked
-                checksums[entry.object.key] = entry.checksum
+    for each in plan.objects if plan.reuse else ():
+        reusable = plan.reuse.get(each.key)
+        if reusable is not None:
+            data = staging / "versions" / reusable.version / "data"
+            if Entry(each, reusable.checksum).has_its_size(data):
+                way = partial.take(data / each.key, each.key)
+                setattr(report, way, getattr(report, way) + 1)
+                checksums[each.key] = reusable.checksum
     return checksums
 
 
@@ -179,8 +207,9 @@ def _reuse_interrupted(staging: Path, plan: SyncPlan, partial: PartialVersion, r
     for left in partial_versions(staging):
         for entry in left.recorded():
             if entry.object in wanted and entry.problem_in(left.data) is None:
-                if left != partial:
+                if left.path != partial.path:
                     partial.take(left.data / entry.object.key, entry.object.key)
+                    partial.record_all([entry])
                 wanted.remove(entry.object)
                 checksums[entry.object.key] = entry.checksum
     report.resumed = len(checksums)

@@ -1,0 +1,97 @@
+"""Checksums by which S3 vouches for a whole object, computed while its bytes are read.
+
+A checksum is written "algorithm:hex digits", in manifests too.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from kubetrain_trainer.durable_files import CHUNK_BYTES
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Hasher(Protocol):
+    def update(self, data: Buffer, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
+class _Crc:
+    """By one of the functions that take what came before as a number."""
+
+    def __init__(self, update: Callable[[Buffer, int], int], digits: int) -> None:
+        self._update = update
+        self._digits = digits
+        self._value = 0
+
+    def update(self, data: Buffer, /) -> None:
+        self._value = self._update(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:0{self._digits}x}"
+
+
+def _crc64nvme() -> Hasher:
+    from awscrt.checksums import crc64nvme
+
+    return _Crc(crc64nvme, 16)
+
+
+def _crc32c() -> Hasher:
+    from awscrt.checksums import crc32c
+
+    return _Crc(crc32c, 8)
+
+
+HASHERS: dict[str, Callable[[], Hasher]] = {
+    "crc64nvme": _crc64nvme,
+    "crc32c": _crc32c,
+    "crc32": lambda: _Crc(zlib.crc32, 8),
+    "sha256": hashlib.sha256,
+    "sha1": lambda: hashlib.sha1(usedforsecurity=False),
+    "md5": lambda: hashlib.md5(usedforsecurity=False),
+}
+"""The cheapest first."""
+OWN = "crc64nvme"
+"""For what the store vouches for by no checksum."""
+
+
+def checksum_of(path: Path, algorithm: str, start: int = 0, end: int | None = None) -> str:
+    """That of a file, or of its bytes from start up to, without, end."""
+    hasher, buffer = HASHERS[algorithm](), memoryview(bytearray(CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        left = file.seek(0, 2) - start if end is None else end - start
+        file.seek(start)
+        while left > 0 and (count := file.readinto(buffer[:left])):
+            hasher.update(buffer[:count])
+            left -= count
+    return written(algorithm, hasher)
+
+
+def written(algorithm: str, hasher: Hasher) -> str:
+    return f"{algorithm}:{hasher.hexdigest()}"
+
+
+def joined(parts: Iterable[tuple[str, int]]) -> str:
+    """The own checksum of a whole, from those of its parts and their lengths."""
+    from awscrt.checksums import combine_crc64nvme
+
+    whole = 0
+    for checksum, length in parts:
+        whole = combine_crc64nvme(whole, int(checksum.removeprefix(f"{OWN}:"), 16), length)
+    return f"{OWN}:{whole:016x}"
+
+
+def algorithm_of(checksum: str) -> str:
+    """
+    Raises:
+        ValueError: where it is no checksum that we can compute.
+    """
+    algorithm, _, digits = checksum.partition(":")
+    if algorithm not in HASHERS or not digits:
+        raise ValueError(f"'{checksum}' is no checksum")
+    return algorithm

@@ -1,0 +1,134 @@
+"""Signed requests to one bucket, for many threads at a time.
+
+Where the bucket is, who we are and whom to trust is botocore's to find out, as for every tool of AWS; the requests
+themselves are our own, as botocore spends more on each than a small object takes to arrive.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import NoCredentialsError
+from botocore.httpsession import get_cert_path
+from botocore.session import Session
+
+from kubetrain_components.object_store.http_connection import HttpConnection, HttpResponse, Origin
+from kubetrain_components.object_store.s3_signature import Signer
+
+DEFAULT_REGION = "us-east-1"
+NONE: Mapping[str, str] = MappingProxyType({})
+ERROR_PART = re.compile(rb"<(Code|Message)>([^<]*)<")
+
+
+class RequestRefused(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"{status} {code} {message}".strip())
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a bucket is."""
+
+    origin: Origin
+    path: str
+    """Percent-encoded, before the keys: empty, or the bucket's name."""
+    region: str
+
+    @classmethod
+    def of_bucket(cls, session: Session, bucket: str, endpoint_url: str, region: str) -> Self:
+        client = session.create_client(
+            "s3",
+            endpoint_url=endpoint_url or None,
+            region_name=region,
+            config=Config(signature_version=UNSIGNED),
+        )
+        url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"})
+        verify = session.get_config_variable("ca_bundle")
+        path = urlsplit(url).path.removesuffix("/key")
+        return cls(Origin.of_url(url, get_cert_path(verify or True)), path, client.meta.region_name)
+
+
+class S3Requests:
+    def __init__(self, bucket: str, endpoint_url: str, *, anonymous: bool, requester_pays: bool) -> None:
+        self._session = Session()
+        self._bucket = bucket
+        self._endpoint_url = endpoint_url
+        self._usual = {"x-amz-request-payer": "requester"} if requester_pays else {}
+        self._idle: list[HttpConnection] = []
+        self._locate(self._session.get_config_variable("region") or DEFAULT_REGION)
+        self._credentials = None if anonymous else self._session.get_credentials()
+        if self._credentials is None and not anonymous:
+            raise NoCredentialsError
+
+    def send(
+        self, method: str, key: str = "", *, query: Mapping[str, str] = NONE, headers: Mapping[str, str] = NONE
+    ) -> HttpResponse:
+        """The answer, whose body is to be taken by body_of.
+
+        Raises:
+            RequestRefused: where the answer is an error.
+            ConnectionFailed: where there is none.
+        """
+        while True:
+            location = self._location
+            response = self._send_to(location, method, key, query, headers)
+            if response.status in (200, 206):
+                return response
+            refused, region = self._read_error(response), response.headers.get("x-amz-bucket-region")
+            if not region or region == location.region or refused.status not in (301, 307, 400):
+                raise refused
+            self._locate(region)
+
+    def body_of(self, response: HttpResponse) -> Iterator[memoryview]:
+        """The body in pieces, each in the place of the one before; its connection is kept for the next request."""
+        connection = response.connection
+        is_read = False
+        try:
+            while count := response.read_into(connection.buffer):
+                yield connection.buffer[:count]
+            is_read = True
+        finally:
+            if is_read:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _send_to(
+        self, location: Location, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> HttpResponse:
+        path = f"{location.path}/{quote(key, safe='/')}"
+        encoded = urlencode(sorted(query.items()), quote_via=quote, safe="")
+        sent = {"host": location.origin.authority, **self._usual, **headers}
+        if self._credentials is not None:
+            who = self._credentials.get_frozen_credentials()
+            account = (who.access_key, who.secret_key, who.token)
+            sent = self._signer.signed(method, path, encoded, sent, account, datetime.now(UTC))
+        target = f"{path}?{encoded}" if encoded else path
+        return self._connection_to(location.origin).request(method, target, sent)
+
+    def _connection_to(self, origin: Origin) -> HttpConnection:
+        try:
+            kept = self._idle.pop()
+        except IndexError:
+            return HttpConnection(origin)
+        return kept if kept.origin is origin else HttpConnection(origin)
+
+    def _read_error(self, response: HttpResponse) -> RequestRefused:
+        body = b"".join(map(bytes, self.body_of(response)))
+        parts = {name.decode(): value.decode(errors="replace") for name, value in ERROR_PART.findall(body)}
+        return RequestRefused(response.status, parts.get("Code", ""), parts.get("Message", ""))
+
+    def _locate(self, region: str) -> None:
+        self._location = Location.of_bucket(self._session, self._bucket, self._endpoint_url, region)
+        self._signer = Signer(self._location.region)

@@ -1,0 +1,58 @@
+"""AWS Signature Version 4 of requests without a body: what botocore computes, at a fraction of its cost."""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from datetime import datetime
+
+EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+class Signer:
+    """For one region; keeps the day's key."""
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        self._kept = ("", "", b"")  # secret, day and key, replaced as one: threads share this
+
+    def signed(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: Mapping[str, str],
+        credentials: tuple[str, str, str | None],
+        moment: datetime,
+    ) -> dict[str, str]:
+        """The headers, host among them and all in lower case, with those that prove who sends them.
+
+        Args:
+            path: percent-encoded
+            query: percent-encoded, sorted by name
+            credentials: access key, secret key, session token
+        """
+        access, secret, token = credentials
+        time, day = f"{moment:%Y%m%dT%H%M%SZ}", f"{moment:%Y%m%d}"
+        signed = {**headers, "x-amz-content-sha256": EMPTY_SHA256, "x-amz-date": time}
+        if token:
+            signed["x-amz-security-token"] = token
+        names = sorted(signed)
+        lines = "".join(f"{name}:{signed[name]}\n" for name in names)
+        request = f"{method}\n{path}\n{query}\n{lines}\n{';'.join(names)}\n{EMPTY_SHA256}"
+        scope = f"{day}/{self._region}/s3/aws4_request"
+        to_sign = f"{ALGORITHM}\n{time}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        signature = hmac.digest(self._signing_key(secret, day), to_sign.encode(), "sha256").hex()
+        signed["authorization"] = (
+            f"{ALGORITHM} Credential={access}/{scope}, SignedHeaders={';'.join(names)}, Signature={signature}"
+        )
+        return signed
+
+    def _signing_key(self, secret: str, day: str) -> bytes:
+        kept_secret, kept_day, key = self._kept
+        if (kept_secret, kept_day) != (secret, day):
+            key = f"AWS4{secret}".encode()
+            for part in (day, self._region, "s3", "aws4_request"):
+                key = hmac.digest(key, part.encode(), "sha256")
+            self._kept = (secret, day, key)
+        return key

@@ -1,0 +1,72 @@
+"""What is written to a bucket, and not often: by boto3."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import TransferConfig
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from kubetrain_components.object_store.s3_requests import DEFAULT_REGION, RequestRefused
+
+CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 3})
+# boto3 picks its CRT client by itself on some machines, and that one ignores endpoint_url.
+TRANSFER = TransferConfig(preferred_transfer_client="classic")
+
+
+class S3Writer:
+    """
+    Raises, all of it:
+        RequestRefused: where the answer is an error.
+        BotoCoreError: where there is none.
+    """
+
+    def __init__(self, bucket: str, endpoint_url: str, *, anonymous: bool) -> None:
+        session = boto3.session.Session()
+        self._bucket = bucket
+        self._client: Any = session.client(
+            "s3",
+            endpoint_url=endpoint_url or None,
+            region_name=session.region_name or DEFAULT_REGION,
+            config=CONFIG.merge(Config(signature_version=UNSIGNED)) if anonymous else CONFIG,
+        )
+
+    def write(self, key: str, content: bytes | Path) -> None:
+        with _translated():
+            if isinstance(content, bytes):
+                self._client.put_object(Bucket=self._bucket, Key=key, Body=content)
+            else:
+                self._client.upload_file(str(content), self._bucket, key, Config=TRANSFER)
+
+    def write_if(self, key: str, content: bytes, etag: str | None) -> None:
+        condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
+        with _translated():
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)
+
+    def find(self, key: str) -> tuple[int, str]:
+        """Size and ETag."""
+        with _translated():
+            head = self._client.head_object(Bucket=self._bucket, Key=key)
+        return head["ContentLength"], head["ETag"].strip('"')
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        raise _refused(error) from error
+    except S3UploadFailedError as error:
+        # boto3 raises it while it handles the ClientError that says more.
+        raise _refused(error.__context__) from error
+
+
+def _refused(error: Any) -> RequestRefused:
+    details = error.response.get("Error", {})
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return RequestRefused(status, str(details.get("Code", "")), details.get("Message", ""))

@@ -1,0 +1,59 @@
+"""How many requests run at once: as many as hide the latency, and fewer while the store asks for it."""
+
+import threading
+import time
+from collections import deque
+
+LEAST = 4
+OWN_SECONDS = 0.0005
+"""What we do for one small object: while the store takes n times as long to answer, n others can be served."""
+ANSWERS = 64
+BURST_SECONDS = 1.0
+
+
+class InFlight:
+    """A turn for each worker whose number is below the limit, which moves."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._ceiling = float(most)
+        self._overloaded = 0.0
+        self._waits: deque[float] = deque(maxlen=ANSWERS)
+        self._turns = threading.Condition()
+        self._is_over = False
+        self.limit = min(LEAST, most)
+
+    def wait_for_turn(self, worker: int) -> None:
+        if worker < self.limit:
+            return
+        with self._turns:
+            self._turns.wait_for(lambda: worker < self.limit or self._is_over)
+
+    def answered(self, seconds: float) -> None:
+        """A store began to answer after this long.
+
+        The shortest wait of many counts: the others are our own, for one another.
+        """
+        self._waits.append(seconds)
+        with self._turns:
+            self._ceiling = min(self._most, self._ceiling + 1 / self._ceiling)
+            self._set_limit(int(min(self._waits) / OWN_SECONDS))
+
+    def overloaded(self) -> None:
+        """The store asked for patience. A burst of such answers counts once."""
+        with self._turns:
+            if time.monotonic() - self._overloaded > BURST_SECONDS:
+                self._overloaded = time.monotonic()
+                self._ceiling = max(1.0, self.limit / 2)
+                self._set_limit(self.limit)
+
+    def end(self) -> None:
+        """Let those that wait see that there is nothing to wait for."""
+        with self._turns:
+            self._is_over = True
+            self._turns.notify_all()
+
+    def _set_limit(self, wanted: int) -> None:
+        before, self.limit = self.limit, min(max(LEAST, wanted), int(self._ceiling))
+        if self.limit > before:
+            self._turns.notify_all()

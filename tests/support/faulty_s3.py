@@ -1,0 +1,263 @@
+"""An S3 server that misbehaves as it is told: what no real one can be made to do."""
+
+import base64
+import contextlib
+import hashlib
+import socket
+import ssl
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+BUCKET = "bucket"
+PAGE_KEYS = 1000
+
+
+@dataclass
+class Stored:
+    content: bytes
+    etag: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    listed_size: int = -1
+
+    def __post_init__(self) -> None:
+        self.etag = self.etag or hashlib.md5(self.content).hexdigest()
+        self.listed_size = len(self.content) if self.listed_size < 0 else self.listed_size
+
+
+Fault = Callable[["Handler", Stored], bool]
+"""Answers a GET of an object in its own way; False: does nothing, and the object is sent."""
+
+
+class FaultyS3:
+    def __init__(self) -> None:
+        self.objects: dict[str, Stored] = {}
+        self.faults: dict[str, list[Fault]] = defaultdict(list)
+        """By key, each used once, in turn; "*" for every key, "list" for listings."""
+        self.requests: list[str] = []
+        """Method, path and range of each, in the order of their arrival."""
+        self.headers: list[dict[str, str]] = []
+        """Of each request, by name in lower case."""
+        self.latency = 0.0
+        self.most_at_once = 0
+        self._waiting = 0
+        self.page_keys = PAGE_KEYS
+        self.lock = threading.Lock()
+        self.is_over = threading.Event()
+
+    def put(self, key: str, content: bytes, *, etag: str = "", **headers: str) -> None:
+        self.objects[key] = Stored(content, etag, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def fail(self, key: str, fault: Fault, times: int = 1) -> None:
+        self.faults[key] += [fault] * times
+
+    def wait(self) -> None:
+        """The latency, which many requests may share."""
+        with self.lock:
+            self._waiting += 1
+            self.most_at_once = max(self.most_at_once, self._waiting)
+        time.sleep(self.latency)
+        with self.lock:
+            self._waiting -= 1
+
+    def next_fault(self, key: str) -> Fault | None:
+        with self.lock:
+            for name in (key,) if key == "list" else (key, "*"):
+                if self.faults[name]:
+                    return self.faults[name].pop(0)
+        return None
+
+    def gets(self, key: str) -> list[str]:
+        return [each for each in self.requests if each.startswith(f"GET /{BUCKET}/{quote(key)}")]
+
+    def page(self, query: dict[str, str]) -> bytes:
+        """Of a listing."""
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        token = query.get("continuation-token", "")
+        after = bytes.fromhex(token).decode() if token else query.get("start-after", "")
+        entries: dict[str, str] = {}
+        for key in sorted(self.objects, key=lambda key: key.encode("utf-8", "surrogateescape")):
+            if not key.startswith(prefix) or key <= after:
+                continue
+            inner = key.removeprefix(prefix)
+            if delimiter and delimiter in inner:
+                folder = prefix + inner.partition(delimiter)[0] + delimiter
+                if folder > after:
+                    entries[folder] = f"<CommonPrefixes><Prefix>{_quoted(folder)}</Prefix></CommonPrefixes>"
+            else:
+                stored = self.objects[key]
+                entries[key] = (
+                    f"<Contents><Key>{_quoted(key)}</Key><LastModified>2026-01-01T00:00:00Z</LastModified>"
+                    f"<ETag>&quot;{stored.etag}&quot;</ETag><Size>{stored.listed_size}</Size></Contents>"
+                )
+            if len(entries) > self.page_keys:
+                break
+        shown = list(entries.items())[: self.page_keys]
+        more = len(entries) > len(shown)
+        following = f"<NextContinuationToken>{shown[-1][0].encode().hex()}</NextContinuationToken>" if more else ""
+        body = (
+            '<?xml version="1.0"?><ListBucketResult><EncodingType>url</EncodingType>'
+            f"<IsTruncated>{str(more).lower()}</IsTruncated>{following}"
+            f"{''.join(xml for _, xml in shown)}</ListBucketResult>"
+        )
+        return body.encode()
+
+    @contextlib.contextmanager
+    def serving(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"store": self}))
+        server.daemon_threads = True
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        try:
+            yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+        finally:
+            self.is_over.set()
+            server.shutdown()
+            server.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    store: FaultyS3
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        key = unquote(parts.path).removeprefix(f"/{BUCKET}").removeprefix("/")
+        span = self.headers.get("Range", "")
+        self.store.requests.append(f"{self.command} {self.path} {span}".strip())
+        self.store.headers.append({name.lower(): value for name, value in self.headers.items()})
+        self.store.wait()
+        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        if "list-type" in query:
+            self._list(query)
+        elif not key:
+            self.answer(200, b"", {})
+        elif key not in self.store.objects:
+            self.error(404, "NoSuchKey")
+        else:
+            self._get(key, self.store.objects[key])
+
+    def _get(self, key: str, stored: Stored) -> None:
+        fault = self.store.next_fault(key) if self.command == "GET" else None
+        if fault is not None and fault(self, stored):
+            return
+        stored = self.store.objects[key]
+        if self.headers.get("If-Match", stored.etag).strip('"') != stored.etag:
+            self.error(412, "PreconditionFailed")
+            return
+        self.send_object(stored, stored.content)
+
+    def send_object(self, stored: Stored, content: bytes, *, cut: int | None = None) -> None:
+        """The content, or the range of it that is asked for; only the first `cut` bytes of what is announced."""
+        status, headers = 200, {"ETag": f'"{stored.etag}"', **stored.headers}
+        if span := self.headers.get("Range"):
+            first, _, last = span.removeprefix("bytes=").partition("-")
+            if int(first) >= len(content):
+                self.error(416, "InvalidRange")
+                return
+            end = min(int(last) + 1 if last else len(content), len(content))
+            headers = {"ETag": f'"{stored.etag}"', "Content-Range": f"bytes {first}-{end - 1}/{len(content)}"}
+            status, content = 206, content[int(first) : end]
+        self.answer(status, content, headers, cut=cut)
+
+    def answer(
+        self, status: int, body: bytes, headers: dict[str, str], *, cut: int | None = None, withheld: bool = False
+    ) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD" or withheld:
+            return
+        with contextlib.suppress(OSError):  # the reader is gone
+            self.wfile.write(body[:cut])
+            self.wfile.flush()
+            if cut is not None:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+
+    def error(self, status: int, code: str) -> None:
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}!</Message></Error>"
+        self.answer(status, body.encode(), {"Content-Type": "application/xml"})
+
+    def _list(self, query: dict[str, str]) -> None:
+        fault = self.store.next_fault("list")
+        if fault is None or not fault(self, Stored(b"")):
+            self.answer(200, self.store.page(query), {"Content-Type": "application/xml"})
+
+    def log_message(self, *unused: object) -> None:
+        pass
+
+
+def _quoted(key: str) -> str:
+    return quote(key.encode("utf-8", "surrogateescape"), safe="/")
+
+
+def base64_of(hexadecimal: str) -> str:
+    return base64.b64encode(bytes.fromhex(hexadecimal)).decode()
+
+
+# Faults
+
+
+def flipped(handler: Handler, stored: Stored) -> bool:
+    """Bits are others."""
+    handler.send_object(stored, stored.content.translate(bytes(each ^ 1 for each in range(256))))
+    return True
+
+
+def cut_short(after: int) -> Fault:
+    def fault(handler: Handler, stored: Stored) -> bool:
+        handler.send_object(stored, stored.content, cut=after)
+        return True
+
+    return fault
+
+
+def refused(status: int, code: str) -> Fault:
+    def fault(handler: Handler, _: Stored) -> bool:
+        handler.error(status, code)
+        return True
+
+    return fault
+
+
+def silent(handler: Handler, stored: Stored) -> bool:
+    """It says how long the answer will be, and then nothing."""
+    handler.answer(200, stored.content, {"ETag": f'"{stored.etag}"'}, withheld=True)
+    handler.store.is_over.wait()
+    return True
+
+
+def slow(handler: Handler, stored: Stored) -> bool:
+    """A byte every now and then."""
+    handler.answer(200, stored.content, {"ETag": f'"{stored.etag}"'}, withheld=True)
+    with contextlib.suppress(OSError):
+        while not handler.store.is_over.wait(0.2):
+            handler.wfile.write(b"x")
+    return True
+
+
+def heedless(handler: Handler, stored: Stored) -> bool:
+    """It heeds neither a range nor a condition."""
+    handler.answer(200, stored.content, {"ETag": f'"{stored.etag}"'})
+    return True
+
+
+def replaced(key: str, content: bytes) -> Fault:
+    """Someone writes another object under the key just before it is read."""
+
+    def fault(handler: Handler, _: Stored) -> bool:
+        handler.store.put(key, content)
+        return False
+
+    return fault

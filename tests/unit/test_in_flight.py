@@ -1,0 +1,61 @@
+"""As many requests at a time as hide the latency, fewer while the store asks for it."""
+
+import threading
+
+import pytest
+
+from kubetrain_components.sync_dataset import in_flight
+from kubetrain_components.sync_dataset.in_flight import LEAST, InFlight
+
+
+def answer(requests: InFlight, *seconds: float) -> None:
+    for each in seconds:
+        requests.answered(each)
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(0.0001, LEAST), (0.01, 20), (0.03, 60), (1.0, 64)])
+def test_the_limit_follows_the_latency(seconds: float, limit: int) -> None:
+    requests = InFlight(64)
+    answer(requests, *[seconds] * 10)
+    assert requests.limit == limit
+
+
+def test_waiting_for_our_own_other_requests_is_no_latency() -> None:
+    requests = InFlight(64)
+    answer(requests, 0.05, 0.001, 0.05, 0.05)
+    assert requests.limit == LEAST
+
+
+def test_a_burst_of_refusals_halves_the_limit_once_and_answers_raise_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = InFlight(64)
+    answer(requests, 1.0)
+    for _ in range(20):
+        requests.overloaded()
+    assert requests.limit == 32
+    answer(requests, *[1.0] * 200)
+    assert 32 < requests.limit < 64
+    monkeypatch.setattr(in_flight, "BURST_SECONDS", 0.0)
+    for _ in range(20):
+        requests.overloaded()
+    assert requests.limit == 1
+
+
+def test_workers_beyond_the_limit_wait_until_it_rises_or_all_is_over() -> None:
+    requests = InFlight(64)
+    passed: list[int] = []
+
+    def worker(number: int) -> None:
+        requests.wait_for_turn(number)
+        passed.append(number)
+
+    threads = [threading.Thread(target=worker, args=(number,)) for number in (LEAST - 1, LEAST, 40)]
+    for thread in threads:
+        thread.start()
+    threads[0].join(5)
+    assert passed == [LEAST - 1]
+    answer(requests, 0.01)
+    threads[1].join(5)
+    assert passed == [LEAST - 1, LEAST]
+    requests.end()
+    threads[2].join(5)
+    assert passed == [LEAST - 1, LEAST, 40]

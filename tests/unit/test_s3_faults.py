@@ -1,0 +1,427 @@
+"""The dataset engine against an S3 server that does what real ones do on bad days. No fault may tear a version."""
+
+import base64
+import hashlib
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from kubetrain_components.object_store import http_connection
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.store import AccessRefused, ObjectStore, StoreError
+from kubetrain_components.sync_dataset import download, fetch
+from kubetrain_components.sync_dataset.publish import read_version, verify_version
+from kubetrain_components.sync_dataset.transfer import SyncReport, transfer_dataset
+from kubetrain_trainer.errors import KubetrainError
+from support.faulty_s3 import FaultyS3, cut_short, flipped, heedless, refused, replaced, silent
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.01)
+
+
+@pytest.fixture
+def s3() -> FaultyS3:
+    return FaultyS3()
+
+
+@pytest.fixture
+def url(s3: FaultyS3) -> Iterator[str]:
+    with s3.serving() as url:
+        yield url
+
+
+@pytest.fixture
+def store(url: str) -> ObjectStore:
+    return open_store("s3://bucket/data", url, anonymous=True)
+
+
+def put(s3: FaultyS3, count: int = 5, size: int = 1000) -> dict[str, bytes]:
+    contents = {f"folder/{number}": os.urandom(size) for number in range(count)}
+    for key, content in contents.items():
+        s3.put(f"data/{key}", content)
+    return contents
+
+
+def crc64nvme_of(content: bytes) -> str:
+    return base64.b64encode(crc64nvme(content).to_bytes(8, "big")).decode()
+
+
+def assert_published(staging: Path, report: SyncReport, contents: dict[str, bytes]) -> None:
+    version = read_version(staging / "versions" / report.digest)
+    assert version is not None
+    assert verify_version(version) == []
+    assert {
+        path.relative_to(version.data).as_posix(): path.read_bytes() for path in files_below(version.data)
+    } == contents
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if not path.is_dir()]
+
+
+def assert_nothing_published(staging: Path) -> None:
+    assert list((staging / "versions").glob("[!.]*")) == []
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        "key", ["../../evil", "a/../../evil", "/evil", "p//../evil", "./evil", "..", "nul\x00", "a\nb"]
+    )
+    def test_a_key_that_would_leave_the_target_is_named_and_nothing_is_written(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, key: str
+    ) -> None:
+        put(s3)
+        s3.put(f"data/{key}", b"evil")
+        with pytest.raises(KubetrainError) as caught:
+            transfer_dataset(store, tmp_path / "deep" / "staging")
+        assert repr(key) in str(caught.value)
+        assert [path for path in tmp_path.rglob("*") if "evil" in path.name or path.suffix == ".partial"] == []
+
+    def test_a_key_that_is_not_utf8_is_named(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        put(s3)
+        s3.put(b"data/caf\xe9".decode(errors="surrogateescape"), b"x")
+        with pytest.raises(KubetrainError, match=r"'caf\\udce9' has a control character, or is not UTF-8"):
+            transfer_dataset(store, tmp_path)
+
+    @pytest.mark.parametrize(
+        "key",
+        ["file..txt", "a..b", "...", "50%25 + more", "a&b<c>\"d'", "ünï/çødé", "日本", "x" * 255, "-rf", "~", "a b"],
+    )
+    def test_a_key_that_only_looks_odd_is_a_file(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, key: str
+    ) -> None:
+        s3.put(f"data/{key}", b"fine")
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, {key: b"fine"})
+
+    def test_markers_of_folders_are_no_files_and_those_with_content_are_mistakes(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        contents = put(s3)
+        s3.put("data/", b"")
+        s3.put("data/folder/", b"")
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+        s3.put("data/folder/", b"content")
+        with pytest.raises(KubetrainError, match="'folder/'"):
+            transfer_dataset(store, tmp_path)
+
+    def test_a_link_in_the_way_is_not_followed(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        contents = put(s3)
+        s3.fail("data/folder/0", refused(404, "NoSuchBucket"))
+        with pytest.raises(StoreError):
+            transfer_dataset(store, tmp_path / "staging")
+        (partial,) = (tmp_path / "staging" / "versions").glob(".*.partial")
+        for path in (partial / "data" / "folder").iterdir():
+            path.unlink()
+        (partial / "data" / "folder").rmdir()
+        (partial / "data" / "folder").symlink_to(tmp_path)
+        report = transfer_dataset(store, tmp_path / "staging")
+        assert_published(tmp_path / "staging", report, contents)
+        assert [path.name for path in tmp_path.iterdir()] == ["staging"]
+
+
+class TestBytes:
+    @pytest.mark.parametrize("vouched", ["md5", "crc64nvme", "crc32", "sha256", "sha1"])
+    def test_a_flipped_bit_is_cured_by_asking_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, vouched: str
+    ) -> None:
+        content = os.urandom(10_000)
+        s3.put("data/key", content, etag="" if vouched == "md5" else "0-1", **checksum_header(vouched, content))
+        s3.fail("data/key", flipped, times=2)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, {"key": content})
+        assert (report.unverified, len(s3.gets("data/key"))) == (0, 3)
+        assert json.loads((tmp_path / "versions" / report.digest / "manifest.jsonl").read_text().splitlines()[1])[
+            "checksum"
+        ].startswith(f"{vouched}:")
+
+    def test_what_stays_corrupt_is_named_and_does_not_stop_the_others(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        put(s3, 30)
+        s3.fail("data/folder/7", flipped, times=99)
+        with pytest.raises(StoreError, match="'folder/7' arrived corrupt 3 times"):
+            transfer_dataset(store, tmp_path)
+        assert_nothing_published(tmp_path)
+        (data,) = (tmp_path / "versions").glob(".*.partial/data")
+        assert len(files_below(data)) == 29
+        assert not (data / "folder" / "7").exists()
+
+    def test_without_a_checksum_the_size_counts_and_is_reported(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        s3.put("data/key", b"content", etag="0123-2")
+        report = transfer_dataset(store, tmp_path)
+        assert report.unverified == 1
+        assert_published(tmp_path, report, {"key": b"content"})
+
+    def test_the_checksum_of_a_sum_over_parts_is_none_of_the_whole(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        s3.put(
+            "data/key", b"content", etag="0123-2", x_amz_checksum_crc32="AAAAAA==-2", x_amz_checksum_type="COMPOSITE"
+        )
+        assert transfer_dataset(store, tmp_path).unverified == 1
+
+    def test_the_etag_of_what_a_key_encrypts_is_no_md5(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        s3.put("data/key", b"content", etag="0" * 32, x_amz_server_side_encryption="aws:kms")
+        assert transfer_dataset(store, tmp_path).unverified == 1
+
+    def test_an_answer_cut_short_is_read_on_where_it_broke_off(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        content = os.urandom(3_000_000)
+        s3.put("data/key", content)
+        s3.fail("data/key", cut_short(1_000_000))
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), {"key": content})
+        first, second = s3.gets("data/key")
+        assert 0 < int(second.rpartition("bytes=")[2].rstrip("-")) <= 1_000_000, (first, second)
+        conditions = [sent.get("if-match") for sent in s3.headers[-2:]]
+        assert conditions == [f'"{hashlib.md5(content).hexdigest()}"'] * 2
+
+    def test_a_server_that_heeds_no_range_is_read_from_its_start(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        content = os.urandom(300_000)
+        s3.put("data/key", content)
+        s3.fail("data/key", cut_short(100_000))
+        s3.fail("data/key", heedless)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), {"key": content})
+
+    def test_more_bytes_than_were_listed_are_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        s3.put("data/key", b"content")
+        s3.objects["data/key"].listed_size = 3
+        with pytest.raises(StoreError, match="'key' has more bytes than its listing says: 3"):
+            transfer_dataset(store, tmp_path)
+        assert_nothing_published(tmp_path)
+
+    @pytest.mark.parametrize("heeds_conditions", [True, False])
+    def test_an_object_that_is_replaced_meanwhile_is_listed_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, heeds_conditions: bool
+    ) -> None:
+        contents = put(s3)
+        s3.fail("data/folder/3", replaced("data/folder/3", b"another"))
+        if not heeds_conditions:
+            s3.fail("data/folder/3", heedless)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, {**contents, "folder/3": b"another"})
+
+
+def checksum_header(algorithm: str, content: bytes) -> dict[str, str]:
+    digests = {
+        "crc64nvme": crc64nvme(content).to_bytes(8, "big"),
+        "crc32": zlib.crc32(content).to_bytes(4, "big"),
+        "sha256": hashlib.sha256(content).digest(),
+        "sha1": hashlib.sha1(content).digest(),
+    }
+    if algorithm == "md5":
+        return {}
+    return {f"x_amz_checksum_{algorithm}": base64.b64encode(digests[algorithm]).decode()}
+
+
+class TestLargeObjects:
+    @pytest.fixture(autouse=True)
+    def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fetch, "PART_BYTES", 100_000)
+        monkeypatch.setattr(fetch, "LARGE_BYTES", 200_000)
+
+    @pytest.mark.parametrize("vouched", ["md5", "crc64nvme", "crc32", "sha256", "nothing"])
+    def test_it_comes_in_parts_and_is_compared_whole(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, vouched: str
+    ) -> None:
+        content = os.urandom(1_234_567)
+        header = {} if vouched == "nothing" else checksum_header(vouched, content)
+        s3.put("data/large", content, etag="" if vouched == "md5" else "0-1", **header)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, {"large": content})
+        assert report.unverified == (vouched == "nothing")
+        assert len(s3.gets("data/large")) == 13
+
+    def test_a_part_that_is_corrupt_makes_all_come_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        content = os.urandom(500_000)
+        s3.put("data/large", content)
+        s3.fail("data/large", flipped)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), {"large": content})
+        assert len(s3.gets("data/large")) == 6, "five parts, and the whole"
+
+    def test_after_an_interruption_only_the_missing_parts_come(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        content = os.urandom(500_000)
+        s3.put("data/large", content)
+        s3.fail("data/large", cut_short(0), times=6)
+        with pytest.raises(StoreError):
+            transfer_dataset(store, tmp_path, concurrency=1)
+        there = {each.rpartition("bytes=")[2] for each in s3.gets("data/large")[6:]}
+        s3.requests.clear()
+        assert_published(tmp_path, transfer_dataset(store, tmp_path, concurrency=1), {"large": content})
+        again = {each.rpartition("bytes=")[2] for each in s3.gets("data/large")}
+        assert len(there) == 4
+        assert again == {"0-99999"}
+
+    def test_a_part_torn_since_then_comes_again(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        content = os.urandom(500_000)
+        s3.put("data/large", content)
+        s3.fail("data/large", cut_short(0), times=6)
+        with pytest.raises(StoreError):
+            transfer_dataset(store, tmp_path, concurrency=1)
+        (file,) = (tmp_path / "versions").glob(".*.partial/large/*")
+        with file.open("r+b") as torn:
+            torn.seek(250_000)
+            torn.write(b"torn")
+        s3.requests.clear()
+        assert_published(tmp_path, transfer_dataset(store, tmp_path, concurrency=1), {"large": content})
+        assert len(s3.gets("data/large")) == 2
+
+
+class TestServer:
+    def test_a_burst_of_slow_down_is_waited_out(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        contents = put(s3, 50)
+        s3.fail("*", refused(503, "SlowDown"), times=30)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+
+    @pytest.mark.parametrize("status", [500, 502, 503])
+    def test_a_listing_that_fails_is_asked_for_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, status: int
+    ) -> None:
+        contents = put(s3)
+        s3.fail("list", refused(status, ""), times=2)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+
+    def test_a_server_that_falls_silent_is_asked_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http_connection, "READ_SECONDS", 0.3)
+        contents = put(s3)
+        s3.fail("data/folder/2", silent)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+
+    def test_a_store_that_is_gone_is_given_up_soon(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        put(s3, 200)
+        s3.fail("*", refused(500, "InternalError"), times=10**6)
+        with pytest.raises(StoreError, match="refused a request for object"):
+            transfer_dataset(store, tmp_path, concurrency=4)
+        assert len(s3.requests) < 100
+
+    @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
+    def test_credentials_that_are_refused_end_the_sync_at_once(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, code: str
+    ) -> None:
+        put(s3, 200)
+        s3.fail("*", refused(403, code), times=10**6)
+        with pytest.raises(AccessRefused, match=code):
+            transfer_dataset(store, tmp_path)
+        assert len(s3.requests) < 1 + 2 * 64
+
+    def test_one_object_that_is_denied_is_named_and_does_not_stop_the_others(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        put(s3, 30)
+        s3.fail("data/folder/4", refused(403, "AccessDenied"), times=99)
+        with pytest.raises(StoreError, match="access to object 'folder/4' of s3://bucket/data was denied"):
+            transfer_dataset(store, tmp_path)
+        assert len(s3.gets("data/folder/4")) >= 1
+        (data,) = (tmp_path / "versions").glob(".*.partial/data")
+        assert len(files_below(data)) == 29
+
+    def test_a_bucket_of_another_region_is_found(
+        self, s3: FaultyS3, url: str, s3_credentials: None, tmp_path: Path
+    ) -> None:
+        def elsewhere(handler: object, _: object) -> bool:
+            handler.answer(301, b"<Error><Code>PermanentRedirect</Code></Error>", {"x-amz-bucket-region": "eu-west-9"})  # type: ignore[attr-defined]
+            return True
+
+        contents = put(s3)
+        s3.fail("list", elsewhere)
+        store = open_store("s3://bucket/data", url)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+        assert "/eu-west-9/s3/aws4_request" in s3.headers[-1]["authorization"]
+
+    def test_a_dataset_larger_than_the_volume_is_refused_before_a_byte_comes(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        s3.put("data/huge", b"x")
+        s3.objects["data/huge"].listed_size = 10**18
+        with pytest.raises(KubetrainError, match="bytes free, and 1,000,000,000,000,000,000 are to be downloaded"):
+            transfer_dataset(store, tmp_path)
+        assert s3.gets("data/huge") == []
+
+    @pytest.mark.parametrize("prefix", ["dat", "data/fold", "nothing"])
+    def test_a_prefix_that_is_mistyped_syncs_nothing(self, s3: FaultyS3, url: str, tmp_path: Path, prefix: str) -> None:
+        put(s3)
+        with pytest.raises(KubetrainError, match=f"no objects under s3://bucket/{prefix}"):
+            transfer_dataset(open_store(f"s3://bucket/{prefix}", url, anonymous=True), tmp_path)
+
+    def test_an_unchanged_prefix_costs_one_listing(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        put(s3)
+        transfer_dataset(store, tmp_path)
+        s3.requests.clear()
+        report = transfer_dataset(store, tmp_path)
+        assert (report.downloaded, len(s3.requests)) == (0, 1)
+
+    def test_latency_is_hidden_by_more_requests_at_a_time(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        put(s3, 300, size=10)
+        s3.latency = 0.3
+        transfer_dataset(store, tmp_path)
+        assert s3.most_at_once > 40
+
+
+class TestWhoAsks:
+    def test_credentials_are_renewed_while_it_runs(
+        self, s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        issue = tmp_path / "issue.py"
+        issue.write_text(
+            "import datetime, json, pathlib\n"
+            f"count = pathlib.Path({str(tmp_path / 'count')!r})\n"
+            "number = int(count.read_text()) + 1 if count.exists() else 1\n"
+            "count.write_text(str(number))\n"
+            "soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=5 if number == 1 else 60)\n"
+            "print(json.dumps({'Version': 1, 'AccessKeyId': f'key-{number}', 'SecretAccessKey': 'secret',\n"
+            "                  'SessionToken': f'token-{number}', 'Expiration': soon.isoformat()}))\n"
+        )
+        (tmp_path / "config").write_text(f"[profile short]\ncredential_process = {sys.executable} {issue}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        monkeypatch.setenv("AWS_PROFILE", "short")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        contents = put(s3)
+        report = transfer_dataset(open_store("s3://bucket/data", url), tmp_path / "staging")
+        assert_published(tmp_path / "staging", report, contents)
+        assert "Credential=key-2/" in s3.headers[-1]["authorization"]
+        assert s3.headers[-1]["x-amz-security-token"] == "token-2"
+
+    def test_anonymous_requests_are_not_signed(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        put(s3)
+        transfer_dataset(store, tmp_path)
+        assert not any("authorization" in sent for sent in s3.headers)
+
+    def test_requests_that_we_pay_for_say_so(self, s3: FaultyS3, url: str, tmp_path: Path) -> None:
+        put(s3)
+        transfer_dataset(open_store("s3://bucket/data", url, anonymous=True, requester_pays=True), tmp_path)
+        assert {sent.get("x-amz-request-payer") for sent in s3.headers} == {"requester"}
+
+    def test_a_proxy_is_asked_for_the_whole_url(
+        self, s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        contents = put(s3)
+        monkeypatch.setenv("http_proxy", url.replace("http://", "http://user:pass%21@"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        store = open_store("s3://bucket/data", "http://s3.nowhere.invalid:9000", anonymous=True)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+        assert s3.requests[-1].startswith(f"GET http://s3.nowhere.invalid:9000/bucket/{quote('data/folder/')}")
+        assert s3.headers[-1]["proxy-authorization"] == "Basic " + base64.b64encode(b"user:pass!").decode()

@@ -1,0 +1,151 @@
+"""What we send to S3, against what botocore would send; how we list, against what is there."""
+
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.s3_listing import list_objects, rows_of
+from kubetrain_components.object_store.s3_requests import S3Requests
+from kubetrain_components.object_store.s3_signature import Signer
+from kubetrain_components.object_store.store import StoreError
+from support.faulty_s3 import FaultyS3
+
+PARTS = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=("Cs", "Cc")), min_size=1, max_size=4)
+KEYS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
+
+
+@pytest.mark.parametrize("token", [None, "session-token"])
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/bucket/a%20b/%C3%BC~._-%2B", ""),
+        ("/bucket/", "list-type=2&prefix=a%2Fb%20c"),
+        ("/", "continuation-token=%2B%3D&list-type=2"),
+    ],
+)
+def test_requests_are_signed_as_botocore_signs_them(path: str, query: str, token: str | None) -> None:
+    moment = datetime.datetime.now(datetime.UTC)
+    host = "s3.example.org:9000"
+    request = AWSRequest("GET", f"http://{host}{path}?{query}".rstrip("?"), headers={"if-match": '"etag"'})
+    S3SigV4Auth(Credentials("access", "secret", token), "s3", "eu-central-1").add_auth(request)
+    moment = datetime.datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
+    signer = Signer("eu-central-1")
+    sent = {"host": host, "if-match": '"etag"'}
+    signed = signer.signed("GET", path, query, sent, ("access", "secret", token), moment)
+    assert signed["authorization"] == request.headers["Authorization"]
+
+
+@pytest.mark.parametrize(
+    ("bucket", "endpoint", "url"),
+    [
+        ("bucket", "", "https://bucket.s3.amazonaws.com:443"),
+        ("dotted.bucket", "", "https://s3.amazonaws.com:443/dotted.bucket"),
+        ("bucket", "http://127.0.0.1:9000", "http://127.0.0.1:9000/bucket"),
+        ("bucket", "https://s3.example.org/base", "https://s3.example.org:443/base/bucket"),
+    ],
+)
+def test_a_bucket_is_where_botocore_says(bucket: str, endpoint: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    location = S3Requests(bucket, endpoint, anonymous=True, requester_pays=False)._location
+    origin = location.origin
+    assert f"{origin.scheme}://{origin.host}:{origin.port}{location.path}" == url
+    assert location.region == "us-east-1"
+
+
+def test_virtual_hosts_and_regions_are_taken_from_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text("[default]\nregion = eu-west-3\ns3 =\n  addressing_style = virtual\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    location = S3Requests("bucket", "https://s3.example.org", anonymous=True, requester_pays=False)._location
+    assert (location.origin.host, location.path, location.region) == ("bucket.s3.example.org", "", "eu-west-3")
+
+
+def test_a_server_is_trusted_by_the_bundle_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = self_signed(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    s3 = FaultyS3()
+    s3.put("key", b"content")
+    with s3.serving(tls) as url:
+        with pytest.raises(StoreError, match="certificate verify failed"):
+            list(open_store("s3://bucket", url, anonymous=True).list())
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        store = open_store("s3://bucket", url, anonymous=True)
+        assert [each.key for each in store.list()] == ["key"]
+        assert store.read("key").read() == b"content"
+
+
+def self_signed(folder: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path = folder / "server.pem"
+    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+class TestListing:
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(keys=st.sets(KEYS, max_size=40), page=st.integers(1, 7), ranges=st.integers(1, 6))
+    def test_whatever_the_folders_and_pages_every_key_is_listed_once(
+        self, keys: set[str], page: int, ranges: int
+    ) -> None:
+        s3 = FaultyS3()
+        s3.page_keys = page
+        for key in keys:
+            s3.put(f"data/{key}", b"")
+        for beside in ("dat", "data", "data0", "e"):
+            s3.put(beside, b"")
+        listed = [each.key for each in list_objects(s3.page, "data/", ranges)]
+        assert listed == sorted(keys, key=str.encode)
+
+    def test_long_listings_are_split_at_folders(self) -> None:
+        s3 = FaultyS3()
+        s3.page_keys = 30
+        for number in range(200):
+            s3.put(f"data/{number % 20:02}/{number}", b"")
+        after: list[str] = []
+
+        def page(query: dict[str, str]) -> bytes:
+            after.append(query.get("start-after", ""))
+            return s3.page(query)
+
+        assert len(list(list_objects(page, "data/", 4))) == 200
+        assert {"data/05/", "data/10/", "data/15/"} <= set(after)
+
+    def test_rows_are_read_in_any_order(self) -> None:
+        row = b"<Contents><Size>3</Size><Key>data/a&amp;b</Key><ETag>&quot;x&quot;</ETag></Contents>"
+        assert rows_of(b"<R>" + row * 2 + b"</R>", "data/") == [("a&b", 3, "x")] * 2
+
+    def test_a_row_that_lacks_something_is_an_error(self) -> None:
+        with pytest.raises(StoreError, match="without a key, an ETag or a size"):
+            rows_of(b"<R><Contents><Key>a</Key><Size>1</Size></Contents></R>", "")

@@ -1,0 +1,100 @@
+"""Whatever the objects, and whatever goes wrong: a version that is published is complete, verified and the source's."""
+
+import base64
+import hashlib
+import os
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_components.sync_dataset import download, fetch
+from kubetrain_components.sync_dataset.publish import published_versions, verify_version
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_trainer.errors import KubetrainError
+from support.faulty_s3 import Fault, FaultyS3, cut_short, flipped, heedless, refused
+
+NAMES = st.sampled_from(["a", "b", "c.png", "ü", "..", "", ".", "x" * 256, "new\nline", "sp ace"])
+ORDINARY = st.sampled_from(["a", "b", "c.png", "ü", "sp ace", "d%20"])
+KEYS = st.lists(ORDINARY, min_size=1, max_size=3) | st.lists(NAMES, min_size=1, max_size=3)
+TREES = st.dictionaries(KEYS.map("/".join), st.integers(0, 3000), max_size=8)
+
+
+FAULTS = st.sampled_from(
+    [flipped, cut_short(0), cut_short(700), heedless, refused(503, "SlowDown"), refused(403, "AccessDenied")]
+)
+TROUBLES = st.lists(st.tuples(st.integers(0, 7), FAULTS, st.integers(1, 5)), max_size=5)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_and_small() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.001)
+        patch.setattr(download, "LONGEST_BACK_OFF_SECONDS", 0.004)
+        patch.setattr(fetch, "LOOK_SECONDS", 0.005)
+        patch.setattr(fetch, "PART_BYTES", 500)
+        patch.setattr(fetch, "LARGE_BYTES", 1000)
+        yield
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tree=TREES, troubles=TROUBLES, changed=TREES, torn=st.booleans())
+def test_what_is_published_is_complete_and_verified(
+    tree: dict[str, int], troubles: list[tuple[int, Fault, int]], changed: dict[str, int], torn: bool
+) -> None:
+    s3 = FaultyS3()
+    outside = Path(tempfile.mkdtemp())
+    staging = outside / "deep" / "staging"
+    try:
+        with s3.serving() as url:
+            store = open_store("s3://bucket/data", url, anonymous=True)
+            for round_tree in (tree, {**tree, **changed}, changed):
+                s3.objects.clear()
+                for key, size in round_tree.items():
+                    put(s3, f"data/{key}", os.urandom(1) * size)
+                for number, fault, times in troubles if round_tree else ():
+                    s3.fail(f"data/{sorted(round_tree)[number % len(round_tree)]}", fault, times)
+                sync_and_check(s3, store, staging)
+                if torn:
+                    tear_what_is_unfinished(staging)
+        assert {path for path in outside.rglob("*") if staging not in path.parents} <= {staging.parent, staging}
+    finally:
+        shutil.rmtree(outside)
+
+
+def put(s3: FaultyS3, key: str, content: bytes) -> None:
+    """With an ETag that is the MD5, or with one that is not and a CRC: what nothing vouches for may arrive changed."""
+    if len(content) % 2:
+        s3.put(key, content)
+    else:
+        checksum = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
+        s3.put(key, content, etag=f"{hashlib.md5(content).hexdigest()}-2", x_amz_checksum_crc32=checksum)
+
+
+def sync_and_check(s3: FaultyS3, store: ObjectStore, staging: Path) -> None:
+    before = {version.path.name for version in published_versions(staging)}
+    try:
+        report = transfer_dataset(store, staging, concurrency=8)
+    except KubetrainError:
+        assert {version.path.name for version in published_versions(staging)} == before
+    else:
+        data = staging / "versions" / report.digest / "data"
+        there = {path.relative_to(data).as_posix(): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+        source = {key.removeprefix("data/"): stored.content for key, stored in s3.objects.items()}
+        assert there == {key: content for key, content in source.items() if content or not key.endswith("/")}
+    for version in published_versions(staging):
+        assert verify_version(version) == []
+
+
+def tear_what_is_unfinished(staging: Path) -> None:
+    """As a power cut may."""
+    for path in staging.glob("versions/.*.partial/**/*"):
+        if path.is_file() and path.name != "verified.jsonl":
+            path.chmod(0o644)
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
