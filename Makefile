@@ -5,11 +5,14 @@ BIN := $(VENV)/bin
 EXTRAS := pipelines,pytorch,tensorflow,demo,dev
 INSTALLED := $(VENV)/installed
 
+BENCHMARK_VENV := .venv-benchmark
+BENCHMARK ?=
+
 PIPELINE ?= train-pytorch
 WORKSPACE ?= kubetrain-workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-slow compile check-compiled lock clean
+.PHONY: help setup run check format test test-slow benchmark compile check-compiled lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -33,6 +36,14 @@ check: $(INSTALLED) ## lint, format and types
 format: $(INSTALLED) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+benchmark: $(INSTALLED) $(BENCHMARK_VENV)/installed ## ours beside every peer (BENCHMARK='small large --rounds 5')
+	@$(BIN)/python benchmarks/sync.py --json benchmark.json $(BENCHMARK)
+
+$(BENCHMARK_VENV)/installed: benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCHMARK_VENV)
+	$(BENCHMARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/requirements.txt
+	@touch $@
 
 compile: $(INSTALLED) ## write compiled/*.yaml
 	@$(BIN)/kubetrain compile

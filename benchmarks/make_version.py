@@ -1,0 +1,34 @@
+"""The dataset as a version that was synced before: described and published by our own functions, without its files.
+
+python benchmarks/make_version.py OBJECTS DIRECTORY
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+from dataset import BODY_SIZES, SOURCE, Dataset, bodies, etags
+
+from kubetrain_components.object_store.store import StoredObject
+from kubetrain_components.sync_dataset.partial_version import PartialVersion
+from kubetrain_components.sync_dataset.plan import plan_sync
+from kubetrain_components.sync_dataset.publish import partial_path, publish
+
+
+def make_version(dataset: Dataset, target: Path) -> None:
+    plan = plan_sync(SOURCE, (_stored(dataset, number) for number in range(dataset.objects)))
+    checksums = [f"sha256:{hashlib.sha256(body).hexdigest()}" for body in bodies()]
+    with PartialVersion(partial_path(target, plan)).begun():
+        publish(target, plan, {each.key: checksums[_body(dataset.number_of(each.key))] for each in plan.objects})
+
+
+def _stored(dataset: Dataset, number: int) -> StoredObject:
+    return StoredObject(dataset.key(number), BODY_SIZES[_body(number)], etags()[_body(number)])
+
+
+def _body(number: int) -> int:
+    return number % len(BODY_SIZES)
+
+
+if __name__ == "__main__":
+    make_version(Dataset(int(sys.argv[1])), Path(sys.argv[2]))
