@@ -20,7 +20,7 @@ from kubetrain_components.object_store.store import (
     StoreUnavailable,
 )
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
-from kubetrain_components.sync_dataset.plan import Reusable, listing_sha256, plan_sync
+from kubetrain_components.sync_dataset.plan import Reusable, check_twins, listing_sha256, plan_sync
 from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
 from kubetrain_components.sync_dataset.transfer import Progress, transfer_dataset
 from kubetrain_components.verify import verify_folder
@@ -115,6 +115,16 @@ class TestPlan:
     def test_a_file_that_is_a_folder_too_is_refused(self) -> None:
         with pytest.raises(KubetrainError, match="'a' is a file and a folder at once"):
             plan_sync("s3://b/p", objects("a", "a/b"))
+
+    @pytest.mark.parametrize("twins", [("A.txt", "a.txt"), ("caf\u00e9", "cafe\u0301"), ("D/x", "d/x")])
+    def test_names_that_one_volume_takes_for_one_are_refused_there(self, twins: tuple[str, str]) -> None:
+        check_twins(plan_sync("s3://b/p", objects("b", "c")))
+        with pytest.raises(KubetrainError, match="are one file on this volume"):
+            check_twins(plan_sync("s3://b/p", objects("b", *twins)))
+
+    def test_this_volume_tells_them_apart(self, tmp_path: Path) -> None:
+        with (partial := PartialVersion(tmp_path / "versions" / ".x.partial")).begun():
+            assert not partial.takes_names_for_one_another()
 
 
 class TestTransfer:

@@ -13,11 +13,12 @@ from xml.sax.saxutils import unescape
 from kubetrain_components.object_store.store import StoredObject, StoreError
 
 # In the order in which S3 writes them.
-ROW = re.compile(rb"<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>.*?<Size>(\d+)</Size>", re.S)
-CONTENTS = re.compile(rb"<Contents>(.*?)</Contents>", re.S)
-PART = re.compile(rb"<(Key|ETag|Size)>([^<]*)</")
-FOLDER = re.compile(rb"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>")
-NEXT = re.compile(rb"<NextContinuationToken>([^<]*)</NextContinuationToken>")
+ETAG = r'<ETag>(?:&quot;|&#34;|")?([^<&"]*)'
+ROW = re.compile(rf"<Key>([^<]*)</Key>.*?{ETAG}[^<]*</ETag>.*?<Size>(\d+)</Size>", re.S)
+CONTENTS = re.compile(r"<Contents>(.*?)</Contents>", re.S)
+PARTS = [re.compile(pattern) for pattern in ("<Key>([^<]*)<", ETAG, r"<Size>(\d+)<")]
+FOLDER = re.compile(r"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>")
+NEXT = re.compile(r"<NextContinuationToken>([^<]*)</NextContinuationToken>")
 RANGES = 32
 DEEPEST_SPLIT = 3
 ENTITIES = {"&quot;": '"', "&#34;": '"', "&apos;": "'", "&#39;": "'"}
@@ -29,7 +30,7 @@ GetPage = Callable[[dict[str, str]], bytes]
 def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterator[StoredObject]:
     """By UTF-8 key; keys are relative to the prefix."""
     first = get_page({"prefix": prefix})
-    if not NEXT.search(first):
+    if not NEXT.search(_text_of(first)):
         yield from rows_of(first, prefix)
         return
     bounds = split_points(get_page, prefix, ranges)
@@ -65,8 +66,8 @@ def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
 
 def _folders(get_page: GetPage, prefix: str) -> list[str]:
     """Those of the first page: enough to split by."""
-    page = get_page({"prefix": prefix, "delimiter": "/"})
-    return [_text(raw, page) for raw in FOLDER.findall(page)]
+    page = _text_of(get_page({"prefix": prefix, "delimiter": "/"}))
+    return list(_names(FOLDER.findall(page), page))
 
 
 def _list_range(get_page: GetPage, prefix: str, after: str | None, until: str | None) -> Sequence[StoredObject]:
@@ -79,40 +80,46 @@ def _list_range(get_page: GetPage, prefix: str, after: str | None, until: str | 
         found += rows_of(page, prefix)
         if limit is not None and found and found[-1].key > limit:
             return [each for each in found if each.key <= limit]
-        token = NEXT.search(page)
+        token = NEXT.search(_text_of(page))
         if token is None:
             return found
-        query["continuation-token"] = unescape(token.group(1).decode(), ENTITIES)
+        query["continuation-token"] = unescape(token.group(1), ENTITIES)
 
 
 def rows_of(page: bytes, prefix: str) -> list[StoredObject]:
-    rows = ROW.findall(page)
-    if len(rows) != page.count(b"<Contents>"):
-        rows = [_row(contents) for contents in CONTENTS.findall(page)]
+    text = _text_of(page)
+    rows = ROW.findall(text)
+    if len(rows) != text.count("<Contents>"):
+        rows = [_row(contents) for contents in CONTENTS.findall(text)]
+    if not rows:
+        return []
+    keys, etags, sizes = zip(*rows, strict=True)
     skipped = len(prefix)
-    if b"%" not in page and b"+" not in page and b"&" not in page.replace(b"&quot;", b""):
-        return [StoredObject(key.decode()[skipped:], int(size), _etag(etag)) for key, etag, size in rows]
-    return [StoredObject(_text(key, page)[skipped:], int(size), _etag(etag)) for key, etag, size in rows]
+    return [
+        StoredObject(key[skipped:], int(size), etag)
+        for key, size, etag in zip(_names(keys, text), sizes, etags, strict=True)
+    ]
 
 
-def _row(contents: bytes) -> tuple[bytes, bytes, bytes]:
+def _row(contents: str) -> tuple[str, ...]:
     """Of a server that writes its parts in an order of its own."""
-    parts = dict(PART.findall(contents))
-    if parts.keys() != {b"Key", b"ETag", b"Size"}:
+    parts = [pattern.search(contents) for pattern in PARTS]
+    if not all(parts):
         raise StoreError(f"the listing has an object without a key, an ETag or a size: {contents[:200]!r}")
-    return parts[b"Key"], parts[b"ETag"], parts[b"Size"]
+    return tuple(part.group(1) for part in parts if part)
 
 
-def _is_encoded(page: bytes) -> bool:
-    return b"<EncodingType>url</EncodingType>" in page
+def _text_of(page: bytes) -> str:
+    return page.decode(errors="surrogateescape")
 
 
-def _text(raw: bytes, page: bytes) -> str:
-    """A key as it is: servers percent-encode what is not allowed in XML, if they know how."""
-    if _is_encoded(page):
-        return unquote_to_bytes(raw.replace(b"+", b" ")).decode(errors="surrogateescape")
-    return unescape(raw.decode(errors="surrogateescape"), ENTITIES)
+def _names(written: Sequence[str], page: str) -> Sequence[str]:
+    """Keys as they are: servers percent-encode what is not allowed in XML, if they know how."""
+    together = "".join(written)
+    if "<EncodingType>url</EncodingType>" in page:
+        return [_decoded(each) for each in written] if "%" in together or "+" in together else written
+    return [unescape(each, ENTITIES) for each in written] if "&" in together else written
 
 
-def _etag(raw: bytes) -> str:
-    return raw.decode().replace("&quot;", "").replace("&#34;", "").strip('"')
+def _decoded(name: str) -> str:
+    return unquote_to_bytes(name.replace("+", " ").encode(errors="surrogateescape")).decode(errors="surrogateescape")

@@ -1,0 +1,27 @@
+"""What `kubetrain sync` says in a log, where no bar can be drawn."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from kubetrain_components.sync_dataset.transfer import Progress
+from kubetrain_pipelines import sync_command
+from kubetrain_pipelines.sync_command import describe_progress, progress_lines
+
+
+def test_a_line_tells_rate_and_time_left() -> None:
+    halfway = Progress(objects=5, bytes=50_000_000, of_objects=10, of_bytes=100_000_000)
+    assert describe_progress(halfway, 2_000_000) == "5/10 objects, 50.0 MB of 100.0 MB, 2.0 MB/s, 0:00:25 left"
+    assert describe_progress(halfway, 0) == "5/10 objects, 50.0 MB of 100.0 MB, nothing arrives"
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(0.0, 2), (60.0, 0)])
+def test_lines_come_every_now_and_then(seconds: float, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_command, "LINE_SECONDS", seconds)
+    console = Console(file=io.StringIO(), width=200)
+    with progress_lines(console) as show:
+        for done in (1, 2):
+            show(Progress(objects=done, bytes=done, of_objects=2, of_bytes=2))
+    assert isinstance(console.file, io.StringIO)
+    assert len(console.file.getvalue().splitlines()) == lines
