@@ -63,6 +63,23 @@ def test_ctrl_c_waits_for_no_server_and_the_next_sync_goes_on(
         assert kubetrain("verify", tmp_path).exit_code == 0
 
 
+def test_ctrl_c_waits_for_no_listing(tmp_path: Path, objects: dict[str, bytes]) -> None:
+    store = FaultyS3()
+    store.page_keys = 3
+    for number in range(40):
+        store.put(f"folder-{number % 8}/{number}", b"x")
+    store.fail("list", lambda *_: False, times=3)
+    store.fail("list", silent, times=5)
+    with store.serving() as url:
+        sync = start(*arguments(url, tmp_path))
+        deadline = time.monotonic() + 20
+        while len(store.requests) < 10 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        stopped = interrupt(sync)
+    assert (stopped.exit_code, stopped.output.strip()) == (130, "stopped")
+    assert stopped.seconds < 5
+
+
 def test_a_sync_killed_goes_on(tmp_path: Path, objects: dict[str, bytes]) -> None:
     with hostile_s3(objects, {"object-3": [silent]}) as url:
         sync = start(*arguments(url, tmp_path))

@@ -5,8 +5,11 @@ folders, which are found a level at a time, and its ranges are listed side by si
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import unescape
 
@@ -23,6 +26,7 @@ RANGES = 32
 DEEPEST_SPLIT = 3
 ENTITIES = {"&quot;": '"', "&#34;": '"', "&apos;": "'", "&#39;": "'"}
 
+T = TypeVar("T")
 GetPage = Callable[[dict[str, str]], bytes]
 """From query parameters to the XML of a page."""
 
@@ -34,34 +38,42 @@ def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterat
         yield from rows_of(first, prefix)
         return
     bounds = split_points(get_page, prefix, ranges)
-    with ThreadPoolExecutor(max(1, min(ranges, len(bounds) + 1))) as pool:
-        parts = [
-            pool.submit(_list_range, get_page, prefix, after, until)
-            for after, until in zip([None, *bounds], [*bounds, None], strict=True)
-        ]
-        try:
-            for part in parts:
-                yield from part.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    spans = zip([None, *bounds], [*bounds, None], strict=True)
+    for found in _side_by_side([partial(_list_range, get_page, prefix, *span) for span in spans]):
+        yield from found
 
 
 def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
     """Folders at which to split the keys into ranges, by key; none where there are no folders."""
     folders = [prefix]
-    with ThreadPoolExecutor(ranges) as pool:
-        for _ in range(DEEPEST_SPLIT):
-            below = [each for inner in pool.map(lambda each: _folders(get_page, each), folders) for each in inner]
-            if not below:
-                break
-            folders = below
-            if len(folders) >= ranges:
-                break
-    if folders == [prefix]:
-        return []
+    for _ in range(DEEPEST_SPLIT):
+        below = [
+            each for inner in _side_by_side([partial(_folders, get_page, each) for each in folders]) for each in inner
+        ]
+        folders = below or folders
+        if not below or len(folders) >= ranges:
+            break
     step = max(1, len(folders) // ranges)
-    return sorted(folders)[::step][1 : ranges + 1] if len(folders) > 1 else []
+    return sorted(folders)[::step][1 : ranges + 1]
+
+
+def _side_by_side(calls: Sequence[Callable[[], list[T]]]) -> Iterator[list[T]]:
+    """What the calls return, in their order. Their threads are daemons: nobody waits for a server that is silent."""
+    ends = [SimpleQueue[list[T] | BaseException]() for _ in calls]
+
+    def run(number: int) -> None:
+        try:
+            ends[number].put(calls[number]())
+        except BaseException as error:  # noqa: BLE001 - for the thread that waits for it
+            ends[number].put(error)
+
+    for number in range(len(calls)):
+        threading.Thread(target=run, args=(number,), daemon=True).start()
+    for end in ends:
+        outcome = end.get()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        yield outcome
 
 
 def _folders(get_page: GetPage, prefix: str) -> list[str]:
@@ -70,7 +82,7 @@ def _folders(get_page: GetPage, prefix: str) -> list[str]:
     return list(_names(FOLDER.findall(page), page))
 
 
-def _list_range(get_page: GetPage, prefix: str, after: str | None, until: str | None) -> Sequence[StoredObject]:
+def _list_range(get_page: GetPage, prefix: str, after: str | None, until: str | None) -> list[StoredObject]:
     """Keys beyond `after`, up to and with `until`."""
     query = {"prefix": prefix} | ({"start-after": after} if after is not None else {})
     limit = None if until is None else until.removeprefix(prefix)
