@@ -68,12 +68,12 @@ def test_ctrl_c_waits_for_no_listing(tmp_path: Path, objects: dict[str, bytes]) 
     store.page_keys = 3
     for number in range(40):
         store.put(f"folder-{number % 8}/{number}", b"x")
-    store.fail("list", lambda *_: False, times=3)
+    store.fail("list", lambda *_: False, times=11)
     store.fail("list", silent, times=5)
     with store.serving() as url:
         sync = start(*arguments(url, tmp_path))
         deadline = time.monotonic() + 20
-        while len(store.requests) < 10 and time.monotonic() < deadline:
+        while len(store.requests) < 14 and time.monotonic() < deadline:
             time.sleep(0.05)
         stopped = interrupt(sync)
     assert (stopped.exit_code, stopped.output.strip()) == (130, "stopped")

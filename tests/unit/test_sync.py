@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.store import (
@@ -20,7 +22,14 @@ from kubetrain_components.object_store.store import (
     StoreUnavailable,
 )
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
-from kubetrain_components.sync_dataset.plan import Reusable, check_twins, listing_sha256, plan_sync
+from kubetrain_components.sync_dataset.plan import (
+    Reusable,
+    _are_plain,
+    _problem_of,
+    check_twins,
+    listing_sha256,
+    plan_sync,
+)
 from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
 from kubetrain_components.sync_dataset.transfer import Progress, transfer_dataset
 from kubetrain_components.verify import verify_folder
@@ -107,6 +116,14 @@ class TestPlan:
         with pytest.raises(KubetrainError) as caught:
             plan_sync("s3://b/p", objects("fine", key))
         assert repr(key) in str(caught.value)
+
+    @given(st.lists(st.text("ab./\n\x7fü", max_size=5), min_size=1, max_size=4), st.booleans())
+    def test_looking_at_all_keys_at_once_finds_what_looking_at_each_does(self, keys: list[str], is_long: bool) -> None:
+        keys += ["x" * 256] * is_long
+        if _are_plain(keys):
+            assert [key for key in keys if _problem_of(key)] == []
+        else:
+            assert any(_problem_of(key) or not key.isascii() for key in keys)
 
     @pytest.mark.parametrize("key", ["file..txt", "a..b/c", "...", "-rf", "ünï", "x" * 255])
     def test_keys_that_only_look_odd_are_files(self, key: str) -> None:

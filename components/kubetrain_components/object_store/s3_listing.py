@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
@@ -17,12 +18,17 @@ from kubetrain_components.object_store.store import StoredObject, StoreError
 
 # In the order in which S3 writes them.
 ETAG = r'<ETag>(?:&quot;|&#34;|")?([^<&"]*)'
-ROW = re.compile(rf"<Key>([^<]*)</Key>.*?{ETAG}[^<]*</ETag>.*?<Size>(\d+)</Size>", re.S)
+CHECKSUMS = r"(?:<Checksum\w+>[^<]*</Checksum\w+>\s*)*"
+ROW = re.compile(
+    rf"<Key>([^<]*)</Key>\s*<LastModified>[^<]*</LastModified>\s*{ETAG}[^<]*</ETag>\s*{CHECKSUMS}<Size>(\d+)</Size>"
+)
 CONTENTS = re.compile(r"<Contents>(.*?)</Contents>", re.S)
 PARTS = [re.compile(pattern) for pattern in ("<Key>([^<]*)<", ETAG, r"<Size>(\d+)<")]
 FOLDER = re.compile(r"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>")
 NEXT = re.compile(r"<NextContinuationToken>([^<]*)</NextContinuationToken>")
-RANGES = 32
+RANGES = 16
+PAGES_BEFORE_SPLIT = 8
+"""Of what is no longer, no folders need to be found."""
 DEEPEST_SPLIT = 3
 ENTITIES = {"&quot;": '"', "&#34;": '"', "&apos;": "'", "&#39;": "'"}
 
@@ -33,12 +39,18 @@ GetPage = Callable[[dict[str, str]], bytes]
 
 def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterator[StoredObject]:
     """By UTF-8 key; keys are relative to the prefix."""
-    first = get_page({"prefix": prefix})
-    if not NEXT.search(_text_of(first)):
-        yield from rows_of(first, prefix)
+    last = ""
+    pages = _pages(get_page, prefix)
+    for rows in islice(pages, PAGES_BEFORE_SPLIT):
+        yield from rows
+        last = rows[-1].key if rows else last
+    following = next(pages, None)
+    if following is None:
         return
-    bounds = split_points(get_page, prefix, ranges)
-    spans = zip([None, *bounds], [*bounds, None], strict=True)
+    yield from following
+    last = prefix + (following[-1].key if following else last)
+    bounds = [last, *(each for each in split_points(get_page, prefix, ranges) if each > last)]
+    spans = zip(bounds, [*bounds[1:], None], strict=True)
     for found in _side_by_side([partial(_list_range, get_page, prefix, *span) for span in spans]):
         yield from found
 
@@ -82,19 +94,26 @@ def _folders(get_page: GetPage, prefix: str) -> list[str]:
     return list(_names(FOLDER.findall(page), page))
 
 
-def _list_range(get_page: GetPage, prefix: str, after: str | None, until: str | None) -> list[StoredObject]:
+def _list_range(get_page: GetPage, prefix: str, after: str, until: str | None) -> list[StoredObject]:
+    return [each for rows in _pages(get_page, prefix, after, until) for each in rows]
+
+
+def _pages(
+    get_page: GetPage, prefix: str, after: str | None = None, until: str | None = None
+) -> Iterator[list[StoredObject]]:
     """Keys beyond `after`, up to and with `until`."""
-    query = {"prefix": prefix} | ({"start-after": after} if after is not None else {})
+    query = {"prefix": prefix} | ({"start-after": after} if after else {})
     limit = None if until is None else until.removeprefix(prefix)
-    found: list[StoredObject] = []
     while True:
         page = get_page(query)
-        found += rows_of(page, prefix)
-        if limit is not None and found and found[-1].key > limit:
-            return [each for each in found if each.key <= limit]
+        rows = rows_of(page, prefix)
+        if limit is not None and rows and rows[-1].key > limit:
+            yield [each for each in rows if each.key <= limit]
+            return
+        yield rows
         token = NEXT.search(_text_of(page))
         if token is None:
-            return found
+            return
         query["continuation-token"] = unescape(token.group(1), ENTITIES)
 
 

@@ -18,6 +18,8 @@ SHOWN_PROBLEMS = 5
 LINES_AT_ONCE = 4096
 # Only empty parts and dots can leave a folder; only what UTF-8 cannot write comes as a surrogate.
 STRAYING = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
+PARTS_THAT_STRAY = [f"{before}{dots}{after}" for dots in ("", ".", "..") for before in "\n/" for after in "\n/"]
+CONTROLS = bytes([*range(ord("\n")), *range(ord("\n") + 1, 32), 127])
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -98,7 +100,7 @@ def _is_folder(each: StoredObject) -> bool:
 
 def _check_keys(source: str, objects: Sequence[StoredObject]) -> None:
     keys = [each.key for each in objects]
-    problems = [f"{key!r} {problem}" for key in keys if (problem := _problem_of(key))]
+    problems = [] if _are_plain(keys) else [f"{key!r} {problem}" for key in keys if (problem := _problem_of(key))]
     problems += [f"{key!r} is a file and a folder at once" for key in sorted(_folders(keys).intersection(keys))]
     problems += [f"{key!r} is there twice" for key, following in pairwise(keys) if key == following]
     if problems:
@@ -106,6 +108,18 @@ def _check_keys(source: str, objects: Sequence[StoredObject]) -> None:
         raise KubetrainError(
             f"{len(problems)} keys under {source} cannot be files: {shown}; rename them or sync a narrower prefix"
         )
+
+
+def _are_plain(keys: Sequence[str]) -> bool:
+    """Whether none has a problem, found in a third of the time that asking each takes."""
+    text = "\n" + "\n".join(keys) + "\n"
+    return (
+        text.isascii()
+        and text.count("\n") == len(keys) + 1
+        and max(map(len, keys)) <= LONGEST_NAME_BYTES
+        and not any(part in text for part in PARTS_THAT_STRAY)
+        and len(text.encode().translate(None, CONTROLS)) == len(text)
+    )
 
 
 def _problem_of(key: str) -> str | None:

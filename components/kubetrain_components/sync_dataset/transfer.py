@@ -4,6 +4,7 @@ python -m kubetrain_components.sync_dataset.transfer --source s3://BUCKET/PREFIX
 """
 
 import argparse
+import gc
 import json
 import shutil
 import time
@@ -122,10 +123,22 @@ def _disk_errors_explained(staging: Path) -> Iterator[None]:
 
 
 def plan_from_listing(store: ObjectStore, staging: Path) -> SyncPlan:
-    plan = plan_sync(store.uri, store.list())
+    with _no_garbage_looked_for():
+        plan = plan_sync(store.uri, store.list())
     if is_published(staging, plan):
         return replace(plan, exists=True)
     return replace(plan, reuse=find_reusable(staging, plan.objects))
+
+
+@contextmanager
+def _no_garbage_looked_for() -> Iterator[None]:
+    """A million objects are no garbage, and are looked through in vain again and again: a quarter of all the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _empty_report(plan: SyncPlan) -> SyncReport:
