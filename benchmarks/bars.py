@@ -62,6 +62,8 @@ BARS = (
     Bar("crc", CPU_PER_OBJECT, False, 1, RCLONE),
     Bar("large", MEGABYTES_PER_SECOND, True, 1, TEXTBOOK),
     Bar("large", CPU_PER_GIGABYTE, False, 1 / 2, TEXTBOOK),
+    Bar("large-crc", MEGABYTES_PER_SECOND, True, 1, TEXTBOOK),
+    Bar("large-crc", CPU_PER_GIGABYTE, False, 1 / 2, TEXTBOOK),
     Bar("listing", CPU_SECONDS, False, 5),
     Bar("listing", PEAK_MEGABYTES, False, 600),
     Bar("latency", OBJECTS_PER_SECOND, True, 900),

@@ -20,11 +20,20 @@ class Dataset:
     """Objects in nested folders, in the order of their keys; few bodies, repeated."""
 
     objects: int
+    body_sizes: tuple[int, ...] = BODY_SIZES
 
     def key(self, number: int) -> str:
         """Relative to the prefix."""
         split = "train" if number < self.objects * 9 // 10 else "val"
         return f"{split}/class-{number // self._folder_objects:04}/{number:07}.jpg"
+
+    def etag(self, number: int) -> str:
+        """The MD5, but of objects uploaded in parts, as large ones are."""
+        etag = etags(self.body_sizes)[number % len(self.body_sizes)]
+        return etag if self.body_sizes == BODY_SIZES else f"{etag}-16"
+
+    def body_size(self, number: int) -> int:
+        return self.body_sizes[number % len(self.body_sizes)]
 
     @staticmethod
     def number_of(key: str) -> int:
@@ -36,17 +45,17 @@ class Dataset:
 
     @property
     def size(self) -> int:
-        return sum(BODY_SIZES[number % len(BODY_SIZES)] for number in range(self.objects))
+        return sum(self.body_size(number) for number in range(self.objects))
 
 
 @cache
-def bodies() -> tuple[bytes, ...]:
-    return tuple(random.Random(size).randbytes(size) for size in BODY_SIZES)
+def bodies(sizes: tuple[int, ...] = BODY_SIZES) -> tuple[bytes, ...]:
+    return tuple(random.Random(size).randbytes(size) for size in sizes)
 
 
 @cache
-def etags() -> tuple[str, ...]:
-    return tuple(hashlib.md5(body, usedforsecurity=False).hexdigest() for body in bodies())
+def etags(sizes: tuple[int, ...] = BODY_SIZES) -> tuple[str, ...]:
+    return tuple(hashlib.md5(body, usedforsecurity=False).hexdigest() for body in bodies(sizes))
 
 
 def write_files(dataset: Dataset, bucket: Path) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from dataset import BODY_SIZES, SOURCE, Dataset, bodies, etags
+from dataset import BODY_SIZES, SOURCE, Dataset, bodies
 
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
@@ -23,7 +23,7 @@ def make_version(dataset: Dataset, target: Path) -> None:
 
 
 def _stored(dataset: Dataset, number: int) -> StoredObject:
-    return StoredObject(dataset.key(number), BODY_SIZES[_body(number)], etags()[_body(number)])
+    return StoredObject(dataset.key(number), dataset.body_size(number), dataset.etag(number))
 
 
 def _body(number: int) -> int:

@@ -75,7 +75,14 @@ class Scenario:
 
 
 def all_scenarios(options: Options) -> dict[str, Scenario]:
-    scenarios = (_small(options), _crc(options), _large(options), _listing(options), _latency(options))
+    scenarios = (
+        _small(options),
+        _crc(options),
+        _large(options),
+        _large_crc(options),
+        _listing(options),
+        _latency(options),
+    )
     return {each.name: each for each in scenarios}
 
 
@@ -127,9 +134,20 @@ def _large(options: Options) -> Scenario:
         with _rclone(options, folder) as url:
             yield url
 
+    return _large_objects("large", "MD5", options, serve)
+
+
+def _large_crc(options: Options) -> Scenario:
+    arguments = [f"--objects={SHARDS}", f"--object-bytes={options.shard_bytes}", f"--checksum={options.checksum}"]
+    return _large_objects("large-crc", options.checksum.upper(), options, lambda folder: stub_server(arguments))
+
+
+def _large_objects(
+    name: str, checksum: str, options: Options, serve: Callable[[Path], AbstractContextManager[str]]
+) -> Scenario:
     return Scenario(
-        name="large",
-        title=f"{SHARDS} objects of {options.shard_bytes >> 20} MiB",
+        name=name,
+        title=f"{SHARDS} objects of {options.shard_bytes >> 20} MiB, {checksum}",
         objects=SHARDS,
         bytes=SHARDS * options.shard_bytes,
         in_flight=SHARDS,

@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import parse_qs, unquote
 
-from dataset import BODY_SIZES, PREFIX, Dataset, bodies, etags
+from awscrt.checksums import crc64nvme
+from dataset import BODY_SIZES, PREFIX, Dataset, bodies
 
 WORKERS = 2
 PAGE_OBJECTS = 1000
 SEND_BUFFER_BYTES = 1 << 20
 LATEST_KEY = "\U0010ffff"
 MODIFIED = "2026-01-01T00:00:00.000Z"
-CRC64NVME_POLYNOMIAL = 0x9A6C9329AC4BC9B5
-ALL_ONES = (1 << 64) - 1
 
 RANGE = re.compile(rb"\r\nrange: bytes=(\d+)-(\d*)")
 IF_MATCH = re.compile(rb'\r\nif-match: "?([^"\r]+)')
@@ -125,11 +124,10 @@ class Listing:
         return bytes(items), folders, number
 
     def _item(self, number: int) -> bytes:
-        body = number % len(BODY_SIZES)
         return (
             f"<Contents><Key>{self._key(number)}</Key><LastModified>{MODIFIED}</LastModified>"
-            f"<ETag>&quot;{etags()[body]}&quot;</ETag><ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm>"
-            f"<ChecksumType>FULL_OBJECT</ChecksumType><Size>{BODY_SIZES[body]}</Size>"
+            f"<ETag>&quot;{self._dataset.etag(number)}&quot;</ETag><ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm>"
+            f"<ChecksumType>FULL_OBJECT</ChecksumType><Size>{self._dataset.body_size(number)}</Size>"
             "<StorageClass>STANDARD</StorageClass></Contents>"
         ).encode()
 
@@ -205,20 +203,6 @@ def checksum_header(algorithm: str, content: bytes) -> str:
     return f"x-amz-checksum-{algorithm}: {encoded}\r\nx-amz-checksum-type: FULL_OBJECT\r\n"
 
 
-def crc64nvme(content: bytes) -> int:
-    table = [_shifted(byte) for byte in range(256)]
-    crc = ALL_ONES
-    for byte in content:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ ALL_ONES
-
-
-def _shifted(crc: int) -> int:
-    for _ in range(8):
-        crc = (crc >> 1) ^ (CRC64NVME_POLYNOMIAL if crc & 1 else 0)
-    return crc
-
-
 async def serve(port: int, answer: Callable[[bytes], bytes], latency_seconds: float) -> None:
     connection = partial(Connection, answer, latency_seconds)
     # Each worker has a socket of its own at the port: the kernel spreads connections over them.
@@ -230,17 +214,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A stub of S3.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--objects", type=int, required=True)
+    parser.add_argument("--object-bytes", type=int, default=0, help="of each; default: about 100 KB")
     parser.add_argument("--checksum", choices=["crc64nvme", "crc32"], default="")
     parser.add_argument("--latency-ms", type=float, default=0)
     parser.add_argument("--listing-only", action="store_true")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    dataset = Dataset(options.objects, (options.object_bytes,) if options.object_bytes else BODY_SIZES)
     made = [
-        Body(content, etag, checksum_header(options.checksum, content))
-        for content, etag in zip(bodies(), etags(), strict=True)
+        Body(content, dataset.etag(number), checksum_header(options.checksum, content))
+        for number, content in enumerate(bodies(dataset.body_sizes))
         if not options.listing_only
     ]
-    stub = Stub(Listing(Dataset(options.objects)), tuple(made))
+    stub = Stub(Listing(dataset), tuple(made))
     for _ in range(WORKERS - 1):
         if os.fork() == 0:
             break

@@ -1,6 +1,6 @@
 """`kubetrain sync` against its peers, side by side on this machine.
 
-python benchmarks/sync.py [small] [crc] [large] [listing] [latency] [--rounds 3] [--json FILE]
+python benchmarks/sync.py [small] [crc] [large] [large-crc] [listing] [latency] [--rounds 3] [--json FILE]
 """
 
 import argparse
@@ -24,7 +24,7 @@ from scenarios import SHARD_BYTES, Options, all_scenarios
 from table import notes, results_table, verdicts_table
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("small", "crc", "large", "listing", "latency")
+NAMES = ("small", "crc", "large", "large-crc", "listing", "latency")
 
 
 def main() -> None:
