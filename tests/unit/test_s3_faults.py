@@ -20,7 +20,7 @@ from kubetrain_components.sync_dataset import download, fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
 from kubetrain_components.sync_dataset.transfer import SyncReport, transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
-from support.faulty_s3 import FaultyS3, cut_short, flipped, heedless, refused, replaced, silent
+from support.faulty_s3 import FaultyS3, Handler, Stored, cut_short, flipped, heedless, refused, replaced, silent
 
 
 @pytest.fixture(autouse=True)
@@ -164,12 +164,11 @@ class TestBytes:
         assert report.unverified == 1
         assert_published(tmp_path, report, {"key": b"content"})
 
+    @pytest.mark.parametrize("checksum", ["AAAAAA==-2", "AAAAAA=="])
     def test_the_checksum_of_a_sum_over_parts_is_none_of_the_whole(
-        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, checksum: str
     ) -> None:
-        s3.put(
-            "data/key", b"content", etag="0123-2", x_amz_checksum_crc32="AAAAAA==-2", x_amz_checksum_type="COMPOSITE"
-        )
+        s3.put("data/key", b"content", etag="0123-2", x_amz_checksum_crc32=checksum, x_amz_checksum_type="COMPOSITE")
         assert transfer_dataset(store, tmp_path).unverified == 1
 
     def test_the_etag_of_what_a_key_encrypts_is_no_md5(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
@@ -209,11 +208,16 @@ class TestBytes:
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, heeds_conditions: bool
     ) -> None:
         contents = put(s3)
-        s3.fail("data/folder/3", replaced("data/folder/3", b"another"))
-        if not heeds_conditions:
-            s3.fail("data/folder/3", heedless)
+        another = os.urandom(1000)
+
+        def replaced_and_sent(handler: Handler, stored: Stored) -> bool:
+            replaced("data/folder/3", another)(handler, stored)
+            return heedless(handler, s3.objects["data/folder/3"])
+
+        s3.fail("data/folder/3", replaced("data/folder/3", another) if heeds_conditions else replaced_and_sent)
         report = transfer_dataset(store, tmp_path)
-        assert_published(tmp_path, report, {**contents, "folder/3": b"another"})
+        assert_published(tmp_path, report, {**contents, "folder/3": another})
+        assert len([each for each in s3.requests if "list-type" in each]) == 2
 
 
 def checksum_header(algorithm: str, content: bytes) -> dict[str, str]:
@@ -282,7 +286,8 @@ class TestLargeObjects:
             torn.write(b"torn")
         s3.requests.clear()
         assert_published(tmp_path, transfer_dataset(store, tmp_path, concurrency=1), {"large": content})
-        assert len(s3.gets("data/large")) == 2
+        again = {each.rpartition("bytes=")[2] for each in s3.gets("data/large")}
+        assert again == {"0-99999", "200000-299999"}
 
 
 class TestServer:
