@@ -15,6 +15,7 @@ from awscrt.checksums import crc64nvme
 
 from kubetrain_components.object_store import http_connection
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.patience import patiently
 from kubetrain_components.object_store.store import AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import download, fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
@@ -295,6 +296,12 @@ class TestServer:
         contents = put(s3, 50)
         s3.fail("*", refused(503, "SlowDown"), times=30)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+
+    def test_asking_patiently_for_a_small_object_outlasts_a_fault(self, s3: FaultyS3, store: ObjectStore) -> None:
+        s3.put("data/latest.json", b"{}")
+        s3.fail("data/latest.json", refused(503, "SlowDown"))
+        s3.fail("data/latest.json", cut_short(0))
+        assert patiently(lambda: store.read("latest.json").read()) == b"{}"
 
     @pytest.mark.parametrize("status", [500, 502, 503])
     def test_a_listing_that_fails_is_asked_for_again(

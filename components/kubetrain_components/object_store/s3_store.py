@@ -2,9 +2,7 @@
 
 import base64
 import binascii
-import random
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,6 +13,7 @@ from botocore.exceptions import BotoCoreError, CredentialRetrievalError, NoCrede
 
 from kubetrain_components.object_store.checksums import HASHERS
 from kubetrain_components.object_store.http_connection import ConnectionFailed, Headers
+from kubetrain_components.object_store.patience import patiently
 from kubetrain_components.object_store.s3_listing import list_objects
 from kubetrain_components.object_store.s3_requests import RequestRefused, S3Requests
 from kubetrain_components.object_store.store import (
@@ -29,9 +28,6 @@ from kubetrain_trainer.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from kubetrain_components.object_store.s3_writer import S3Writer
-
-LISTING_ATTEMPTS = 4
-FIRST_BACK_OFF_SECONDS = 0.5
 
 CHANGED = {"NoSuchKey", "404", "PreconditionFailed", "ConditionalRequestConflict"}
 OVERLOADED = {"SlowDown", "ServiceUnavailable", "TooManyRequests", "503", "429"}
@@ -126,17 +122,14 @@ class S3Store:
         return S3Writer(self._bucket, self._endpoint_url, anonymous=self._anonymous)
 
     def _page(self, query: Mapping[str, str]) -> bytes:
-        """One page of a listing, asked for again where the store is not at its best."""
+        """One page of a listing."""
         whole = {**query, "list-type": "2", "encoding-type": "url"}
-        for attempt in range(1, LISTING_ATTEMPTS + 1):
-            try:
-                with self._errors_explained("the listing"):
-                    return b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
-            except StoreUnavailable:
-                if attempt == LISTING_ATTEMPTS:
-                    raise
-                time.sleep(random.uniform(0.5, 1) * FIRST_BACK_OFF_SECONDS * attempt)
-        raise AssertionError("the last attempt returns or raises")
+
+        def ask() -> bytes:
+            with self._errors_explained("the listing"):
+                return b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
+
+        return patiently(ask)
 
     def _explained_chunks(self, key: str, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
         with self._errors_explained(f"object {key!r}"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kubetrain_components.object_store.patience import patiently
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
@@ -80,15 +81,17 @@ def _swing_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
     for _ in range(ROUNDS):
         found = store.find(LATEST)
         try:
-            if found is not None:
-                latest = json.loads(store.read(LATEST, found.etag).read())
-                if latest["version"] > model["version"]:
-                    return False
+            if found is not None and _latest_version(store, found.etag) > model["version"]:
+                return False
             store.write_if(LATEST, _json(model), found.etag if found else None)
             return True
         except ObjectChanged:
             continue  # another run was published meanwhile: look again
     raise KubetrainError(f"{store.uri}/{LATEST} changed {ROUNDS} times while it was to be replaced: promote again")
+
+
+def _latest_version(store: ObjectStore, etag: str) -> str:
+    return str(json.loads(patiently(lambda: store.read(LATEST, etag).read()))["version"])
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
