@@ -1,6 +1,7 @@
 """`kubetrain sync`: one dataset version into a directory."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as ProgressBar
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.sync_dataset.plan import SyncPlan
@@ -43,15 +41,19 @@ def sync_and_show(
         facts = describe_plan(plan_from_listing(store, directory))
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
         return
-    console = Console(stderr=True)
-    with progress_bar(console) if console.is_terminal else progress_lines(console) as on_progress:
+    with progress_bar() if sys.stderr.isatty() else progress_lines() as on_progress:
         report = transfer_dataset(store, directory, concurrency, on_progress)
     print(json.dumps(asdict(report)) if as_json else describe(report, directory))
 
 
 @contextmanager
-def progress_bar(console: Console) -> Iterator[OnProgress]:
+def progress_bar() -> Iterator[OnProgress]:
     """Objects, bytes, rate and time left."""
+    # A log, as that of a pod, needs none of it.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as ProgressBar
+
     columns = (
         TextColumn("{task.fields[objects]}"),
         BarColumn(),
@@ -59,7 +61,7 @@ def progress_bar(console: Console) -> Iterator[OnProgress]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with ProgressBar(*columns, console=console, transient=True) as bar:
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sync", total=None, objects="listing")
 
         def show(progress: Progress) -> None:
@@ -73,7 +75,7 @@ def progress_bar(console: Console) -> Iterator[OnProgress]:
 
 
 @contextmanager
-def progress_lines(console: Console) -> Iterator[OnProgress]:
+def progress_lines() -> Iterator[OnProgress]:
     """The same for a log, every ten seconds."""
     spoken = time.monotonic()
     before: int | None = None
@@ -84,7 +86,7 @@ def progress_lines(console: Console) -> Iterator[OnProgress]:
             before = progress.bytes  # what was there already must not count as speed
         seconds = time.monotonic() - spoken
         if seconds >= LINE_SECONDS:
-            console.print(describe_progress(progress, (progress.bytes - before) / seconds), highlight=False)
+            print(describe_progress(progress, (progress.bytes - before) / seconds), file=sys.stderr, flush=True)
             spoken, before = time.monotonic(), progress.bytes
 
     yield show
