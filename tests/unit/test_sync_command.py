@@ -1,6 +1,7 @@
 """What `kubetrain sync` says in a log, where no bar can be drawn."""
 
 import pytest
+
 from kubetrain_components.sync_dataset.transfer import Progress
 from kubetrain_pipelines import sync_command
 from kubetrain_pipelines.sync_command import describe_progress, progress_lines
