@@ -73,7 +73,7 @@ def test_ctrl_c_waits_for_no_listing(tmp_path: Path, objects: dict[str, bytes]) 
     with store.serving() as url:
         sync = start(*arguments(url, tmp_path))
         deadline = time.monotonic() + 20
-        while len(store.requests) < 14 and time.monotonic() < deadline:
+        while len(store.requests) < 12 and time.monotonic() < deadline:
             time.sleep(0.05)
         stopped = interrupt(sync)
     assert (stopped.exit_code, stopped.output.strip()) == (130, "stopped")

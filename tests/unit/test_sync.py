@@ -21,6 +21,7 @@ from kubetrain_components.object_store.store import (
     StoreError,
     StoreUnavailable,
 )
+from kubetrain_components.sync_dataset import download
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.plan import (
     Reusable,
@@ -243,7 +244,9 @@ class TestTransfer:
         report = transfer_dataset(OnceCorrupting(source), tmp_path / "staging")
         assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"1"
 
-    def test_a_body_cut_short_is_no_object(self, source: Path, tmp_path: Path) -> None:
+    def test_a_body_cut_short_is_no_object(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.01)
+
         class Short(DirectoryStore):
             def read(self, key: str, *rest: Any) -> ObjectContent:
                 return ObjectContent(iter([b""]))

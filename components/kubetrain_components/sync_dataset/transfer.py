@@ -137,7 +137,6 @@ def _no_garbage_looked_for() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
         gc.enable()
 
 
