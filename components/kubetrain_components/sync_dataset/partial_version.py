@@ -15,9 +15,11 @@ import json
 import os
 import shutil
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from kubetrain_components.object_store.checksums import OWN, checksum_of, joined
@@ -85,12 +87,17 @@ class PartialVersion:
                 if b'"part":' not in line:
                     yield Entry.from_line(line)
 
-    def recorded_parts(self, wanted: StoredObject) -> Iterator[tuple[Span, str]]:
+    @cached_property
+    def _recorded_parts(self) -> dict[StoredObject, list[tuple[Span, str]]]:
+        """Of large objects that were interrupted, from one look at the journal."""
+        parts = defaultdict[StoredObject, list[tuple[Span, str]]](list)
         for line in self._lines():
             with suppress(ValueError):
-                if b'"part":' in line and (entry := Entry.from_line(line)).object == wanted:
+                if b'"part":' in line:
+                    entry = Entry.from_line(line)
                     start, end = json.loads(line)["part"]
-                    yield (start, end), entry.checksum
+                    parts[entry.object].append(((start, end), entry.checksum))
+        return parts
 
     @contextmanager
     def new_file(self, key: str) -> Iterator[NewFile]:
@@ -133,7 +140,7 @@ class PartialVersion:
         name = hashlib.sha256(f"{wanted.key}\0{wanted.etag}".encode()).hexdigest()
         large = LargeObject(wanted, self.large / name, part_bytes)
         if large.path.is_file():
-            for span, checksum in self.recorded_parts(wanted):
+            for span, checksum in self._recorded_parts.get(wanted, ()):
                 if checksum_of(large.path, OWN, *span) == checksum:
                     large.is_whole_with(span, checksum)
         else:
