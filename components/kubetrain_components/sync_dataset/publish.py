@@ -110,10 +110,12 @@ def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, R
     """What versions there have of these objects, by key."""
     wanted, found = {each.key: each for each in objects}, dict[str, Reusable]()
     for version in published_versions(staging):
+        if not wanted:
+            break
         if not version.is_described():
             log.warning("reusing nothing of %s: its %s was edited", version.path, MANIFEST)
             continue
-        for entry in version.entries() if wanted else ():
+        for entry in version.entries():
             if wanted.get(entry.object.key) == entry.object:
                 del wanted[entry.object.key]
                 found[entry.object.key] = Reusable(version.path.name, entry.checksum)
