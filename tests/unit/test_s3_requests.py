@@ -158,9 +158,9 @@ class TestListing:
         assert len(asked) == 8
 
     def test_rows_are_read_in_any_order(self) -> None:
-        row = b"<Contents><Size>3</Size><Key>data/a&amp;b</Key><ETag>&quot;x&quot;</ETag></Contents>"
-        assert rows_of(b"<R>" + row * 2 + b"</R>", "data/") == [("a&b", 3, "x")] * 2
+        row = "<Contents><Size>3</Size><Key>data/a&amp;b</Key><ETag>&quot;x&quot;</ETag></Contents>"
+        assert rows_of("<R>" + row * 2 + "</R>", "data/") == [("a&b", 3, "x")] * 2
 
     def test_a_row_that_lacks_something_is_an_error(self) -> None:
         with pytest.raises(StoreError, match="without a key, an ETag or a size"):
-            rows_of(b"<R><Contents><Key>a</Key><Size>1</Size></Contents></R>", "")
+            rows_of("<R><Contents><Key>a</Key><Size>1</Size></Contents></R>", "")

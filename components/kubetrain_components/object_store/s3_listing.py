@@ -105,30 +105,29 @@ def _pages(
     query = {"prefix": prefix} | ({"start-after": after} if after else {})
     limit = None if until is None else until.removeprefix(prefix)
     while True:
-        page = get_page(query)
+        page = _text_of(get_page(query))
         rows = rows_of(page, prefix)
         if limit is not None and rows and rows[-1].key > limit:
             yield [each for each in rows if each.key <= limit]
             return
         yield rows
-        token = NEXT.search(_text_of(page))
+        token = NEXT.search(page)
         if token is None:
             return
         query["continuation-token"] = unescape(token.group(1), ENTITIES)
 
 
-def rows_of(page: bytes, prefix: str) -> list[StoredObject]:
-    text = _text_of(page)
-    rows = ROW.findall(text)
-    if len(rows) != text.count("<Contents>"):
-        rows = [_row(contents) for contents in CONTENTS.findall(text)]
+def rows_of(page: str, prefix: str) -> list[StoredObject]:
+    rows = ROW.findall(page)
+    if len(rows) != page.count("<Contents>"):
+        rows = [_row(contents) for contents in CONTENTS.findall(page)]
     if not rows:
         return []
     keys, etags, sizes = zip(*rows, strict=True)
     skipped = len(prefix)
     return [
         StoredObject(key[skipped:], int(size), etag)
-        for key, size, etag in zip(_names(keys, text), sizes, etags, strict=True)
+        for key, size, etag in zip(_names(keys, page), sizes, etags, strict=True)
     ]
 
 
