@@ -32,3 +32,24 @@ def classification_record(
             for index in wrong[:SHOWN_ERRORS]
         ],
     }
+
+
+class Answers:
+    """What a classifier takes each sample for, and how sure it is."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._classes = classes
+        self._truths: list[int] = []
+        self._predictions: list[int] = []
+        self._confidences: list[float] = []
+
+    def add(self, truths: Sequence[int], predictions: Sequence[int], confidences: Sequence[float]) -> None:
+        self._truths += truths
+        self._predictions += predictions
+        self._confidences += confidences
+
+    def record(self, picture: Callable[[int], str]) -> dict[str, Any]:
+        """Nothing for a task without classes."""
+        if not self._classes:
+            return {}
+        return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)

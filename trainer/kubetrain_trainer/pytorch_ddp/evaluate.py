@@ -4,7 +4,7 @@ python -m kubetrain_trainer.pytorch_ddp.evaluate --data-dir DATA --output-dir OU
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
-from kubetrain_trainer.evaluation_record import classification_record
+from kubetrain_trainer.evaluation_record import Answers
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
@@ -33,10 +33,11 @@ def evaluate(arguments: Arguments) -> None:
     task.model.to(device)
     export = load_export(output, task.model, device)
     samples = task.data(config.test_split)
-    tally, answers = Tally(task, device), Answers(task)
+    tally, answers = Tally(task, device), Answers(task.classes)
     for outputs, targets in predictions(task, samples, range(len(samples)), config, role, device):
         tally.add(outputs, targets)
-        answers.add(outputs, targets)
+        if task.classes:
+            answers.add(targets.tolist(), *best_guesses(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
     evaluation = {
         "split": config.test_split,
@@ -112,26 +113,10 @@ class Tally:
         return {name: total / count for name, total in zip(["loss", *self._task.metrics], totals, strict=True)}
 
 
-class Answers:
-    """What a classifier takes each sample for, and how sure it is."""
-
-    def __init__(self, task: Task) -> None:
-        self._classes = task.classes
-        self._truths: list[int] = []
-        self._predictions: list[int] = []
-        self._confidences: list[float] = []
-
-    def add(self, outputs: Any, targets: Any) -> None:
-        if self._classes:
-            confidences, predictions = outputs.softmax(dim=1).max(dim=1)
-            self._truths += targets.tolist()
-            self._predictions += predictions.tolist()
-            self._confidences += confidences.tolist()
-
-    def record(self, picture: Callable[[int], str]) -> dict[str, Any]:
-        if not self._classes:
-            return {}
-        return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)
+def best_guesses(outputs: Any) -> tuple[list[int], list[float]]:
+    """The class that each sample is taken for, and how surely."""
+    confidences, predictions = outputs.softmax(dim=1).max(dim=1)
+    return predictions.tolist(), confidences.tolist()
 
 
 if __name__ == "__main__":

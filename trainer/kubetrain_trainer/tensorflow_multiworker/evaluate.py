@@ -3,7 +3,7 @@
 python -m kubetrain_trainer.tensorflow_multiworker.evaluate --data-dir DATA --output-dir OUTPUT
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
-from kubetrain_trainer.evaluation_record import classification_record
+from kubetrain_trainer.evaluation_record import Answers
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import evaluation_share
@@ -30,10 +30,11 @@ def evaluate(arguments: Arguments) -> None:
     task = build_task(config, arguments.data_dir)
     export = load_export(output, task.model)
     samples = task.data(config.test_split)
-    tally, answers = Tally(task), Answers(task)
+    tally, answers = Tally(task), Answers(task.classes)
     for outputs, targets in predictions(task, samples, range(len(samples)), config):
         tally.add(outputs, targets)
-        answers.add(outputs, targets)
+        if task.classes:
+            answers.add(targets.numpy().tolist(), *best_guesses(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
     evaluation = {
         "split": config.test_split,
@@ -92,26 +93,10 @@ class Tally:
         return {name: total / count for name, total in zip(["loss", *self._task.metrics], totals, strict=True)}
 
 
-class Answers:
-    """What a classifier takes each sample for, and how sure it is."""
-
-    def __init__(self, task: Task) -> None:
-        self._classes = task.classes
-        self._truths: list[int] = []
-        self._predictions: list[int] = []
-        self._confidences: list[float] = []
-
-    def add(self, outputs: Any, targets: Any) -> None:
-        if self._classes:
-            scores = tf.nn.softmax(outputs, axis=1).numpy()
-            self._truths += targets.numpy().tolist()
-            self._predictions += scores.argmax(axis=1).tolist()
-            self._confidences += scores.max(axis=1).tolist()
-
-    def record(self, picture: Callable[[int], str]) -> dict[str, Any]:
-        if not self._classes:
-            return {}
-        return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)
+def best_guesses(outputs: Any) -> tuple[list[int], list[float]]:
+    """The class that each sample is taken for, and how surely."""
+    scores = tf.nn.softmax(outputs, axis=1).numpy()
+    return scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist()
 
 
 if __name__ == "__main__":
