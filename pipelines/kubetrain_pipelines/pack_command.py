@@ -4,44 +4,38 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_components.sync_dataset.shards import OnSample, PackPlan, Sample, parse_size, plan_pack, write_pack
+from kubetrain_pipelines.transfer_bar import transfer_bar
 
 
 def pack_and_show(directory: Path, out: Path, *, shard_size: str, as_json: bool) -> None:
     started = time.monotonic()
     version = read_version(directory)
     plan = plan_pack(version.data if version else directory, out, parse_size(shard_size))
-    with interrupted_by_sigterm(), progress_bar(Console(stderr=True), plan) as on_sample:
+    with interrupted_by_sigterm(), progress_bar(plan) as on_sample:
         write_pack(plan, on_sample)
     facts = {**describe_pack(plan), "seconds": round(time.monotonic() - started, 3)}
     print(json.dumps(facts) if as_json else describe(facts))
 
 
 @contextmanager
-def progress_bar(console: Console, plan: PackPlan) -> Iterator[OnSample]:
+def progress_bar(plan: PackPlan) -> Iterator[OnSample]:
     """Images, bytes, rate and time left, on a terminal."""
     sizes = [sample.size for shard in plan.shards for sample in shard.samples]
-    columns = (
-        TextColumn("{task.fields[images]}/{task.fields[of_images]} images"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("pack", total=sum(sizes), images=0, of_images=len(sizes))
+    with transfer_bar() as bar:
+        task = bar.add_task("pack", total=sum(sizes), counted=f"0/{len(sizes)} images")
+        numbers = count(1)
 
         def show(sample: Sample) -> None:
-            bar.update(task, advance=sample.size, images=bar.tasks[task].fields["images"] + 1)
+            bar.update(task, advance=sample.size, counted=f"{next(numbers)}/{len(sizes)} images")
 
         yield show
 

@@ -50,26 +50,17 @@ def sync_and_show(
 def progress_bar() -> Iterator[OnProgress]:
     """Objects, bytes, rate and time left."""
     # A log, as that of a pod, needs none of it.
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as ProgressBar
+    from kubetrain_pipelines.transfer_bar import transfer_bar
 
-    columns = (
-        TextColumn("{task.fields[objects]}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sync", total=None, objects="listing")
+    with transfer_bar() as bar:
+        task = bar.add_task("sync", total=None, counted="listing")
 
         def show(progress: Progress) -> None:
             if bar.tasks[task].total is None:
                 # What was there already must not count as speed.
                 bar.reset(task, completed=progress.bytes)
-            objects = f"{progress.objects}/{progress.of_objects} objects"
-            bar.update(task, completed=progress.bytes, total=progress.of_bytes, objects=objects)
+            counted = f"{progress.objects}/{progress.of_objects} objects"
+            bar.update(task, completed=progress.bytes, total=progress.of_bytes, counted=counted)
 
         yield show
 
