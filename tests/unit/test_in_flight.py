@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kubetrain_components.sync_dataset import in_flight
-from kubetrain_components.sync_dataset.in_flight import LEAST, InFlight
+from kubetrain_components.sync_dataset.in_flight import LEAST, LEAST_OF_SMALL, InFlight
 
 
 def answer(requests: InFlight, *seconds: float) -> None:
@@ -18,6 +18,15 @@ def test_the_limit_follows_the_latency(seconds: float, limit: int) -> None:
     requests = InFlight(64)
     answer(requests, *[seconds] * 10)
     assert requests.limit == limit
+
+
+def test_small_objects_near_by_take_turns_with_fewer_workers() -> None:
+    requests = InFlight(64)
+    requests.only_small_left()
+    answer(requests, 0.0001)
+    assert requests.limit == LEAST_OF_SMALL < LEAST
+    answer(requests, *[0.03] * in_flight.ANSWERS)
+    assert requests.limit == 60
 
 
 def test_waiting_for_our_own_other_requests_is_no_latency() -> None:

@@ -79,9 +79,12 @@ class Fetch:
     def _next_piece(self, worker: int) -> Piece | None:
         self._in_flight.wait_for_turn(worker)
         try:
-            return self._pieces.popleft()
+            piece = self._pieces.popleft()
         except IndexError:
             return None
+        if isinstance(piece, StoredObject):
+            self._in_flight.only_small_left()
+        return piece
 
     def _take(self, piece: Piece, downloader: Downloader) -> None:
         try:

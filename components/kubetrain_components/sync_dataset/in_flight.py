@@ -5,6 +5,9 @@ import time
 from collections import deque
 
 LEAST = 4
+"""So many write and hash at once where the pieces are large."""
+LEAST_OF_SMALL = 2
+"""One waits for the store while the other works: more would queue for the interpreter."""
 OWN_SECONDS = 0.0005
 """What we do for one small object: while the store takes n times as long to answer, n others can be served."""
 ANSWERS = 64
@@ -21,6 +24,7 @@ class InFlight:
         self._waits: deque[float] = deque(maxlen=ANSWERS)
         self._turns = threading.Condition()
         self._is_over = False
+        self._least = LEAST
         self.limit = min(LEAST, most)
 
     def wait_for_turn(self, worker: int) -> None:
@@ -39,6 +43,10 @@ class InFlight:
             self._ceiling = min(self._most, self._ceiling + 1 / self._ceiling)
             self._set_limit(int(min(self._waits) / OWN_SECONDS))
 
+    def only_small_left(self) -> None:
+        """No part of a large object is left to begin."""
+        self._least = LEAST_OF_SMALL
+
     def overloaded(self) -> None:
         """The store asked for patience. A burst of such answers counts once."""
         with self._turns:
@@ -54,6 +62,6 @@ class InFlight:
             self._turns.notify_all()
 
     def _set_limit(self, wanted: int) -> None:
-        before, self.limit = self.limit, min(max(LEAST, wanted), int(self._ceiling))
+        before, self.limit = self.limit, min(max(self._least, wanted), int(self._ceiling))
         if self.limit > before:
             self._turns.notify_all()
