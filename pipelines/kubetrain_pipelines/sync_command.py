@@ -38,7 +38,9 @@ def sync_and_show(
 ) -> None:
     store = open_store(source, endpoint_url, anonymous=anonymous, requester_pays=requester_pays)
     if dry_run:
-        facts = describe_plan(plan_from_listing(store, directory))
+        plan = plan_from_listing(store, directory)
+        plan.check_keys()
+        facts = describe_plan(plan)
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
         return
     with progress_bar() if sys.stderr.isatty() else progress_lines() as on_progress:
@@ -59,8 +61,7 @@ def progress_bar() -> Iterator[OnProgress]:
             if bar.tasks[task].total is None:
                 # What was there already must not count as speed.
                 bar.reset(task, completed=progress.bytes)
-            counted = f"{progress.objects}/{progress.of_objects} objects"
-            bar.update(task, completed=progress.bytes, total=progress.of_bytes, counted=counted)
+            bar.update(task, completed=progress.bytes, total=progress.of_bytes, counted=count_of(progress))
 
         yield show
 
@@ -84,13 +85,16 @@ def progress_lines() -> Iterator[OnProgress]:
 
 
 def describe_progress(progress: Progress, rate: float) -> str:
-    done = (
-        f"{progress.objects}/{progress.of_objects} objects, {decimal(progress.bytes)} of {decimal(progress.of_bytes)}"
-    )
+    done = f"{count_of(progress)}, {decimal(progress.bytes)} of {decimal(progress.of_bytes)}"
     if not rate:
         return f"{done}, nothing arrives"
     left = timedelta(seconds=round((progress.of_bytes - progress.bytes) / rate))
     return f"{done}, {decimal(round(rate))}/s, {left} left"
+
+
+def count_of(progress: Progress) -> str:
+    unusable = f" ({progress.unusable} more cannot be files: the sync will fail)" if progress.unusable else ""
+    return f"{progress.objects}/{progress.of_objects} objects{unusable}"
 
 
 def describe_plan(plan: SyncPlan) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 import zlib
@@ -78,21 +79,56 @@ class TestKeys:
     @pytest.mark.parametrize(
         "key", ["../../evil", "a/../../evil", "/evil", "p//../evil", "./evil", "..", "nul\x00", "a\nb"]
     )
-    def test_a_key_that_would_leave_the_target_is_named_and_nothing_is_written(
+    def test_a_key_that_would_leave_the_target_is_named_and_never_asked_for(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, key: str
     ) -> None:
         put(s3)
         s3.put(f"data/{key}", b"evil")
+        staging = tmp_path / "deep" / "staging"
         with pytest.raises(KubetrainError) as caught:
-            transfer_dataset(store, tmp_path / "deep" / "staging")
+            transfer_dataset(store, staging)
         assert repr(key) in str(caught.value)
-        assert [path for path in tmp_path.rglob("*") if "evil" in path.name or path.suffix == ".partial"] == []
+        assert s3.gets(f"data/{key}") == []
+        assert_nothing_published(staging)
+        assert [path for path in files_below(tmp_path) if "evil" in path.name or not path.is_relative_to(staging)] == []
 
-    def test_a_key_that_is_not_utf8_is_named(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("key", ["../evil", b"caf\xe9".decode(errors="surrogateescape"), "x" * 256])
+    def test_a_key_that_cannot_be_a_file_does_not_stop_the_others(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, key: str
+    ) -> None:
+        contents = put(s3)
+        s3.put(f"data/{key}", b"evil")
+        for _ in range(2):
+            with pytest.raises(KubetrainError, match=re.escape(repr(key))):
+                transfer_dataset(store, tmp_path)
+        assert len(s3.gets("data/folder/0")) == 1
+        del s3.objects[f"data/{key}"]
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, contents)
+        assert (report.resumed, report.downloaded) == (len(contents), 0)
+
+    def test_a_version_that_is_there_does_not_hide_a_key_that_cannot_be_a_file(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
         put(s3)
-        s3.put(b"data/caf\xe9".decode(errors="surrogateescape"), b"x")
-        with pytest.raises(KubetrainError, match=r"'caf\\udce9' has a control character, or is not UTF-8"):
+        transfer_dataset(store, tmp_path)
+        s3.put("data/a//b", b"x")
+        with pytest.raises(KubetrainError, match="1 of the keys under s3://bucket/data cannot be files: 'a//b'"):
             transfer_dataset(store, tmp_path)
+
+    def test_a_dataset_of_none_but_such_keys_is_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        s3.put("data/../x", b"x")
+        with pytest.raises(KubetrainError, match=r"cannot be files: '\.\./x'"):
+            transfer_dataset(store, tmp_path)
+
+    def test_a_file_that_is_a_folder_too_is_found_before_a_byte_comes(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        put(s3)
+        s3.put("data/folder", b"x")
+        with pytest.raises(KubetrainError, match="'folder' is a file and a folder at once"):
+            transfer_dataset(store, tmp_path)
+        assert s3.gets("data/folder/0") == []
 
     @pytest.mark.parametrize(
         "key",

@@ -13,6 +13,11 @@ def test_a_line_tells_rate_and_time_left() -> None:
     assert describe_progress(halfway, 0) == "5/10 objects, 50.0 MB of 100.0 MB, nothing arrives"
 
 
+def test_a_line_tells_early_that_a_sync_will_fail() -> None:
+    doomed = Progress(objects=5, bytes=5, of_objects=10, of_bytes=10, unusable=2)
+    assert describe_progress(doomed, 0).startswith("5/10 objects (2 more cannot be files: the sync will fail), ")
+
+
 @pytest.mark.parametrize(("seconds", "lines"), [(0.0, 2), (60.0, 0)])
 def test_lines_come_every_now_and_then(
     seconds: float, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from json.encoder import encode_basestring as quoted
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_trainer.errors import KubetrainError
@@ -36,6 +36,8 @@ class SyncPlan:
     sha256: str
     objects: tuple[StoredObject, ...]
     """By UTF-8 key."""
+    unusable: tuple[str, ...] = ()
+    """Keys that cannot be files, and why: the others are fetched, but a version without these is none."""
     exists: bool = False
     """The version is there: nothing is to do."""
     reuse: Mapping[str, Reusable] = field(default_factory=dict)
@@ -53,19 +55,35 @@ class SyncPlan:
     def bytes(self) -> int:
         return sum(each.size for each in self.objects)
 
+    def check_keys(self) -> None:
+        """
+        Raises:
+            KubetrainError: naming the keys that cannot be files.
+        """
+        if self.unusable:
+            _refuse(self.source, self.unusable)
+
 
 def plan_sync(source: str, listed: Iterable[StoredObject]) -> SyncPlan:
     """What to sync from a listing: its objects, by key, and their digest.
 
     Raises:
-        KubetrainError: where there is nothing to sync, or a key cannot be a file below the target.
+        KubetrainError: where there is nothing to sync, or keys contradict one another.
     """
     # Text sorts as its UTF-8 does.
     objects = tuple(sorted((each for each in listed if not _is_folder(each)), key=itemgetter(0)))
     if not objects:
         raise KubetrainError(f"no objects under {source}: check the bucket and the prefix, which must name a folder")
-    _check_keys(source, objects)
-    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=objects)
+    problems = _problems_of([each.key for each in objects])
+    if problems:
+        objects = tuple(each for each in objects if each.key not in problems)
+    keys = [each.key for each in objects]
+    conflicts = [f"{key!r} is a file and a folder at once" for key in sorted(_folders(keys).intersection(keys))]
+    conflicts += [f"{key!r} is there twice" for key, following in pairwise(keys) if key == following]
+    unusable = tuple(f"{key!r} {problem}" for key, problem in problems.items())
+    if conflicts or not objects:
+        _refuse(source, [*conflicts, *unusable])
+    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=objects, unusable=unusable)
 
 
 def listing_sha256(objects: Iterable[StoredObject]) -> str:
@@ -98,16 +116,15 @@ def _is_folder(each: StoredObject) -> bool:
     return each.size == 0 and (each.key == "" or each.key.endswith("/"))
 
 
-def _check_keys(source: str, objects: Sequence[StoredObject]) -> None:
-    keys = [each.key for each in objects]
-    problems = [] if _are_plain(keys) else [f"{key!r} {problem}" for key in keys if (problem := _problem_of(key))]
-    problems += [f"{key!r} is a file and a folder at once" for key in sorted(_folders(keys).intersection(keys))]
-    problems += [f"{key!r} is there twice" for key, following in pairwise(keys) if key == following]
-    if problems:
-        shown = "; ".join(problems[:SHOWN_PROBLEMS])
-        raise KubetrainError(
-            f"{len(problems)} keys under {source} cannot be files: {shown}; rename them or sync a narrower prefix"
-        )
+def _refuse(source: str, problems: Sequence[str]) -> NoReturn:
+    shown = "; ".join(problems[:SHOWN_PROBLEMS])
+    raise KubetrainError(
+        f"{len(problems)} of the keys under {source} cannot be files: {shown}; rename them or sync a narrower prefix"
+    )
+
+
+def _problems_of(keys: Sequence[str]) -> dict[str, str]:
+    return {} if _are_plain(keys) else {key: problem for key in keys if (problem := _problem_of(key))}
 
 
 def _are_plain(keys: Sequence[str]) -> bool:

@@ -47,6 +47,8 @@ class Progress:
     bytes: int
     of_objects: int
     of_bytes: int
+    unusable: int = 0
+    """Keys that cannot be files, for which the sync will fail."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -99,7 +101,10 @@ def transfer_dataset(
                 plan = plan_from_listing(store, staging)
                 report = _empty_report(plan)
                 if not plan.exists:
-                    _make_version(store, staging, plan, concurrency, report, on_progress)
+                    checksums = _bring_all(store, staging, plan, concurrency, report, on_progress)
+                plan.check_keys()
+                if not plan.exists:
+                    publish(staging, plan, checksums)
                 report.seconds = round(time.monotonic() - started, 3)
                 report.bytes_per_second = round(report.downloaded_bytes / max(report.seconds, 0.001))
                 return report
@@ -158,9 +163,10 @@ def _fitting(folders: Sequence[str]) -> list[str]:
     return [folder for folder, length in zip(folders, lengths, strict=True) if length <= FOLDERS_LENGTH]
 
 
-def _make_version(
+def _bring_all(
     store: ObjectStore, staging: Path, plan: SyncPlan, concurrency: int, report: SyncReport, on_progress: OnProgress
-) -> None:
+) -> dict[str, str]:
+    """All objects to the partial version; their checksums, by key."""
     partial = PartialVersion(partial_path(staging, plan))
     with partial.begun():
         if partial.takes_names_for_one_another():
@@ -173,21 +179,21 @@ def _make_version(
             for fetched in arrivals:
                 checksums[fetched.entry.object.key] = fetched.entry.checksum
                 _count(fetched, report)
-    publish(staging, plan, checksums)
+    return checksums
 
 
 def _fetched(
     fetch: Fetch, plan: SyncPlan, missing: Sequence[StoredObject], on_progress: OnProgress
 ) -> Generator[Fetched, None, None]:
     """What arrives, telling how far it is meanwhile."""
-    objects, of_objects, of_bytes = len(plan.objects) - len(missing), len(plan.objects), plan.bytes
-    there = of_bytes - sum(each.size for each in missing)
-    on_progress(Progress(objects, there, of_objects, of_bytes))
+    objects, there = len(plan.objects) - len(missing), plan.bytes - sum(each.size for each in missing)
+    progress = Progress(objects, there, len(plan.objects), plan.bytes, len(plan.unusable))
+    on_progress(progress)
     with closing(fetch.arriving()) as arrivals:
         for arrived in arrivals:
             yield from arrived
             objects += len(arrived)
-            on_progress(Progress(objects, min(there + fetch.bytes, of_bytes), of_objects, of_bytes))
+            on_progress(replace(progress, objects=objects, bytes=min(there + fetch.bytes, plan.bytes)))
 
 
 def _check_space(staging: Path, needed: int) -> None:
