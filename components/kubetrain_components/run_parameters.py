@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubetrain_components.object_store.open_store import check_uri
+from kubetrain_components.object_store.open_store import check_access, check_uri
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
@@ -17,6 +17,7 @@ RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 @dataclass(frozen=True, kw_only=True)
 class RunParameters:
     dataset_uri: str
+    dataset_access: str = "credentials"
     framework: str = ""
     """Empty: the run trains nothing."""
     train_config: Mapping[str, Any] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class RunParameters:
             InvalidSetting: naming the first that cannot, and the remedy.
         """
         check_uri("dataset_uri", self.dataset_uri)
+        check_access("dataset_access", self.dataset_access)
         if not self.framework:
             return
         package_of(self.framework)

@@ -54,8 +54,8 @@ def compile_(check: bool, output: Path) -> None:
 @click.argument("source")
 @click.argument("directory", type=FOLDER)
 @click.option("--endpoint-url", default="", help="S3 server; default AWS.")
-@click.option("--anonymous", is_flag=True, help="Send no credentials: a public bucket.")
-@click.option("--requester-pays", is_flag=True, help="Let our account pay for the requests.")
+@click.option("--anonymous", "access", flag_value="anonymous", help="Send no credentials: a public bucket.")
+@click.option("--requester-pays", "access", flag_value="requester-pays", help="Let our account pay for the requests.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 256),

@@ -27,7 +27,7 @@ def with_local_places(parameters: Mapping[str, Any], pipeline: str, workspace: P
         dataset_uri = str(parameters["dataset_uri"])
         absolute = dataset_uri if "://" in dataset_uri or not dataset_uri else str(Path(dataset_uri).absolute())
         return {"model_uri": models, "s3_endpoint": "", **parameters, "dataset_uri": absolute}
-    for name in ("model_uri", "s3_endpoint"):
+    for name in ("model_uri", "s3_endpoint", "dataset_access"):
         if name in parameters:
             raise InvalidSetting(f"{name} is set without dataset_uri: a run without a dataset uses an S3 of its own")
     return {**parameters, "dataset_uri": f"s3://{DATASETS}/{DIGITS}", "model_uri": f"s3://{MODELS}/{pipeline}"}

@@ -13,6 +13,7 @@ PARAMETERS = {
     "dataset_uri": str,
     "model_uri": str,
     "s3_endpoint": str,
+    "dataset_access": str,
     "workers": int,
     "processes_per_worker": int,
     "min_accuracy": float,

@@ -13,6 +13,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.store import Access
 from kubetrain_components.sync_dataset.plan import SyncPlan
 from kubetrain_components.sync_dataset.transfer import (
     OnProgress,
@@ -30,13 +31,12 @@ def sync_and_show(
     directory: Path,
     *,
     endpoint_url: str,
-    anonymous: bool,
-    requester_pays: bool,
+    access: str | None,
     concurrency: int,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    store = open_store(source, endpoint_url, anonymous=anonymous, requester_pays=requester_pays)
+    store = open_store(source, endpoint_url, Access(access or Access.CREDENTIALS))
     if dry_run:
         plan = plan_from_listing(store, directory)
         plan.check_keys()

@@ -12,6 +12,7 @@ def train_pytorch(
     dataset_uri: str,
     model_uri: str,
     s3_endpoint: str = "",
+    dataset_access: str = "credentials",
     workers: int = 2,
     processes_per_worker: int = 1,
     train_config: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
@@ -22,6 +23,7 @@ def train_pytorch(
         dataset_uri: Where the dataset is: s3://BUCKET/PREFIX, holding train/, val/ and test/.
         model_uri: Where models of this kind are kept: s3://BUCKET/PREFIX.
         s3_endpoint: S3 server; empty for AWS.
+        dataset_access: How S3 is asked for the dataset: credentials, anonymous (a public bucket) or requester-pays.
         workers: Pods that train, the Master among them.
         processes_per_worker: Training processes in each pod: one for each GPU.
         train_config: Settings of the training that differ from their defaults, as JSON.
@@ -34,6 +36,7 @@ def train_pytorch(
         framework="pytorch",
         pipeline=NAME,
         dataset_uri=dataset_uri,
+        dataset_access=dataset_access,
         model_uri=model_uri,
         s3_endpoint=s3_endpoint,
         workers=workers,

@@ -12,6 +12,7 @@ def train_tensorflow(
     dataset_uri: str,
     model_uri: str,
     s3_endpoint: str = "",
+    dataset_access: str = "credentials",
     workers: int = 2,
     train_config: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
     min_accuracy: float = 0.0,
@@ -21,6 +22,7 @@ def train_tensorflow(
         dataset_uri: Where the dataset is: s3://BUCKET/PREFIX, holding train/, val/ and test/.
         model_uri: Where models of this kind are kept: s3://BUCKET/PREFIX.
         s3_endpoint: S3 server; empty for AWS.
+        dataset_access: How S3 is asked for the dataset: credentials, anonymous (a public bucket) or requester-pays.
         workers: Pods that train, the Chief among them; each uses every GPU it has.
         train_config: Settings of the training that differ from their defaults, as JSON.
         min_accuracy: What the model must reach on the test split to be published; 0 publishes any.
@@ -32,6 +34,7 @@ def train_tensorflow(
         framework="tensorflow",
         pipeline=NAME,
         dataset_uri=dataset_uri,
+        dataset_access=dataset_access,
         model_uri=model_uri,
         s3_endpoint=s3_endpoint,
         workers=workers,

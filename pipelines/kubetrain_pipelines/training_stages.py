@@ -21,6 +21,7 @@ def sync_train_evaluate_promote(
     framework: str,
     pipeline: str,
     dataset_uri: Parameter,
+    dataset_access: Parameter,
     model_uri: Parameter,
     s3_endpoint: Parameter,
     workers: Parameter,
@@ -35,6 +36,7 @@ def sync_train_evaluate_promote(
     synced = sync_dataset(
         framework=framework,
         dataset_uri=dataset_uri,
+        dataset_access=dataset_access,
         s3_endpoint=s3_endpoint,
         train_config=train_config,
         min_accuracy=min_accuracy,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.object_store.open_store import check_uri, open_store
-from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreError
+from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
 from kubetrain_pipelines.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -225,7 +225,7 @@ def test_a_public_bucket_needs_none(
     open_store(f"s3://{bucket}", s3.url).write("key", b"x")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    assert [each.key for each in open_store(f"s3://{bucket}", s3.url, anonymous=True).list()] == ["key"]
+    assert [each.key for each in open_store(f"s3://{bucket}", s3.url, Access.ANONYMOUS).list()] == ["key"]
 
 
 @pytest.mark.parametrize(

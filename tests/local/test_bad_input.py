@@ -38,6 +38,10 @@ def assert_one_sentence(finished: Finished, exit_code: int, *says: str) -> None:
             ["--pipeline", "train-tensorflow", "--set", "processes_per_worker=2"],
             "unknown setting 'processes_per_worker'",
         ),
+        (
+            ["--set", "dataset_uri=s3://b/p", "--set", "dataset_access=public"],
+            "dataset_access is 'public': write one of credentials, anonymous, requester-pays",
+        ),
     ],
 )
 def test_a_run_that_cannot_be_begins_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
 from support.cli import KUBETRAIN, Finished, interrupt, kubetrain, read_until, start
 from support.faulty_s3 import Fault, FaultyS3, cut_short, refused, silent, slow
 
@@ -61,6 +63,26 @@ def test_ctrl_c_waits_for_no_server_and_the_next_sync_goes_on(
         report = json.loads(kubetrain(*arguments(url, tmp_path)).output)
         assert (report["downloaded"], report["resumed"]) == (2, 18)
         assert kubetrain("verify", tmp_path).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("access", "header", "value"),
+    [
+        ("requester-pays", "x-amz-request-payer", "requester"),
+        ("anonymous", "authorization", None),
+        ("credentials", "x-amz-request-payer", None),
+    ],
+)
+def test_the_transfer_job_asks_as_the_run_says(tmp_path: Path, access: str, header: str, value: str | None) -> None:
+    store = FaultyS3()
+    store.put("data/key", b"x")
+    with store.serving() as url:
+        request = SyncRequest(source="s3://bucket/data", endpoint_url=url, access=access, pipeline="p", run_id="r")
+        (replica,) = transfer_job(request, tmp_path).replicas
+        keys = {} if access == "anonymous" else {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        without = {name: each for name, each in os.environ.items() if not name.startswith("AWS_")}
+        subprocess.run([sys.executable, *replica.command[1:]], env=without | keys, check=True)
+    assert {sent.get(header) for sent in store.headers} == {value}
 
 
 def test_ctrl_c_waits_for_no_listing(tmp_path: Path, objects: dict[str, bytes]) -> None:

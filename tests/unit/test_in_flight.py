@@ -49,6 +49,29 @@ def test_a_burst_of_refusals_halves_the_limit_once_and_answers_raise_it_again(mo
     assert requests.limit == 1
 
 
+def test_others_take_the_turns_of_those_that_are_stuck() -> None:
+    requests = InFlight(64)
+    requests.stuck(2)
+    assert has_turn(requests, LEAST + 1)
+    assert not has_turn(requests, LEAST + 2)
+    requests.stuck(0)
+    assert not has_turn(requests, LEAST + 1)
+
+
+def test_a_store_that_asks_for_patience_gets_it_from_all() -> None:
+    requests = InFlight(8)
+    requests.overloaded()
+    requests.stuck(8)
+    assert not has_turn(requests, LEAST)
+
+
+def has_turn(requests: InFlight, worker: int) -> bool:
+    waiting = threading.Thread(target=requests.wait_for_turn, args=(worker,), daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    return not waiting.is_alive()
+
+
 def test_workers_beyond_the_limit_wait_until_it_rises_or_all_is_over() -> None:
     requests = InFlight(64)
     passed: list[int] = []

@@ -18,7 +18,7 @@ from awscrt.checksums import crc64nvme
 from kubetrain_components.object_store import http_connection
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.patience import patiently
-from kubetrain_components.object_store.store import AccessRefused, ObjectStore, StoreError
+from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import download, fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
 from kubetrain_components.sync_dataset.transfer import SyncReport, transfer_dataset
@@ -44,7 +44,7 @@ def url(s3: FaultyS3) -> Iterator[str]:
 
 @pytest.fixture
 def store(url: str) -> ObjectStore:
-    return open_store("s3://bucket/data", url, anonymous=True)
+    return open_store("s3://bucket/data", url, Access.ANONYMOUS)
 
 
 def put(s3: FaultyS3, count: int = 5, size: int = 1000) -> dict[str, bytes]:
@@ -416,7 +416,7 @@ class TestServer:
     def test_a_prefix_that_is_mistyped_syncs_nothing(self, s3: FaultyS3, url: str, tmp_path: Path, prefix: str) -> None:
         put(s3)
         with pytest.raises(KubetrainError, match=f"no objects under s3://bucket/{prefix}"):
-            transfer_dataset(open_store(f"s3://bucket/{prefix}", url, anonymous=True), tmp_path)
+            transfer_dataset(open_store(f"s3://bucket/{prefix}", url, Access.ANONYMOUS), tmp_path)
 
     def test_an_unchanged_prefix_costs_one_listing(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         put(s3)
@@ -464,11 +464,6 @@ class TestWhoAsks:
         transfer_dataset(store, tmp_path)
         assert not any("authorization" in sent for sent in s3.headers)
 
-    def test_requests_that_we_pay_for_say_so(self, s3: FaultyS3, url: str, tmp_path: Path) -> None:
-        put(s3)
-        transfer_dataset(open_store("s3://bucket/data", url, anonymous=True, requester_pays=True), tmp_path)
-        assert {sent.get("x-amz-request-payer") for sent in s3.headers} == {"requester"}
-
     def test_a_proxy_is_asked_for_the_whole_url(
         self, s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -476,7 +471,7 @@ class TestWhoAsks:
         monkeypatch.setenv("http_proxy", url.replace("http://", "http://user:pass%21@"))
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        store = open_store("s3://bucket/data", "http://s3.nowhere.invalid:9000", anonymous=True)
+        store = open_store("s3://bucket/data", "http://s3.nowhere.invalid:9000", Access.ANONYMOUS)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
         assert s3.requests[-1].startswith(f"GET http://s3.nowhere.invalid:9000/bucket/{quote('data/folder/')}")
         assert s3.headers[-1]["proxy-authorization"] == "Basic " + base64.b64encode(b"user:pass!").decode()

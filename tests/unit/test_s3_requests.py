@@ -20,7 +20,7 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.s3_listing import list_objects, rows_of
 from kubetrain_components.object_store.s3_requests import S3Requests
 from kubetrain_components.object_store.s3_signature import Signer
-from kubetrain_components.object_store.store import StoreError
+from kubetrain_components.object_store.store import Access, StoreError
 from support.faulty_s3 import FaultyS3
 
 PARTS = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=("Cs", "Cc")), min_size=1, max_size=4)
@@ -59,7 +59,7 @@ def test_requests_are_signed_as_botocore_signs_them(path: str, query: str, token
 )
 def test_a_bucket_is_where_botocore_says(bucket: str, endpoint: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
-    location = S3Requests(bucket, endpoint, anonymous=True, requester_pays=False)._location
+    location = S3Requests(bucket, endpoint, Access.ANONYMOUS)._location
     origin = location.origin
     assert f"{origin.scheme}://{origin.host}:{origin.port}{location.path}" == url
     assert location.region == "us-east-1"
@@ -71,7 +71,7 @@ def test_virtual_hosts_and_regions_are_taken_from_the_configuration(
     (tmp_path / "config").write_text("[default]\nregion = eu-west-3\ns3 =\n  addressing_style = virtual\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
-    location = S3Requests("bucket", "https://s3.example.org", anonymous=True, requester_pays=False)._location
+    location = S3Requests("bucket", "https://s3.example.org", Access.ANONYMOUS)._location
     assert (location.origin.host, location.path, location.region) == ("bucket.s3.example.org", "", "eu-west-3")
 
 
@@ -83,9 +83,9 @@ def test_a_server_is_trusted_by_the_bundle_that_is_named(tmp_path: Path, monkeyp
     s3.put("key", b"content")
     with s3.serving(tls) as url:
         with pytest.raises(StoreError, match="certificate verify failed"):
-            list(open_store("s3://bucket", url, anonymous=True).list())
+            list(open_store("s3://bucket", url, Access.ANONYMOUS).list())
         monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
-        store = open_store("s3://bucket", url, anonymous=True)
+        store = open_store("s3://bucket", url, Access.ANONYMOUS)
         assert [each.key for each in store.list()] == ["key"]
         assert store.read("key").read() == b"content"
 

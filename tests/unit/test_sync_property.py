@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_components.object_store.store import Access, ObjectStore
 from kubetrain_components.sync_dataset import download, fetch
 from kubetrain_components.sync_dataset.publish import published_versions, verify_version
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
@@ -53,7 +53,7 @@ def test_what_is_published_is_complete_and_verified(
     staging = outside / "deep" / "staging"
     try:
         with s3.serving() as url:
-            store = open_store("s3://bucket/data", url, anonymous=True)
+            store = open_store("s3://bucket/data", url, Access.ANONYMOUS)
             for round_tree in (tree, {**tree, **changed}, changed):
                 s3.objects.clear()
                 for key, size in round_tree.items():

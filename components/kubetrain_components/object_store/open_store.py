@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_components.object_store.store import Access, ObjectStore
 from kubetrain_trainer.errors import InvalidSetting
 
 # What boto3 accepts, which is more than a new bucket may be called: old ones have capitals and underscores.
@@ -31,16 +31,23 @@ def check_uri(setting: str, uri: str) -> None:
         )
 
 
-def open_store(
-    uri: str, endpoint_url: str = "", *, anonymous: bool = False, requester_pays: bool = False
-) -> ObjectStore:
+def check_access(setting: str, access: str) -> None:
+    """
+    Raises:
+        InvalidSetting: where a setting's value is no way to ask a store.
+    """
+    if access not in list(Access):
+        raise InvalidSetting(f"{setting} is '{access}': write one of {', '.join(Access)}")
+
+
+def open_store(uri: str, endpoint_url: str = "", access: Access = Access.CREDENTIALS) -> ObjectStore:
     check_uri("the URI", uri)
     if uri.startswith("s3://"):
         # A third of a second to import, which a directory can do without.
         from kubetrain_components.object_store.s3_store import S3Store
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-        return S3Store(bucket, prefix, endpoint_url, anonymous, requester_pays)
+        return S3Store(bucket, prefix, endpoint_url, access)
 
     from kubetrain_components.object_store.directory_store import DirectoryStore
 

@@ -20,6 +20,7 @@ from botocore.session import Session
 
 from kubetrain_components.object_store.http_connection import HttpConnection, HttpResponse, Origin
 from kubetrain_components.object_store.s3_signature import Signer
+from kubetrain_components.object_store.store import Access
 
 DEFAULT_REGION = "us-east-1"
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -60,15 +61,15 @@ class Location:
 
 
 class S3Requests:
-    def __init__(self, bucket: str, endpoint_url: str, *, anonymous: bool, requester_pays: bool) -> None:
+    def __init__(self, bucket: str, endpoint_url: str, access: Access = Access.CREDENTIALS) -> None:
         self._session = Session()
         self._bucket = bucket
         self._endpoint_url = endpoint_url
-        self._usual = {"x-amz-request-payer": "requester"} if requester_pays else {}
+        self._usual = {"x-amz-request-payer": "requester"} if access == Access.REQUESTER_PAYS else {}
         self._idle: list[HttpConnection] = []
         self._locate(self._session.get_config_variable("region") or DEFAULT_REGION)
-        self._credentials = None if anonymous else self._session.get_credentials()
-        if self._credentials is None and not anonymous:
+        self._credentials = None if access == Access.ANONYMOUS else self._session.get_credentials()
+        if self._credentials is None and access != Access.ANONYMOUS:
             raise NoCredentialsError
 
     def send(

@@ -17,6 +17,7 @@ from kubetrain_components.object_store.patience import patiently
 from kubetrain_components.object_store.s3_listing import list_objects
 from kubetrain_components.object_store.s3_requests import RequestRefused, S3Requests
 from kubetrain_components.object_store.store import (
+    Access,
     AccessRefused,
     ObjectChanged,
     ObjectContent,
@@ -48,17 +49,16 @@ class S3Store:
         bucket: str,
         prefix: str,
         endpoint_url: str = "",
-        anonymous: bool = False,
-        requester_pays: bool = False,
+        access: Access = Access.CREDENTIALS,
     ) -> None:
         self.uri = f"s3://{bucket}/{prefix}"
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._endpoint_url = endpoint_url
-        self._anonymous = anonymous
+        self._access = access
         self._where = endpoint_url or "AWS"
         try:
-            self._requests = S3Requests(bucket, endpoint_url, anonymous=anonymous, requester_pays=requester_pays)
+            self._requests = S3Requests(bucket, endpoint_url, access)
         except (NoCredentialsError, CredentialRetrievalError) as error:
             raise AccessRefused(
                 f"no credentials for {self.uri} ({error}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a "
@@ -119,7 +119,7 @@ class S3Store:
         # As long to import as a thousand small objects take: a sync can do without.
         from kubetrain_components.object_store.s3_writer import S3Writer
 
-        return S3Writer(self._bucket, self._endpoint_url, anonymous=self._anonymous)
+        return S3Writer(self._bucket, self._endpoint_url, self._access)
 
     def _page(self, query: Mapping[str, str]) -> bytes:
         """One page of a listing."""

@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from kubetrain_components.object_store.s3_requests import DEFAULT_REGION, RequestRefused
+from kubetrain_components.object_store.store import Access
 
 CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 3})
 # boto3 picks its CRT client by itself on some machines, and that one ignores endpoint_url.
@@ -26,14 +27,14 @@ class S3Writer:
         BotoCoreError: where there is none.
     """
 
-    def __init__(self, bucket: str, endpoint_url: str, *, anonymous: bool) -> None:
+    def __init__(self, bucket: str, endpoint_url: str, access: Access) -> None:
         session = boto3.session.Session()
         self._bucket = bucket
         self._client: Any = session.client(
             "s3",
             endpoint_url=endpoint_url or None,
             region_name=session.region_name or DEFAULT_REGION,
-            config=CONFIG.merge(Config(signature_version=UNSIGNED)) if anonymous else CONFIG,
+            config=CONFIG.merge(Config(signature_version=UNSIGNED)) if access == Access.ANONYMOUS else CONFIG,
         )
 
     def write(self, key: str, content: bytes | Path) -> None:

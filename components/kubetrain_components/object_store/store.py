@@ -2,10 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from kubetrain_trainer.errors import KubetrainError
+
+
+class Access(StrEnum):
+    """As whom a store is asked."""
+
+    CREDENTIALS = "credentials"
+    ANONYMOUS = "anonymous"
+    """Of a public bucket."""
+    REQUESTER_PAYS = "requester-pays"
+    """With credentials, whose account pays for the requests."""
 
 
 class StoreError(KubetrainError):

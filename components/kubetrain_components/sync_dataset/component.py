@@ -12,6 +12,7 @@ def sync_dataset(
     pipeline: str,
     run_id: str,
     metrics: dsl.Output[dsl.Metrics],
+    dataset_access: str = "credentials",
     framework: str = "",
     train_config: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
     workers: int = 1,
@@ -27,6 +28,7 @@ def sync_dataset(
         pipeline: Name of the pipeline.
         run_id: Id of the run.
         metrics: What was found and done.
+        dataset_access: How S3 is asked for the dataset: credentials, anonymous or requester-pays.
         framework: pytorch or tensorflow; empty where nothing is trained.
         train_config: Settings of the training.
         workers: Pods of the training.
@@ -44,6 +46,7 @@ def sync_dataset(
     site = Site.from_environment()
     parameters = RunParameters(
         dataset_uri=dataset_uri,
+        dataset_access=dataset_access,
         framework=framework,
         train_config=train_config,
         workers=workers,
@@ -51,7 +54,9 @@ def sync_dataset(
         min_accuracy=min_accuracy,
         model_uri=model_uri,
     )
-    request = SyncRequest(source=dataset_uri, endpoint_url=s3_endpoint, pipeline=pipeline, run_id=run_id)
+    request = SyncRequest(
+        source=dataset_uri, endpoint_url=s3_endpoint, access=dataset_access, pipeline=pipeline, run_id=run_id
+    )
     with site.stage("sync_dataset", run_id) as stage, site.backend() as backend:
         stage.result = sync_dataset(parameters, request, site.staging, backend, stage.on_line)
     for name, value in stage.result.items():

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from math import inf
 
 from kubetrain_components.object_store.checksums import HASHERS, OWN, Hasher, algorithm_of, checksum_of, written
 from kubetrain_components.object_store.store import (
@@ -42,6 +43,8 @@ class Downloader:
     def __init__(self, store: ObjectStore, partial: PartialVersion, in_flight: InFlight, stop: threading.Event) -> None:
         self.bytes = 0
         """How many arrived."""
+        self.waits_since = inf
+        """When something last arrived, or was asked for; never, where nothing is to arrive."""
         self._store = store
         self._partial = partial
         self._in_flight = in_flight
@@ -105,6 +108,7 @@ class Downloader:
                     hasher.update(chunk)
                     at = write_at(file, chunk, at)
                     self.bytes += len(chunk)
+                    self.waits_since = time.monotonic()
                 if at < end:
                     raise StoreUnavailable(f"{self._store.uri} object {wanted.key!r} ended after {at} bytes of {end}")
             except StoreUnavailable as error:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from math import inf
 
 from kubetrain_components.object_store.store import (
     AccessRefused,
@@ -22,6 +23,7 @@ FAILURES_IN_A_ROW = 8
 """So many without a success between them are the store's fault, and not the objects'."""
 SHOWN_FAILURES = 5
 LOOK_SECONDS = 0.05
+STUCK_SECONDS = 0.5
 GRACE_SECONDS = 1.0
 
 Piece = StoredObject | tuple[LargeObject, Span | None]
@@ -61,6 +63,7 @@ class Fetch:
                 thread.start()
             while any(thread.is_alive() for thread in self._threads):
                 time.sleep(LOOK_SECONDS)
+                self._in_flight.stuck(self._silent())
                 yield self._arrived()
             yield self._arrived()
             self._raise_failures()
@@ -87,6 +90,7 @@ class Fetch:
         return piece
 
     def _take(self, piece: Piece, downloader: Downloader) -> None:
+        downloader.waits_since = time.monotonic()
         try:
             fetched = downloader.download(piece) if isinstance(piece, StoredObject) else downloader.go_on(*piece)
         except (ObjectChanged, AccessRefused, Stopped):
@@ -100,6 +104,13 @@ class Fetch:
             self._failed_in_a_row = 0
             if fetched is not None:
                 self._fetched.append(fetched)
+        finally:
+            downloader.waits_since = inf
+
+    def _silent(self) -> int:
+        """How many workers wait for a server that fell silent."""
+        before = time.monotonic() - STUCK_SECONDS
+        return sum(each.waits_since < before for each in self._downloaders)
 
     def _arrived(self) -> list[Fetched]:
         arrived = [self._fetched.popleft() for _ in range(len(self._fetched))]

@@ -24,14 +24,14 @@ class InFlight:
         self._waits: deque[float] = deque(maxlen=ANSWERS)
         self._turns = threading.Condition()
         self._is_over = False
+        self._stuck = 0
         self._least = LEAST
         self.limit = min(LEAST, most)
 
     def wait_for_turn(self, worker: int) -> None:
-        if worker < self.limit:
-            return
-        with self._turns:
-            self._turns.wait_for(lambda: worker < self.limit or self._is_over)
+        if not self._has_turn(worker):
+            with self._turns:
+                self._turns.wait_for(lambda: self._has_turn(worker) or self._is_over)
 
     def answered(self, seconds: float) -> None:
         """A store began to answer after this long.
@@ -47,6 +47,13 @@ class InFlight:
         """No part of a large object is left to begin."""
         self._least = LEAST_OF_SMALL
 
+    def stuck(self, workers: int) -> None:
+        """So many wait for servers that fell silent: others take their turns."""
+        if workers != self._stuck:
+            with self._turns:
+                self._stuck = workers
+                self._turns.notify_all()
+
     def overloaded(self) -> None:
         """The store asked for patience. A burst of such answers counts once."""
         with self._turns:
@@ -60,6 +67,9 @@ class InFlight:
         with self._turns:
             self._is_over = True
             self._turns.notify_all()
+
+    def _has_turn(self, worker: int) -> bool:
+        return worker < min(self.limit + self._stuck, max(self.limit, self._ceiling))
 
     def _set_limit(self, wanted: int) -> None:
         before, self.limit = self.limit, min(max(self._least, wanted), int(self._ceiling))

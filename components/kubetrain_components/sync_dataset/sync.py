@@ -18,6 +18,7 @@ STAGE = "sync_dataset"
 class SyncRequest:
     source: str
     endpoint_url: str
+    access: str
     pipeline: str
     run_id: str
 
@@ -44,7 +45,7 @@ def sync_dataset(
 
 def transfer_job(request: SyncRequest, staging: Path) -> Job:
     command = ["python", "-m", "kubetrain_components.sync_dataset.transfer"]
-    command += ["--source", request.source, "--staging", str(staging)]
+    command += ["--source", request.source, "--staging", str(staging), "--access", request.access]
     if request.endpoint_url:
         command += ["--endpoint-url", request.endpoint_url]
     return Job(

@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject
+from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoredObject
 from kubetrain_components.sync_dataset.download import Fetched
 from kubetrain_components.sync_dataset.fetch import Fetch
 from kubetrain_components.sync_dataset.manifest import Entry
@@ -258,8 +258,9 @@ def main() -> None:
     parser.add_argument("--source", required=True, help="s3://BUCKET/PREFIX, or a directory")
     parser.add_argument("--staging", type=Path, required=True, help="the folder that holds the versions")
     parser.add_argument("--endpoint-url", default="", help="S3 server; default AWS")
+    parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
     arguments = parser.parse_args()
-    store = open_store(arguments.source, arguments.endpoint_url)
+    store = open_store(arguments.source, arguments.endpoint_url, arguments.access)
     report = transfer_dataset(store, arguments.staging, on_progress=_print_progress())
     report_result({"status": "completed", **asdict(report)})
 
