@@ -1,0 +1,93 @@
+"""A pod or a machine that is given its credentials by the cloud that it runs in."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.object_store.open_store import open_store
+from support.faulty_s3 import FaultyS3
+
+ROLE = "arn:aws:iam::123456789012:role/reader"
+ISSUED = {"AccessKeyId": "issued-key", "SecretAccessKey": "secret", "Expiration": "2099-01-01T00:00:00Z"}
+ASSUMED = (
+    "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+    + "".join(f"<{name}>{value}</{name}>" for name, value in {**ISSUED, "SessionToken": "issued-token"}.items())
+    + "</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+)
+METADATA = {
+    "PUT /latest/api/token": "session",
+    "GET /latest/meta-data/iam/security-credentials/": "reader",
+    "GET /latest/meta-data/iam/security-credentials/reader": json.dumps(
+        {
+            "Code": "Success",
+            "Type": "AWS-HMAC",
+            "Token": "issued-token",
+            "LastUpdated": "2026-01-01T00:00:00Z",
+            **ISSUED,
+        }
+    ),
+}
+
+
+@contextlib.contextmanager
+def cloud(answers: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """The URL of a service that gives these answers, and what it was sent."""
+    sent: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            sent.append(self.rfile.read(int(self.headers.get("content-length", 0))).decode())
+            body = answers.get(f"{self.command} {self.path}", "").encode()
+            self.send_response(200 if body else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = answer  # noqa: N815 - http.server's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", sent
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_other_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+
+
+def assert_asked_as_issued() -> None:
+    s3 = FaultyS3()
+    s3.put("data/key", b"x")
+    with s3.serving() as url:
+        assert open_store("s3://bucket/data", url).read("key").read() == b"x"
+    assert "Credential=issued-key/" in s3.headers[-1]["authorization"]
+    assert s3.headers[-1]["x-amz-security-token"] == "issued-token"
+
+
+def test_a_service_accounts_token_is_traded_for_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("token-of-the-account")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with cloud({"POST /": ASSUMED}) as (url, sent):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
+        assert_asked_as_issued()
+    assert "WebIdentityToken=token-of-the-account" in sent[0]
+
+
+def test_a_machines_role_gives_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cloud(METADATA) as (url, _):
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", url)
+        assert_asked_as_issued()
