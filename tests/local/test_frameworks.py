@@ -22,9 +22,10 @@ class TestPyTorch:
         assert set(TORCHVISION) == installed - {"googlenet", "inception_v3"}
 
     def test_images_are_read_fitted_and_normalized(self, tmp_path: Path) -> None:
+        import torch
         from PIL import Image
 
-        from kubetrain_trainer.pytorch_ddp.data import image_data
+        from kubetrain_trainer.pytorch_ddp.data import Loader, image_data
 
         for split in ("train", "val"):
             path = tmp_path / split / "red" / "1.png"
@@ -32,9 +33,10 @@ class TestPyTorch:
             Image.new("RGB", (20, 10), (255, 0, 0)).save(path)
         data = image_data(TrainConfig(image_size=8), tmp_path)
         samples = data.split("val")
-        picture, label = samples[0]
-        assert (data.classes, label, tuple(picture.shape)) == (("red",), 0, (3, 8, 8))
-        assert picture[:, 4, 4].tolist() == pytest.approx([2.2489, -2.0357, -1.8044], abs=1e-3)
+        assert samples[0][0].dtype == torch.uint8
+        ((pictures, labels),) = Loader(samples, TrainConfig(), ProcessRole(), torch.device("cpu")).load([[0]])
+        assert (data.classes, labels.tolist(), tuple(pictures.shape)) == (("red",), [0], (1, 3, 8, 8))
+        assert pictures[0, :, 4, 4].tolist() == pytest.approx([2.2489, -2.0357, -1.8044], abs=1e-3)
         assert samples.picture(0).startswith("data:image/png;base64,")
 
     def test_what_is_drawn_at_random_repeats_whatever_was_drawn_before(self) -> None:
@@ -46,12 +48,12 @@ class TestPyTorch:
             def __getitem__(self, index: int) -> torch.Tensor:
                 return torch.rand(3)
 
-        first = SeededSamples(Noisy(), seed=1, epoch=2)
-        drawn = first[5]
+        samples = SeededSamples(Noisy(), seed=1)
+        drawn = samples[2, 5]
         torch.rand(100)
-        assert torch.equal(first[5], drawn)
-        assert not torch.equal(first[6], drawn)
-        assert not torch.equal(SeededSamples(Noisy(), seed=1, epoch=3)[5], drawn)
+        assert torch.equal(samples[2, 5], drawn)
+        assert not torch.equal(samples[2, 6], drawn)
+        assert not torch.equal(samples[3, 5], drawn)
 
     def test_a_checkpoint_that_brings_code_is_refused(self, tmp_path: Path) -> None:
         import torch
@@ -153,7 +155,8 @@ from kubetrain_trainer.tensorflow_multiworker import group
 group.build_strategy = lambda config, role: tf.distribute.MirroredStrategy(devices)
 from kubetrain_trainer.entry_point import training_arguments
 sys.argv = ["train", "--data-dir", ".", "--output-dir", sys.argv[1], "--data", "synthetic", "--max-steps", "4",
-    "--synthetic-samples", "40", "--batch-size", sys.argv[3], "--warmup-epochs", "0", "--clip-norm", "0.5",
+    "--synthetic-samples", "40", "--batch-size", sys.argv[3], "--warmup-epochs", "0",
+    "--clip-norm", "0.5", "--precision", "fp32",
     "--model-args", '{"dropout": 0.0}', "--model", "plain:build"]
 train.train(training_arguments(""))
 """

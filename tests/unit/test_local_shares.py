@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
-from kubetrain_components.jobs.local_shares import pod_shares, usable_processors, visible_gpus
+from kubetrain_components.jobs.local_shares import pod_shares, visible_gpus
 
 ONE_EACH = Job(
     identity=JobIdentity(pipeline="p", stage="s", run_id="r"),
@@ -45,11 +45,3 @@ def test_gpus_are_those_that_cuda_would_show(tmp_path: Path) -> None:
     assert visible_gpus({}, tmp_path) == ["0", "1"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-a, 2"}, tmp_path) == ["GPU-a", "2"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
-
-
-def test_a_containers_quota_counts(tmp_path: Path) -> None:
-    everything = usable_processors(tmp_path / "absent")
-    (tmp_path / "cpu.max").write_text("100000 100000\n")
-    assert usable_processors(tmp_path / "cpu.max") == 1 <= everything
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert usable_processors(tmp_path / "cpu.max") == everything

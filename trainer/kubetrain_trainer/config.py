@@ -46,6 +46,15 @@ class TrainConfig:
     batch_size: int = setting(32, "samples per process and step", minimum=1)
     seed: int = setting(0, "what initialization, order and dropout derive from", minimum=0, maximum=2**32 - 1)
 
+    precision: str = setting(
+        "auto",
+        "what the model computes in, its weights being fp32; auto: bf16 where the hardware has it",
+        choices=("auto", "fp32", "bf16"),
+    )
+    compile: bool = setting(
+        False, "PyTorch: compile the model at the start, which takes a minute or more; pays on GPUs, seldom without"
+    )
+
     optimizer: str = setting("sgd", "the update rule", choices=("sgd", "adamw"))
     learning_rate: float = setting(0.1, "peak rate for a global batch of base_batch_size", above=0)
     base_batch_size: int = setting(
@@ -185,7 +194,7 @@ def _coerced(name: str, kind: Any, value: Any) -> Any:
         return int(value)
     if kind is float and _is_number(value):
         return float(value)
-    if kind is str and isinstance(value, str):
+    if isinstance(value, kind if kind in (str, bool) else ()):
         return value
     if kind == dict[str, Any] and isinstance(value, Mapping):
         return _with_integers(value)
@@ -205,7 +214,7 @@ def _with_integers(value: Any) -> Any:
 
 
 def _describe(kind: Any) -> str:
-    return {int: "a whole number", float: "a number", str: "a text"}.get(kind, "a JSON object")
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(kind, "a JSON object")
 
 
 def _check_rules(name: str, value: Any, rules: Mapping[str, Any]) -> None:

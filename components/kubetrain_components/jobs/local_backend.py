@@ -13,9 +13,10 @@ from typing import Self
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
 from kubetrain_components.jobs.local_operator import LocalOperator, pod_environments
 from kubetrain_components.jobs.local_record import LocalRecord
-from kubetrain_components.jobs.local_shares import pod_shares, usable_processors, visible_gpus
+from kubetrain_components.jobs.local_shares import pod_shares, visible_gpus
 from kubetrain_components.jobs.process_guard import process_guard
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.processors import usable_processors
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 1.0

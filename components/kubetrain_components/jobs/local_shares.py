@@ -6,8 +6,6 @@ from pathlib import Path
 
 from kubetrain_components.jobs.job import Job
 
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-
 
 def pod_shares(job: Job, processors: int, gpus: Sequence[str]) -> dict[tuple[str, int], dict[str, str]]:
     """By role and index of the pod: threads that keep the processors busy, and GPUs.
@@ -24,16 +22,6 @@ def pod_shares(job: Job, processors: int, gpus: Sequence[str]) -> dict[tuple[str
         }
         for number, pod in enumerate(job.pods())
     }
-
-
-def usable_processors(quota: Path = CPU_QUOTA) -> int:
-    """Those that this process may run on, and no more than its container's quota pays for."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        microseconds, period = quota.read_text().split()
-        return max(1, min(allowed, int(microseconds) // int(period)))
-    except (OSError, ValueError):  # not in a container, or "max"
-        return allowed
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:

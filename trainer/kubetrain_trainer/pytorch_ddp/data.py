@@ -2,7 +2,6 @@
 
 import base64
 import io
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_classes, list_images
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processors import threads_of
 from kubetrain_trainer.sampling import derived_seed
 
 THUMBNAIL_PIXELS = 64
@@ -51,7 +51,10 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = read_image(self._folder.paths[index])
-        return normalized(fitted(image, self._pixels)), self._folder.labels[index]
+        return in_channels(fitted(image, self._pixels)), self._folder.labels[index]
+
+    def prepare(self, images: Tensor) -> Tensor:
+        return normalized(images)
 
     def picture(self, index: int) -> str:
         """A small copy for a report, as a data URI."""
@@ -66,9 +69,10 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
     """Noise around a pattern for each class: can be learned, needs no files, and is the same in every process."""
 
     def __init__(self, split: str, samples: int, classes: int, pixels: int) -> None:
-        self._split_seed = sum(split.encode()) * 1_000_003
         self._samples = samples
         self._patterns = torch.randn(classes, 3, pixels, pixels, generator=torch.Generator().manual_seed(0))
+        seed = torch.Generator().manual_seed(sum(split.encode()))
+        self._noise = torch.randn(2 * self._patterns[0].numel(), generator=seed)
 
     def __len__(self) -> int:
         return self._samples
@@ -76,8 +80,9 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         label = index % len(self._patterns)
         pattern = self._patterns[label]
-        generator = torch.Generator().manual_seed(self._split_seed + index)
-        return pattern + torch.randn(pattern.shape, generator=generator), label
+        start = derived_seed(index) % pattern.numel()
+        # Drawing new noise for each sample would take longer than a small model's step.
+        return pattern + self._noise[start : start + pattern.numel()].view(pattern.shape), label
 
 
 def read_image(path: str) -> Image.Image:
@@ -100,44 +105,54 @@ def fitted(image: Image.Image, pixels: int) -> Image.Image:
     return scaled.crop((left, top, left + pixels, top + pixels))
 
 
-def normalized(image: Image.Image) -> Tensor:
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).to(torch.float32) / 255
-    return (pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1)
+def in_channels(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def load(
-    samples: Any,
-    batches: Sequence[Any],
-    config: TrainConfig,
-    role: ProcessRole,
-    device: torch.device,
-    epoch: int = 0,
-) -> Iterator[tuple[Any, Any]]:
-    """The batches of samples with these indices, in this order, on the device."""
-    loader = DataLoader(
-        SeededSamples(samples, config.seed, epoch),
-        batch_sampler=batches,
-        num_workers=loader_workers(config, role, device),
-        pin_memory=device.type == "cuda",
-    )
-    try:
-        for inputs, targets in loader:
-            yield to_device(inputs, device), to_device(targets, device)
-    except KubetrainError as error:
-        # A loading process sends its whole traceback as the message: the sentence is at its end.
-        raise KubetrainError(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
+def normalized(images: Tensor) -> Tensor:
+    """A batch of bytes as the models take it: on the device, which is sent a quarter of the bytes so."""
+    scale = torch.tensor(DEVIATION, device=images.device).view(3, 1, 1) * 255
+    offset = torch.tensor(MEAN, device=images.device).view(3, 1, 1) * 255
+    return (images - offset) / scale
+
+
+class Loader:
+    """Brings batches of samples to the device; its processes live as long as it does."""
+
+    def __init__(self, samples: Any, config: TrainConfig, role: ProcessRole, device: torch.device) -> None:
+        self._device = device
+        self._prepare = getattr(samples, "prepare", lambda inputs: inputs)
+        self._keys: list[list[tuple[int, int]]] = []
+        workers = loader_workers(config, role, device)
+        self._loader = DataLoader(
+            SeededSamples(samples, config.seed),
+            batch_sampler=self._keys,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=device.type == "cuda",
+        )
+
+    def load(self, batches: Sequence[Sequence[int]], epoch: int = 0) -> Iterator[tuple[Any, Any]]:
+        """The batches of samples with these indices, in this order."""
+        self._keys[:] = [[(epoch, index) for index in batch] for batch in batches]
+        try:
+            for inputs, targets in self._loader:
+                yield self._prepare(to_device(inputs, self._device)), to_device(targets, self._device)
+        except KubetrainError as error:
+            # A loading process sends its whole traceback as the message: the sentence is at its end.
+            raise KubetrainError(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
 
 
 class SeededSamples(Dataset[Any]):
     """Samples that are drawn alike in every process and after every resumption, random augmentation included."""
 
-    def __init__(self, samples: Any, seed: int, epoch: int) -> None:
+    def __init__(self, samples: Any, seed: int) -> None:
         self._samples = samples
         self._seed = seed
-        self._epoch = epoch
 
-    def __getitem__(self, index: int) -> Any:
-        seed_generators(derived_seed(self._seed, self._epoch, index))
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, index = key
+        seed_generators(derived_seed(self._seed, epoch, index))
         return self._samples[index]
 
 
@@ -160,8 +175,7 @@ def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device)
         return config.loader_workers
     if device.type == "cpu":
         return 0
-    threads = int(os.environ.get("OMP_NUM_THREADS") or (os.cpu_count() or 1) // role.local_world_size)
-    return min(8, max(0, threads - 1))
+    return min(8, threads_of(role) - 1)
 
 
 def to_device(value: Any, device: torch.device) -> Any:

@@ -18,8 +18,9 @@ from kubetrain_trainer.evaluation_record import Answers
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
-from kubetrain_trainer.pytorch_ddp.data import load
+from kubetrain_trainer.pytorch_ddp.data import Loader
 from kubetrain_trainer.pytorch_ddp.group import choose_device
+from kubetrain_trainer.pytorch_ddp.precision import answer
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import evaluation_share
 from kubetrain_trainer.termination import report_result
@@ -69,13 +70,10 @@ def predictions(
 ) -> Iterator[tuple[Any, Any]]:
     batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
     with evaluating(task.model):
-        for inputs, targets in load(samples, batches, config, role, device):
-            yield predict(task.model, inputs), targets
-
-
-@torch.no_grad()
-def predict(model: nn.Module, inputs: Any) -> Any:
-    return model(inputs)
+        for inputs, targets in Loader(samples, config, role, device).load(batches):
+            with torch.no_grad():
+                outputs = answer(task.model, inputs, config, device)
+            yield outputs, targets
 
 
 @contextlib.contextmanager

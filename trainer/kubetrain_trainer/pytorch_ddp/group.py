@@ -11,6 +11,7 @@ from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
+from kubetrain_trainer.processors import threads_of
 
 Decision = TypeVar("Decision")
 LONGEST_EXPORT = timedelta(days=1)
@@ -35,11 +36,13 @@ def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.devi
 
 
 def choose_device(role: ProcessRole) -> torch.device:
-    """The GPU of this process, or the CPU where there is none."""
+    """The GPU of this process, or its share of the processors where there is none."""
+    torch.set_num_threads(threads_of(role))
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", role.local_rank)
     torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = True  # inputs are of one size
     return device
 
 

@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
+from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
-from kubetrain_trainer.pytorch_ddp.data import load, seed_generators
+from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
+from kubetrain_trainer.pytorch_ddp.precision import answer
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
@@ -50,6 +53,7 @@ class Training:
 
 def train(arguments: Arguments) -> None:
     """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
+    keep_freed_memory()
     output, role = arguments.output, torchrun_role()
     with process_group(arguments.config, role) as device:
         if role.is_chief:
@@ -70,11 +74,12 @@ def run_epochs(training: Training) -> None:
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
     progress = plan.resumed(resumed)
     report = TrainingReport(config, training.output, plan, role, progress.step)
+    loader = Loader(samples, config, role, training.device)
     loss_sum = torch.zeros((), device=training.device)
 
     while not is_finished(config, progress):
         shares = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
-        batches = load(samples, [share.indices for share in shares], config, role, training.device, progress.epoch)
+        batches = loader.load([share.indices for share in shares], progress.epoch)
         for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
             seed_generators(derived_seed(config.seed, progress.step, role.rank), training.device)
             progress = progress.after_step(share.global_size, plan.size)
@@ -99,27 +104,42 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
     torch.manual_seed(config.seed)  # the same first weights in every process
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
-    task.model.to(device)
-    model = task.model
-    if role.world_size > 1:
-        model = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
     return Training(
         config=config,
         output=arguments.output,
         role=role,
         device=device,
         task=task,
-        model=model,
-        optimizer=build_optimizer(config, model),
+        model=build_model(config, task.model, role, device),
+        optimizer=build_optimizer(config, task.model),
+    )
+
+
+def build_model(config: TrainConfig, model: nn.Module, role: ProcessRole, device: torch.device) -> nn.Module:
+    """The model on its device, told how to be fast; of a model by name we know that it can be."""
+    is_known = not is_import_path(config.model)
+    model.to(device)
+    if is_known:
+        model.to(memory_format=torch.channels_last)
+    if config.compile:
+        model.compile()
+    if role.world_size == 1:
+        return model
+    return DistributedDataParallel(
+        model,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        static_graph=is_known,
+        broadcast_buffers=not is_known,  # they are shared when they are used: share_statistics
     )
 
 
 def build_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+        return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True)
     return torch.optim.SGD(
-        parameters, lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+        parameters, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
     )
 
 
@@ -149,7 +169,8 @@ def take_step(training: Training, inputs: object, targets: object, weight: float
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
-    loss = training.task.loss(training.model(inputs), targets).mean() * weight
+    outputs = answer(training.model, inputs, training.config, training.device)
+    loss = training.task.loss(outputs, targets).mean() * weight
     loss.backward()  # type: ignore[no-untyped-call]
     if training.config.clip_norm:
         nn.utils.clip_grad_norm_(training.model.parameters(), training.config.clip_norm)

@@ -19,6 +19,7 @@ from kubetrain_trainer.sampling import evaluation_share
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export
 from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices, sum_over_processes
+from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
 
@@ -26,7 +27,8 @@ from kubetrain_trainer.termination import report_result
 def evaluate(arguments: Arguments) -> None:
     """Write evaluation.json of the exported model."""
     config, output = arguments.config, arguments.output
-    prepare_devices()
+    prepare_devices(ProcessRole())
+    use_precision(config)
     task = build_task(config, arguments.data_dir)
     export = load_export(output, task.model)
     samples = task.data(config.test_split)
@@ -68,7 +70,7 @@ def predictions(task: Task, samples: Any, indices: Sequence[int], config: TrainC
 
 @tf.function(reduce_retracing=True)
 def predict(model: keras.Model, inputs: Any) -> Any:
-    return model(inputs, training=False)
+    return answer(model, inputs, training=False)
 
 
 class Tally:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
+from kubetrain_trainer.processors import threads_of
 
 Decision = TypeVar("Decision")
 DECISION_BYTES = 16384
@@ -22,16 +22,15 @@ DECISION_BYTES = 16384
 def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[tf.distribute.Strategy]:
     """The strategy of this process, in a group with all others; all leave it together when all went well."""
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
-    prepare_devices()
+    prepare_devices(role)
     strategy = build_strategy(config, role)
     yield strategy
     sum_over_processes(np.zeros(1), role, strategy)
 
 
-def prepare_devices() -> None:
+def prepare_devices(role: ProcessRole) -> None:
     """Compute on this process's share of the processors, and take of a GPU's memory only what is needed."""
-    if threads := int(os.environ.get("OMP_NUM_THREADS", "0")):
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_intra_op_parallelism_threads(threads_of(role))
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
 

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
@@ -22,6 +23,7 @@ from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore,
 from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
+from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -57,6 +59,7 @@ class Training:
 
 def train(arguments: Arguments) -> None:
     """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
+    keep_freed_memory()
     output, role = arguments.output, tensorflow_role()
     with process_group(arguments.config, role) as strategy:
         if role.is_chief:
@@ -105,6 +108,7 @@ def run_epochs(training: Training) -> None:
 
 def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distribute.Strategy) -> Training:
     config = arguments.config
+    use_precision(config)
     keras.utils.set_random_seed(config.seed)  # the same first weights in every process
     with strategy.scope():
         task = build_task(config, arguments.data_dir)
@@ -206,7 +210,7 @@ def step_function(training: Training) -> Callable[..., tf.Tensor]:
 
     def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            local_loss = tf.reduce_sum(loss(model(inputs, training=True), targets)) / global_size
+            local_loss = tf.reduce_sum(loss(answer(model, inputs, training=True), targets)) / global_size
         gradients = tape.gradient(local_loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return local_loss

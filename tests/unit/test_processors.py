@@ -1,0 +1,37 @@
+"""Which processors are ours, and what they can do."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processors import have_bf16, threads_of, usable_processors
+
+
+def test_a_containers_quota_counts(tmp_path: Path) -> None:
+    everything = usable_processors(tmp_path / "absent")
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    assert usable_processors(tmp_path / "cpu.max") == 1 <= everything
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert usable_processors(tmp_path / "cpu.max") == everything
+
+
+def test_threads_are_a_share_unless_the_pod_says_how_many() -> None:
+    assert threads_of(ProcessRole(local_world_size=2), {"OMP_NUM_THREADS": "7"}) == 7
+    assert threads_of(ProcessRole(), {}) == usable_processors()
+    assert threads_of(ProcessRole(local_world_size=10_000), {}) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ("flags : fpu avx512_bf16 sse", True),
+        ("flags : fpu amx_bf16", True),
+        ("Features : fp asimd bf16 i8mm", True),
+        ("flags : fpu avx512bw avx512_bf16x sse", False),
+    ],
+)
+def test_bf16_is_read_from_what_the_kernel_says(facts: str, expected: bool, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(facts)
+    assert have_bf16(tmp_path / "cpuinfo") is expected
+    assert not have_bf16(tmp_path / "absent")

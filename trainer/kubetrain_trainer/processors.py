@@ -1,0 +1,33 @@
+"""The processors that are ours, and what they can do."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from kubetrain_trainer.process_role import ProcessRole
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CPU_FACTS = Path("/proc/cpuinfo")
+BF16 = re.compile(r"\b(avx512_bf16|amx_bf16|bf16)\b")
+"""What x86 and Arm call their instructions for it."""
+
+
+def usable_processors(quota: Path = CPU_QUOTA) -> int:
+    """Those that this process may run on, and no more than its container's quota pays for."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        microseconds, period = quota.read_text().split()
+        return max(1, min(allowed, int(microseconds) // int(period)))
+    except (OSError, ValueError):  # not in a container, or "max"
+        return allowed
+
+
+def threads_of(role: ProcessRole, environment: Mapping[str, str] = os.environ) -> int:
+    """As OMP_NUM_THREADS says; else this process's share, and not all that the node has: those would get in the way of
+    one another."""
+    return int(environment.get("OMP_NUM_THREADS") or max(1, usable_processors() // role.local_world_size))
+
+
+def have_bf16(facts: Path = CPU_FACTS) -> bool:
+    return facts.is_file() and bool(BF16.search(facts.read_text()))

@@ -1,0 +1,34 @@
+"""How a model computes: in bf16 where the hardware does, while its weights, loss and metrics stay in fp32."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.processors import have_bf16
+
+AMPERE = (8, 0)
+"""The first GPUs with bf16, by compute capability."""
+
+
+def use_precision(config: TrainConfig) -> None:
+    """For every model built from now on."""
+    keras.mixed_precision.set_global_policy("mixed_bfloat16" if precision_of(config) == "bf16" else "float32")
+
+
+def answer(model: keras.Model, inputs: Any, *, training: bool) -> Any:
+    """The model's outputs."""
+    return tf.nest.map_structure(_in_fp32, model(inputs, training=training))
+
+
+def precision_of(config: TrainConfig) -> str:
+    if config.precision != "auto":
+        return config.precision
+    gpus = tf.config.list_physical_devices("GPU")
+    capabilities = [tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus]
+    return "bf16" if (min(capabilities) >= AMPERE if gpus else have_bf16()) else "fp32"
+
+
+def _in_fp32(value: Any) -> Any:
+    return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value
