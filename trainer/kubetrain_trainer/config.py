@@ -49,10 +49,15 @@ class TrainConfig:
     optimizer: str = setting("sgd", "the update rule", choices=("sgd", "adamw"))
     learning_rate: float = setting(0.1, "peak rate for a global batch of base_batch_size", above=0)
     base_batch_size: int = setting(
-        64, "global batch that learning_rate is meant for; other sizes scale it linearly", minimum=1
+        64, "global batch that learning_rate is meant for; lr_scaling says what becomes of it at others", minimum=1
+    )
+    lr_scaling: str = setting(
+        "linear", "how the rate grows with the global batch; none: not at all", choices=("linear", "sqrt", "none")
     )
     warmup_epochs: float = setting(1.0, "epochs over which the rate rises to its peak", minimum=0)
-    schedule: str = setting("cosine", "the rate after the warm-up", choices=("cosine", "constant"))
+    schedule: str = setting("cosine", "the rate after the warm-up", choices=("cosine", "step", "constant"))
+    step_epochs: float = setting(0.0, "schedule step: epochs between two drops; 0: a third of all epochs", minimum=0)
+    step_factor: float = setting(0.1, "schedule step: what each drop multiplies the rate by", above=0, maximum=1)
     momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
     weight_decay: float = setting(5e-4, "weight decay", minimum=0)
     clip_norm: float = setting(1.0, "largest norm of the gradient over all parameters; 0: no clipping", minimum=0)
