@@ -13,6 +13,9 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
 
+SMOOTHED = (0.23954, 0.63954)
+"""The loss of the scores 2, 0 and 0 where the first is right; with three tenths of the label spread over all."""
+
 
 class TestPyTorch:
     def test_the_table_of_names_is_the_librarys(self) -> None:
@@ -52,6 +55,19 @@ class TestPyTorch:
         assert torch.equal(first[5], drawn)
         assert not torch.equal(first[6], drawn)
         assert not torch.equal(SeededSamples(Noisy(), seed=1, epoch=3)[5], drawn)
+
+    def test_labels_are_smoothed_in_training_alone(self, tmp_path: Path) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.task import build_task
+
+        scores, label = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0])
+        task = build_task(TrainConfig(data="synthetic", label_smoothing=0.3), tmp_path)
+        assert task.training_loss is not None
+        assert (float(task.loss(scores, label)), float(task.training_loss(scores, label))) == pytest.approx(
+            SMOOTHED, abs=1e-5
+        )
+        assert build_task(TrainConfig(data="synthetic"), tmp_path).training_loss is None
 
     def test_a_checkpoint_that_brings_code_is_refused(self, tmp_path: Path) -> None:
         import torch
@@ -105,6 +121,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import KERAS
 from kubetrain_trainer.tensorflow_multiworker.data import image_data, load
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
+from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
 
 installed = {name.lower() for name in dir(keras.applications) if inspect.isfunction(getattr(keras.applications, name))}
@@ -129,6 +146,11 @@ assert sizes == [3, 3, 2], sizes
 assert list(load(noise, [])) == []
 np.testing.assert_array_equal(noise.load(3)[0], noise.load(3)[0])
 
+smoothing = build_task(TrainConfig(data="synthetic", label_smoothing=0.3), folder)
+scores, label = np.array([[2, 0, 0]], "float32"), np.array([0])
+losses = float(smoothing.loss(scores, label)[0]), float(smoothing.training_loss(scores, label)[0])
+np.testing.assert_allclose(losses, eval(sys.argv[2]), atol=1e-5)
+
 for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
     assert build_model(name, 32, 7, {})(np.zeros((2, 32, 32, 3), "float32")).shape == (2, 7)
 """
@@ -137,7 +159,7 @@ for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
 def test_tensorflows_parts(tmp_path: Path) -> None:
     """In a process of its own: torch, imported after TensorFlow, crashes."""
     finished = subprocess.run(
-        [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path], capture_output=True, text=True, check=False
+        [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path, str(SMOOTHED)], capture_output=True, text=True, check=False
     )
     assert finished.returncode == 0, finished.stderr
 

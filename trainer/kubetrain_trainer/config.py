@@ -60,6 +60,13 @@ class TrainConfig:
     step_factor: float = setting(0.1, "schedule step: what each drop multiplies the rate by", above=0, maximum=1)
     momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
     weight_decay: float = setting(5e-4, "weight decay", minimum=0)
+    label_smoothing: float = setting(
+        0.0,
+        "share of each label that is spread over all classes, in training alone: validation and test measure the "
+        "plain loss (for models by name; a task of your own brings its own loss)",
+        minimum=0,
+        maximum=1,
+    )
     clip_norm: float = setting(1.0, "largest norm of the gradient over all parameters; 0: no clipping", minimum=0)
 
     checkpoint_every: int = setting(100, "steps between two checkpoints, each with an evaluation before it", minimum=1)

@@ -149,7 +149,8 @@ def take_step(training: Training, inputs: object, targets: object, weight: float
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
-    loss = training.task.loss(training.model(inputs), targets).mean() * weight
+    losses = (training.task.training_loss or training.task.loss)(training.model(inputs), targets)
+    loss = losses.mean() * weight
     loss.backward()  # type: ignore[no-untyped-call]
     if training.config.clip_norm:
         nn.utils.clip_grad_norm_(training.model.parameters(), training.config.clip_norm)

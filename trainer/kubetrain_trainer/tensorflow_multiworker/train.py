@@ -202,7 +202,8 @@ def for_each_replica(training: Training, values: list[Any]) -> Any:
 
 def step_function(training: Training) -> Callable[..., tf.Tensor]:
     """One step of all processes together; returns the mean loss over the samples of all."""
-    model, optimizer, loss = training.task.model, training.optimizer, training.task.loss
+    model, optimizer = training.task.model, training.optimizer
+    loss = training.task.training_loss or training.task.loss
 
     def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
