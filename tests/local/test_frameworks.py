@@ -69,6 +69,46 @@ class TestPyTorch:
         )
         assert build_task(TrainConfig(data="synthetic"), tmp_path).training_loss is None
 
+    def test_a_batch_is_split_whatever_its_structure(self) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.data import split
+
+        numbers = torch.arange(5)
+        first, last = split([{"number": numbers, "name": ["a", "b", "c", "d", "e"]}, (numbers, numbers + 1)], 2)
+        assert first[0]["name"] == ["a", "b"]
+        assert last[0]["name"] == ["c", "d", "e"]
+        assert (first[0]["number"].tolist(), last[0]["number"].tolist()) == ([0, 1], [2, 3, 4])
+        assert [each.tolist() for each in last[1]] == [[2, 3, 4], [3, 4, 5]]
+
+    def test_the_gradients_of_parts_are_exchanged_once(self, tmp_path: Path) -> None:
+        import torch
+        from torch import distributed as dist
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        from kubetrain_trainer.entry_point import Arguments
+        from kubetrain_trainer.pytorch_ddp.train import build_training, take_step
+        from kubetrain_trainer.sampling import Batch
+        from kubetrain_trainer.training_output import TrainingOutput
+
+        exchanges = []
+
+        def exchange(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            exchanges.append(bucket.index())
+            return allreduce_hook(None, bucket)  # type: ignore[arg-type]
+
+        config = TrainConfig(data="synthetic", batch_size=6, accumulate=3)
+        arguments = Arguments(config=config, data_dir=tmp_path, output=TrainingOutput(tmp_path), dataset_digest="")
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+        try:
+            training = build_training(arguments, ProcessRole(world_size=2), torch.device("cpu"))
+            training.model.register_comm_hook(None, exchange)  # type: ignore[operator]
+            images, labels = torch.randn(6, 3, 8, 8), torch.arange(6)
+            take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), rate=0.1)
+        finally:
+            dist.destroy_process_group()
+        assert exchanges == [0]
+
     def test_a_checkpoint_that_brings_code_is_refused(self, tmp_path: Path) -> None:
         import torch
 
@@ -119,7 +159,7 @@ from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import KERAS
-from kubetrain_trainer.tensorflow_multiworker.data import image_data, load
+from kubetrain_trainer.tensorflow_multiworker.data import image_data, load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
@@ -145,6 +185,10 @@ sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8
 assert sizes == [3, 3, 2], sizes
 assert list(load(noise, [])) == []
 np.testing.assert_array_equal(noise.load(3)[0], noise.load(3)[0])
+
+parts = split_batch({"number": np.arange(5), "more": (np.arange(5) + 1,)}, 2)
+assert [each["number"].tolist() for each in parts] == [[0, 1], [2, 3, 4]]
+assert [each["more"][0].tolist() for each in parts] == [[1, 2], [3, 4, 5]]
 
 smoothing = build_task(TrainConfig(data="synthetic", label_smoothing=0.3), folder)
 scores, label = np.array([[2, 0, 0]], "float32"), np.array([0])

@@ -44,6 +44,12 @@ class TrainConfig:
     epochs: int = setting(15, "passes over the training data", minimum=1)
     max_steps: int = setting(0, "stop after this many steps; 0: no limit", minimum=0)
     batch_size: int = setting(32, "samples per process and step", minimum=1)
+    accumulate: int = setting(
+        1,
+        "parts, of two samples or more, that each process computes its batch_size in, adding up their gradients: raise "
+        "it where memory runs out; steps and rate stay as they are, only batch normalization sees smaller batches",
+        minimum=1,
+    )
     seed: int = setting(0, "what initialization, order and dropout derive from", minimum=0, maximum=2**32 - 1)
 
     optimizer: str = setting("sgd", "the update rule", choices=("sgd", "adamw"))

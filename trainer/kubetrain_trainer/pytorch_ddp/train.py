@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train --data-dir DATA --output-dir OUTPUT
 """
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,11 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
-from kubetrain_trainer.pytorch_ddp.data import load, seed_generators
+from kubetrain_trainer.pytorch_ddp.data import load, seed_generators, split
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
-from kubetrain_trainer.sampling import SamplePlan, derived_seed
+from kubetrain_trainer.sampling import Batch, SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -80,7 +81,7 @@ def run_epochs(training: Training) -> None:
             progress = progress.after_step(share.global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
-            loss_sum += take_step(training, inputs, targets, share.weight(role.world_size), rate)
+            loss_sum += take_step(training, inputs, targets, share, rate)
             report.window.count_step(share.global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
@@ -144,17 +145,31 @@ def is_finished(config: TrainConfig, progress: Progress) -> bool:
     return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 
-def take_step(training: Training, inputs: object, targets: object, weight: float, rate: float) -> Tensor:
+def take_step(training: Training, inputs: object, targets: object, share: Batch, rate: float) -> Tensor:
     """One step of all processes together; this process's part of the loss, still on the device."""
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
-    losses = (training.task.training_loss or training.task.loss)(training.model(inputs), targets)
-    loss = losses.mean() * weight
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss = add_gradients(training, inputs, targets, share)
     if training.config.clip_norm:
         nn.utils.clip_grad_norm_(training.model.parameters(), training.config.clip_norm)
     training.optimizer.step()
+    return loss
+
+
+def add_gradients(training: Training, inputs: object, targets: object, share: Batch) -> Tensor:
+    """The gradient of the mean over all samples, in parts; the processes exchange theirs once, with the last part."""
+    weight = share.weight(training.role.world_size)
+    *parts, last = split([inputs, targets], share.parts(training.config.accumulate, training.role.world_size))
+    with getattr(training.model, "no_sync", contextlib.nullcontext)():
+        losses = [add_gradient(training, weight, *part) for part in parts]
+    return sum(losses, start=add_gradient(training, weight, *last))
+
+
+def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
+    losses = (training.task.training_loss or training.task.loss)(training.model(inputs), targets)
+    loss = losses.sum() * weight
+    loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
 

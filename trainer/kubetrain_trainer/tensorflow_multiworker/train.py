@@ -19,7 +19,7 @@ from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan
 from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
-from kubetrain_trainer.tensorflow_multiworker.data import load
+from kubetrain_trainer.tensorflow_multiworker.data import load, split
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
@@ -89,7 +89,8 @@ def run_epochs(training: Training) -> None:
             progress = progress.after_step(global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
-            loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate))
+            parts = share[0].parts(config.accumulate, training.replicas)
+            loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate), parts)
             report.window.count_step(global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
@@ -203,22 +204,45 @@ def for_each_replica(training: Training, values: list[Any]) -> Any:
 def step_function(training: Training) -> Callable[..., tf.Tensor]:
     """One step of all processes together; returns the mean loss over the samples of all."""
     model, optimizer = training.task.model, training.optimizer
-    loss = training.task.training_loss or training.task.loss
 
-    def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            local_loss = tf.reduce_sum(loss(model(inputs, training=True), targets)) / global_size
-        gradients = tape.gradient(local_loss, model.trainable_variables)
+    def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor, parts: int) -> tf.Tensor:
+        local_loss, gradients = sum_gradients(training, inputs, targets, global_size, parts)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return local_loss
 
     @tf.function(reduce_retracing=True)
-    def take_step(inputs: Any, targets: Any, global_size: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+    def take_step(inputs: Any, targets: Any, global_size: tf.Tensor, rate: tf.Tensor, parts: int) -> tf.Tensor:
         optimizer.learning_rate.assign(rate)
-        losses = training.strategy.run(take_local_step, args=(inputs, targets, global_size))
+        losses = training.strategy.run(take_local_step, args=(inputs, targets, global_size, parts))
         return training.strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
     return take_step
+
+
+def sum_gradients(
+    training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, parts: int
+) -> tuple[tf.Tensor, list[Any]]:
+    """This replica's part of the loss and of its gradient, computed in parts."""
+    first, *others = split([inputs, targets], parts)
+    loss, gradients = compute_gradients(training, global_size, *first)
+    for part in others:
+        # One after another: all at once would take as much memory as the whole.
+        with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
+            part_loss, part_gradients = compute_gradients(training, global_size, *part)
+        loss += part_loss
+        pairs = zip(gradients, part_gradients, strict=True)
+        gradients = [one if one is None else tf.add_n([one, other]) for one, other in pairs]
+    return loss, gradients
+
+
+def compute_gradients(
+    training: Training, global_size: tf.Tensor, inputs: Any, targets: Any
+) -> tuple[tf.Tensor, list[Any]]:
+    model, task = training.task.model, training.task
+    with tf.GradientTape() as tape:
+        losses = (task.training_loss or task.loss)(model(inputs, training=True), targets)
+        loss = tf.reduce_sum(losses) / global_size
+    return loss, tape.gradient(loss, model.trainable_variables)
 
 
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
