@@ -249,8 +249,8 @@ def test_two_gpus_of_a_tensorflow_process_train_as_one_with_twice_the_batch(tmp_
             cwd=tmp_path,
         )
         assert finished.returncode == 0, finished.stderr
-    one, two = (
-        tensorflow_parameters(tmp_path / f"devices-{devices}" / "checkpoints" / "step-00000004") for devices in (1, 2)
+    one, two = tensorflow_parameters(
+        *(tmp_path / f"devices-{devices}" / "checkpoints" / "step-00000004" for devices in (1, 2))
     )
     assert one.keys() == two.keys()
     for name, value in one.items():

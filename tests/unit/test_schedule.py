@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.schedule import learning_rate
+from kubetrain_trainer.schedule import averaging_decay, learning_rate
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
 
@@ -49,3 +49,9 @@ def test_steps_are_a_third_of_the_training_unless_set() -> None:
 
 def test_warming_up_comes_before_the_first_drop() -> None:
     assert learning_rate(replace(CONFIG, schedule="step", step_epochs=1), 1.5, 64) == pytest.approx(0.075)
+
+
+def test_the_average_of_the_weights_forgets_the_beginning_soon() -> None:
+    config = TrainConfig(ema_decay=0.999)
+    assert averaging_decay(config, 1) == pytest.approx(2 / 11)
+    assert averaging_decay(config, 100_000) == 0.999

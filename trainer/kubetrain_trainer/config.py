@@ -74,6 +74,13 @@ class TrainConfig:
         maximum=1,
     )
     clip_norm: float = setting(1.0, "largest norm of the gradient over all parameters; 0: no clipping", minimum=0)
+    ema_decay: float = setting(
+        0.0,
+        "share that a moving average of the weights keeps at each step (less at first); the average is what is "
+        "validated and exported; 0: none, the weights themselves are",
+        minimum=0,
+        maximum=0.999999,
+    )
 
     checkpoint_every: int = setting(100, "steps between two checkpoints, each with an evaluation before it", minimum=1)
     log_every: int = setting(10, "steps between two lines of metrics", minimum=1)

@@ -1,4 +1,4 @@
-"""The learning rate at any moment, by how far the training is: the same at any number of processes."""
+"""The learning rate, and how weights are averaged, at any moment of a training: by how far it is."""
 
 import math
 
@@ -14,6 +14,11 @@ def learning_rate(config: TrainConfig, epochs_done: float, global_batch: int) ->
     if epochs_done < config.warmup_epochs:
         return peak * epochs_done / config.warmup_epochs
     return peak * _let_down(config, epochs_done)
+
+
+def averaging_decay(config: TrainConfig, step: int) -> float:
+    """What the average of the weights keeps of itself at this step: little at first, lest it dwell on the beginning."""
+    return min(config.ema_decay, (1 + step) / (10 + step))
 
 
 def _let_down(config: TrainConfig, epochs_done: float) -> float:

@@ -5,7 +5,7 @@ torchrun --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train --data-dir DA
 
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, ope
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
+from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
 from kubetrain_trainer.pytorch_ddp.data import load, seed_generators, split
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
@@ -43,6 +44,12 @@ class Training:
     model: nn.Module
     """The task's model, its gradients averaged over all processes."""
     optimizer: torch.optim.Optimizer
+    averages: Averages | None
+
+    @property
+    def judged(self) -> Task:
+        """The task as it is validated: with the averaged weights, where they are kept."""
+        return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     @property
     def global_batch(self) -> int:
@@ -82,6 +89,8 @@ def run_epochs(training: Training) -> None:
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             loss_sum += take_step(training, inputs, targets, share, rate)
+            if training.averages:
+                training.averages.update(progress.step)
             report.window.count_step(share.global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
@@ -112,6 +121,7 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
         task=task,
         model=model,
         optimizer=build_optimizer(config, model),
+        averages=Averages(config, task.model) if config.ema_decay else None,
     )
 
 
@@ -131,7 +141,7 @@ def resume(training: Training) -> tuple[Progress, int]:
         return Progress(), -1
     log.info("rank %d resumes from %s", training.role.rank, path)
     checkpoint = open_checkpoint(Path(path))
-    restore(checkpoint, training.config, training.task.model, training.optimizer, training.device)
+    restore(checkpoint, training.config, training.task.model, training.optimizer, training.averages, training.device)
     return checkpoint.progress, checkpoint.step if checkpoint.path.parent == training.output.checkpoints else -1
 
 
@@ -178,10 +188,12 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role)
-        metrics = mean_metrics(task, validation, config, role, training.device)
+        if training.averages:
+            share_statistics(training.averages.model, role)
+        metrics = mean_metrics(training.judged, validation, config, role, training.device)
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
-            checkpoint = save(training.output, progress, details, task.model, training.optimizer)
+            checkpoint = save(training.output, progress, details, task.model, training.optimizer, training.averages)
             report.checkpoint(progress, metrics, checkpoint.name)
     return progress.step
 

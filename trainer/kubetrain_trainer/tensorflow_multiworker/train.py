@@ -5,7 +5,7 @@ TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --dat
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan
 from kubetrain_trainer.schedule import learning_rate
+from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.data import load, split
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
@@ -40,6 +41,12 @@ class Training:
     strategy: tf.distribute.Strategy
     task: Task
     optimizer: keras.Optimizer
+    averages: Averages | None
+
+    @property
+    def judged(self) -> Task:
+        """The task as it is validated: with the averaged weights, where they are kept."""
+        return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     @property
     def replicas(self) -> int:
@@ -91,6 +98,8 @@ def run_epochs(training: Training) -> None:
             rate = learning_rate(config, epochs_done, training.global_batch)
             parts = share[0].parts(config.accumulate, training.replicas)
             loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate), parts)
+            if training.averages:
+                training.averages.update(progress.step)
             report.window.count_step(global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
@@ -111,6 +120,7 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
         optimizer = build_optimizer(config, task.model)
+        averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     return Training(
         config=config,
         output=arguments.output,
@@ -118,7 +128,13 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         strategy=strategy,
         task=task,
         optimizer=optimizer,
+        averages=averages,
     )
+
+
+def build_averages(arguments: Arguments, model: keras.Model, strategy: tf.distribute.Strategy) -> Averages:
+    averaged = build_task(arguments.config, arguments.data_dir).model  # not every model can be copied
+    return Averages(arguments.config, model, averaged, strategy)
 
 
 def build_optimizer(config: TrainConfig, model: keras.Model) -> keras.Optimizer:
@@ -159,7 +175,7 @@ def resume(training: Training) -> tuple[Progress, int]:
         return Progress(), -1
     log.info("rank %d resumes from %s", training.role.rank, path)
     checkpoint = open_checkpoint(Path(path))
-    restore(checkpoint, training.config, training.task.model, training.optimizer)
+    restore(checkpoint, training.config, training.task.model, training.optimizer, training.averages)
     return checkpoint.progress, checkpoint.step if checkpoint.path.parent == training.output.checkpoints else -1
 
 
@@ -250,9 +266,11 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role, training.strategy)
-        metrics = mean_metrics(task, validation, config, role, training.strategy)
+        if training.averages:
+            share_statistics(training.averages.model, role, training.strategy)
+        metrics = mean_metrics(training.judged, validation, config, role, training.strategy)
         details = {"world_size": role.world_size, "metrics": metrics}
-        checkpoint = save(training.output, progress, details, task.model, training.optimizer, role)
+        checkpoint = save(training.output, progress, details, task.model, training.optimizer, training.averages, role)
         if checkpoint is not None:
             report.checkpoint(progress, metrics, checkpoint.name)
     return progress.step
