@@ -13,6 +13,9 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
 
+SMOOTHED = (0.23954, 0.63954)
+"""The loss of the scores 2, 0 and 0 where the first is right; with three tenths of the label spread over all."""
+
 
 class TestPyTorch:
     def test_the_table_of_names_is_the_librarys(self) -> None:
@@ -54,6 +57,59 @@ class TestPyTorch:
         assert torch.equal(samples[2, 5], drawn)
         assert not torch.equal(samples[2, 6], drawn)
         assert not torch.equal(samples[3, 5], drawn)
+
+    def test_labels_are_smoothed_in_training_alone(self, tmp_path: Path) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.task import build_task
+
+        scores, label = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0])
+        task = build_task(TrainConfig(data="synthetic", label_smoothing=0.3), tmp_path)
+        assert task.training_loss is not None
+        assert (float(task.loss(scores, label)), float(task.training_loss(scores, label))) == pytest.approx(
+            SMOOTHED, abs=1e-5
+        )
+        assert build_task(TrainConfig(data="synthetic"), tmp_path).training_loss is None
+
+    def test_a_batch_is_split_whatever_its_structure(self) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.data import split
+
+        numbers = torch.arange(5)
+        first, last = split([{"number": numbers, "name": ["a", "b", "c", "d", "e"]}, (numbers, numbers + 1)], 2)
+        assert first[0]["name"] == ["a", "b"]
+        assert last[0]["name"] == ["c", "d", "e"]
+        assert (first[0]["number"].tolist(), last[0]["number"].tolist()) == ([0, 1], [2, 3, 4])
+        assert [each.tolist() for each in last[1]] == [[2, 3, 4], [3, 4, 5]]
+
+    def test_the_gradients_of_parts_are_exchanged_once(self, tmp_path: Path) -> None:
+        import torch
+        from torch import distributed as dist
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        from kubetrain_trainer.entry_point import Arguments
+        from kubetrain_trainer.pytorch_ddp.train import build_training, take_step
+        from kubetrain_trainer.sampling import Batch
+        from kubetrain_trainer.training_output import TrainingOutput
+
+        exchanges = []
+
+        def exchange(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            exchanges.append(bucket.index())
+            return allreduce_hook(None, bucket)  # type: ignore[arg-type]
+
+        config = TrainConfig(data="synthetic", batch_size=6, accumulate=3)
+        arguments = Arguments(config=config, data_dir=tmp_path, output=TrainingOutput(tmp_path), dataset_digest="")
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+        try:
+            training = build_training(arguments, ProcessRole(world_size=2), torch.device("cpu"))
+            training.model.register_comm_hook(None, exchange)  # type: ignore[operator]
+            images, labels = torch.randn(6, 3, 8, 8), torch.arange(6)
+            take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), rate=0.1)
+        finally:
+            dist.destroy_process_group()
+        assert exchanges == [0]
 
     def test_a_checkpoint_that_brings_code_is_refused(self, tmp_path: Path) -> None:
         import torch
@@ -105,8 +161,9 @@ from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import KERAS
-from kubetrain_trainer.tensorflow_multiworker.data import image_data, load
+from kubetrain_trainer.tensorflow_multiworker.data import image_data, load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
+from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
 
 installed = {name.lower() for name in dir(keras.applications) if inspect.isfunction(getattr(keras.applications, name))}
@@ -131,6 +188,15 @@ assert sizes == [3, 3, 2], sizes
 assert list(load(noise, [])) == []
 np.testing.assert_array_equal(noise.load(3)[0], noise.load(3)[0])
 
+parts = split_batch({"number": np.arange(5), "more": (np.arange(5) + 1,)}, 2)
+assert [each["number"].tolist() for each in parts] == [[0, 1], [2, 3, 4]]
+assert [each["more"][0].tolist() for each in parts] == [[1, 2], [3, 4, 5]]
+
+smoothing = build_task(TrainConfig(data="synthetic", label_smoothing=0.3), folder)
+scores, label = np.array([[2, 0, 0]], "float32"), np.array([0])
+losses = float(smoothing.loss(scores, label)[0]), float(smoothing.training_loss(scores, label)[0])
+np.testing.assert_allclose(losses, eval(sys.argv[2]), atol=1e-5)
+
 for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
     assert build_model(name, 32, 7, {})(np.zeros((2, 32, 32, 3), "float32")).shape == (2, 7)
 """
@@ -139,7 +205,7 @@ for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
 def test_tensorflows_parts(tmp_path: Path) -> None:
     """In a process of its own: torch, imported after TensorFlow, crashes."""
     finished = subprocess.run(
-        [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path], capture_output=True, text=True, check=False
+        [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path, str(SMOOTHED)], capture_output=True, text=True, check=False
     )
     assert finished.returncode == 0, finished.stderr
 
@@ -186,8 +252,8 @@ def test_two_gpus_of_a_tensorflow_process_train_as_one_with_twice_the_batch(tmp_
             cwd=tmp_path,
         )
         assert finished.returncode == 0, finished.stderr
-    one, two = (
-        tensorflow_parameters(tmp_path / f"devices-{devices}" / "checkpoints" / "step-00000004") for devices in (1, 2)
+    one, two = tensorflow_parameters(
+        *(tmp_path / f"devices-{devices}" / "checkpoints" / "step-00000004" for devices in (1, 2))
     )
     assert one.keys() == two.keys()
     for name, value in one.items():

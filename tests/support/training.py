@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,11 @@ def newest(output: Path) -> Checkpoint:
     return complete_checkpoints(TrainingOutput(output).checkpoints)[-1]
 
 
-def parameters(checkpoint: Checkpoint) -> Mapping[str, np.ndarray]:
-    """Every number of the saved state: model, optimizer, and what else would be resumed."""
-    if checkpoint.manifest["framework"] == "pytorch":
-        return pytorch_parameters(checkpoint.path)
-    return tensorflow_parameters(checkpoint.path)
+def parameters(*checkpoints: Checkpoint) -> Sequence[Mapping[str, np.ndarray]]:
+    """Every number of the saved states: model, optimizer, and what else would be resumed."""
+    if checkpoints[0].manifest["framework"] == "pytorch":
+        return [pytorch_parameters(checkpoint.path) for checkpoint in checkpoints]
+    return tensorflow_parameters(*(checkpoint.path for checkpoint in checkpoints))
 
 
 def pytorch_parameters(path: Path) -> dict[str, np.ndarray]:
@@ -29,34 +29,38 @@ def pytorch_parameters(path: Path) -> dict[str, np.ndarray]:
     state = torch.load(path / "state.pt", weights_only=True)
     momenta = {
         f"optimizer/{index}/{name}": value
-        for index, slots in state["optimizer"]["state"].items()
+        for index, slots in state.pop("optimizer")["state"].items()
         for name, value in slots.items()
     }
-    tensors = {**{f"model/{name}": value for name, value in state["model"].items()}, **momenta}
-    return {name: value.numpy() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    weights = {f"{part}/{name}": value for part, values in state.items() for name, value in values.items()}
+    return {name: value.numpy() for name, value in {**weights, **momenta}.items() if isinstance(value, torch.Tensor)}
 
 
 READ_TENSORFLOW = """
 import sys
 import numpy as np
 import tensorflow as tf
-reader = tf.train.load_checkpoint(sys.argv[1])
-names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
-np.savez(sys.argv[2], **{name: reader.get_tensor(name) for name in names})
+from pathlib import Path
+for number, path in enumerate(sys.argv[2:]):
+    values = {}
+    for file in Path(path).glob("*.index"):
+        reader = tf.train.load_checkpoint(file.with_suffix(""))
+        names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
+        part = "" if file.stem == "state" else f"{file.stem}/"
+        values |= {part + name: reader.get_tensor(name) for name in names}
+    np.savez(f"{sys.argv[1]}/{number}.npz", **values)
 """
 
 
-def tensorflow_parameters(path: Path) -> dict[str, np.ndarray]:
+def tensorflow_parameters(*paths: Path) -> list[dict[str, np.ndarray]]:
     """In a process of its own: torch, imported after TensorFlow, crashes."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "parameters.npz")
-        subprocess.run([sys.executable, "-c", READ_TENSORFLOW, path / "state", file], check=True, capture_output=True)
-        with np.load(file) as content:
-            return dict(content)
+        subprocess.run([sys.executable, "-c", READ_TENSORFLOW, folder, *paths], check=True, capture_output=True)
+        return [dict(np.load(Path(folder, f"{number}.npz"))) for number in range(len(paths))]
 
 
 def largest_difference(first: Checkpoint, second: Checkpoint) -> float:
-    one, other = parameters(first), parameters(second)
+    one, other = parameters(first, second)
     assert one.keys() == other.keys()
     assert len(one) > 10
     return max(float(np.abs(one[name].astype(float) - other[name].astype(float)).max()) for name in one)

@@ -41,9 +41,18 @@ def test_weights_make_the_mean_over_processes_the_mean_over_samples() -> None:
     *_, last = zip(*[plan.batches(0, rank) for rank in range(3)], strict=True)
     assert len({len(share.indices) for share in last}) == 2, "the end is uneven"
     losses = {index: float(index) for share in last for index in share.indices}
-    means = [sum(losses[index] for index in share.indices) / len(share.indices) for share in last]
-    weighted = sum(mean * share.weight(3) for mean, share in zip(means, last, strict=True)) / 3
-    assert weighted == pytest.approx(sum(losses.values()) / len(losses))
+    weighted = [sum(losses[index] * share.weight(3) for index in share.indices) for share in last]
+    assert sum(weighted) / 3 == pytest.approx(sum(losses.values()) / len(losses))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 100])
+@pytest.mark.parametrize("size", [3, 4, 14, 57, 100])
+def test_every_process_computes_its_share_in_as_many_parts_of_two_samples_or_more(size: int, most: int) -> None:
+    plan = SamplePlan(size=size, batch_size=8, world_size=3, seed=1)
+    for step in zip(*[plan.batches(0, rank) for rank in range(3)], strict=True):
+        [parts] = {share.parts(most, 3) for share in step}
+        fewest = min(len(share.indices) for share in step)
+        assert parts == min(most, max(fewest // 2, 1))
 
 
 @pytest.mark.parametrize("resumed_world_size", [1, 2, 5])

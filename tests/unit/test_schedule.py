@@ -1,16 +1,22 @@
 """The learning rate: scaled, warmed up, let down."""
 
+from dataclasses import replace
+
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.schedule import learning_rate
+from kubetrain_trainer.schedule import averaging_decay, learning_rate
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
 
 
-def test_the_peak_grows_linearly_with_the_global_batch() -> None:
-    at_peak = [learning_rate(CONFIG, 2, global_batch) for global_batch in (32, 64, 256)]
-    assert at_peak == pytest.approx([0.05, 0.1, 0.4])
+@pytest.mark.parametrize(
+    ("scaling", "peaks"), [("linear", [0.05, 0.1, 0.4]), ("sqrt", [0.0707, 0.1, 0.2]), ("none", [0.1, 0.1, 0.1])]
+)
+def test_the_peak_follows_the_global_batch(scaling: str, peaks: list[float]) -> None:
+    config = replace(CONFIG, lr_scaling=scaling)
+    at_peak = [learning_rate(config, 2, global_batch) for global_batch in (32, 64, 256)]
+    assert at_peak == pytest.approx(peaks, abs=1e-4)
 
 
 def test_it_rises_linearly_from_the_first_step() -> None:
@@ -28,3 +34,24 @@ def test_cosine_ends_at_zero_and_is_half_way_at_half_time() -> None:
 def test_constant_stays_at_the_peak() -> None:
     constant = TrainConfig(schedule="constant", warmup_epochs=0)
     assert learning_rate(constant, 0.01, 64) == learning_rate(constant, 14, 64) == pytest.approx(0.1)
+
+
+def test_steps_drop_the_rate_when_an_epoch_is_over_and_not_before() -> None:
+    config = TrainConfig(schedule="step", step_epochs=3, step_factor=0.5, warmup_epochs=0, epochs=10)
+    rates = [learning_rate(config, epochs_done, 64) for epochs_done in (0.01, 3, 3.01, 6, 6.01, 10)]
+    assert rates == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.0125])
+
+
+def test_steps_are_a_third_of_the_training_unless_set() -> None:
+    config = TrainConfig(schedule="step", epochs=90)
+    assert [learning_rate(config, done, 64) for done in (30, 31, 61)] == pytest.approx([0.1, 0.01, 0.001])
+
+
+def test_warming_up_comes_before_the_first_drop() -> None:
+    assert learning_rate(replace(CONFIG, schedule="step", step_epochs=1), 1.5, 64) == pytest.approx(0.075)
+
+
+def test_the_average_of_the_weights_forgets_the_beginning_soon() -> None:
+    config = TrainConfig(ema_decay=0.999)
+    assert averaging_decay(config, 1) == pytest.approx(2 / 11)
+    assert averaging_decay(config, 100_000) == 0.999

@@ -44,6 +44,12 @@ class TrainConfig:
     epochs: int = setting(15, "passes over the training data", minimum=1)
     max_steps: int = setting(0, "stop after this many steps; 0: no limit", minimum=0)
     batch_size: int = setting(32, "samples per process and step", minimum=1)
+    accumulate: int = setting(
+        1,
+        "parts, of two samples or more, that each process computes its batch_size in, adding up their gradients: raise "
+        "it where memory runs out; steps and rate stay as they are, only batch normalization sees smaller batches",
+        minimum=1,
+    )
     seed: int = setting(0, "what initialization, order and dropout derive from", minimum=0, maximum=2**32 - 1)
 
     precision: str = setting(
@@ -58,13 +64,32 @@ class TrainConfig:
     optimizer: str = setting("sgd", "the update rule", choices=("sgd", "adamw"))
     learning_rate: float = setting(0.1, "peak rate for a global batch of base_batch_size", above=0)
     base_batch_size: int = setting(
-        64, "global batch that learning_rate is meant for; other sizes scale it linearly", minimum=1
+        64, "global batch that learning_rate is meant for; lr_scaling says what becomes of it at others", minimum=1
+    )
+    lr_scaling: str = setting(
+        "linear", "how the rate grows with the global batch; none: not at all", choices=("linear", "sqrt", "none")
     )
     warmup_epochs: float = setting(1.0, "epochs over which the rate rises to its peak", minimum=0)
-    schedule: str = setting("cosine", "the rate after the warm-up", choices=("cosine", "constant"))
+    schedule: str = setting("cosine", "the rate after the warm-up", choices=("cosine", "step", "constant"))
+    step_epochs: float = setting(0.0, "schedule step: epochs between two drops; 0: a third of all epochs", minimum=0)
+    step_factor: float = setting(0.1, "schedule step: what each drop multiplies the rate by", above=0, maximum=1)
     momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
     weight_decay: float = setting(5e-4, "weight decay", minimum=0)
+    label_smoothing: float = setting(
+        0.0,
+        "share of each label that is spread over all classes, in training alone: validation and test measure the "
+        "plain loss (for models by name; a task of your own brings its own loss)",
+        minimum=0,
+        maximum=1,
+    )
     clip_norm: float = setting(1.0, "largest norm of the gradient over all parameters; 0: no clipping", minimum=0)
+    ema_decay: float = setting(
+        0.0,
+        "share that a moving average of the weights keeps at each step (less at first); the average is what is "
+        "validated and exported; 0: none, the weights themselves are",
+        minimum=0,
+        maximum=0.999999,
+    )
 
     checkpoint_every: int = setting(100, "steps between two checkpoints, each with an evaluation before it", minimum=1)
     log_every: int = setting(10, "steps between two lines of metrics", minimum=1)

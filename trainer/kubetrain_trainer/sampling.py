@@ -19,8 +19,13 @@ class Batch:
     """Samples that all processes take together at this step."""
 
     def weight(self, world_size: int) -> float:
-        """The factor of this share's mean loss that makes the mean over processes the mean over samples."""
-        return len(self.indices) * world_size / self.global_size
+        """The factor of each sample's loss that makes the mean over processes the mean over samples."""
+        return world_size / self.global_size
+
+    def parts(self, most: int, world_size: int) -> int:
+        """How many parts each process can compute its share in: as many as all others, each of two samples or more,
+        for batch normalization."""
+        return max(1, min(most, self.global_size // world_size // 2))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from torch import nn
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.training_output import TrainingOutput, misfit
 
 STATE_FILE = "state.pt"
@@ -21,8 +22,11 @@ def save(
     details: Mapping[str, Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    averages: Averages | None,
 ) -> Checkpoint:
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    if averages is not None:
+        state["averages"] = averages.model.state_dict()
     return output.write_checkpoint(progress, details, lambda path: torch.save(state, path / STATE_FILE))
 
 
@@ -31,6 +35,7 @@ def restore(
     config: TrainConfig,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    averages: Averages | None,
     device: torch.device,
 ) -> None:
     """
@@ -41,14 +46,16 @@ def restore(
     try:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+        if averages is not None:
+            averages.model.load_state_dict(_judged_weights(state))
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit(checkpoint, config) from error
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:
-    """The checkpoint's weights alone, on the CPU: `model.load_state_dict(torch.load("model.pt"))` anywhere."""
+    """Only the weights that were validated, on the CPU: `model.load_state_dict(torch.load("model.pt"))` anywhere."""
     verify_files(checkpoint.path, checkpoint.manifest["files"])
-    weights = _load(checkpoint.path / STATE_FILE, torch.device("cpu"))["model"]
+    weights = _judged_weights(_load(checkpoint.path / STATE_FILE, torch.device("cpu")))
     output.write_export(checkpoint, details, lambda path: torch.save(weights, path / EXPORT_FILE))
 
 
@@ -57,6 +64,11 @@ def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) 
     manifest = output.read_export()
     model.load_state_dict(_load(output.export / EXPORT_FILE, device))
     return manifest
+
+
+def _judged_weights(state: Mapping[str, Any]) -> Any:
+    """The averages, where they were kept; the training's own weights are what they would begin with."""
+    return state.get("averages", state["model"])
 
 
 def _load(path: Path, device: torch.device) -> Any:

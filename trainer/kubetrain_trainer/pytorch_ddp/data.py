@@ -178,6 +178,17 @@ def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device)
     return min(8, threads_of(role) - 1)
 
 
+def split(batch: Any, parts: int) -> list[Any]:
+    """As many parts of a batch, in order and about equal, whatever structure it has."""
+    if parts == 1:
+        return [batch]
+    if isinstance(batch, dict):
+        return [dict(zip(batch, part, strict=True)) for part in split(list(batch.values()), parts)]
+    if isinstance(batch, list | tuple) and not isinstance(batch[0], str | bytes):
+        return [list(part) for part in zip(*(split(inner, parts) for inner in batch), strict=True)]
+    return [batch[len(batch) * part // parts : len(batch) * (part + 1) // parts] for part in range(parts)]
+
+
 def to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)

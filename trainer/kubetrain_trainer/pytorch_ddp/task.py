@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ class Task:
     """The samples of a split: something with `len()` and `[index]`, each item a pair of inputs and targets."""
     loss: Callable[[Any, Any], Tensor]
     """From outputs and targets, a loss for each sample."""
+    training_loss: Callable[[Any, Any], Tensor] | None = None
+    """What to learn by, where it is not the loss that validation measures."""
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
     """By name, from outputs and targets, a value for each sample; a metric is their mean."""
     classes: tuple[str, ...] = ()
@@ -46,8 +49,8 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).to(torch.float32)
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets, reduction="none")
+def cross_entropy(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
 
 
 def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
@@ -56,6 +59,7 @@ def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
         model=build_model(config.model, len(data.classes), config.model_args),
         data=data.split,
         loss=cross_entropy,
+        training_loss=partial(cross_entropy, smoothing=config.label_smoothing) if config.label_smoothing else None,
         metrics={"accuracy": accuracy},
         classes=data.classes,
     )

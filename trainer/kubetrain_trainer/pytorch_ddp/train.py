@@ -3,8 +3,9 @@
 torchrun --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train --data-dir DATA --output-dir OUTPUT
 """
 
+import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
+from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
-from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators
+from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators, split
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
 from kubetrain_trainer.pytorch_ddp.precision import answer
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
-from kubetrain_trainer.sampling import SamplePlan, derived_seed
+from kubetrain_trainer.sampling import Batch, SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -45,6 +47,12 @@ class Training:
     model: nn.Module
     """The task's model, its gradients averaged over all processes."""
     optimizer: torch.optim.Optimizer
+    averages: Averages | None
+
+    @property
+    def judged(self) -> Task:
+        """The task as it is validated: with the averaged weights, where they are kept."""
+        return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     @property
     def global_batch(self) -> int:
@@ -85,7 +93,9 @@ def run_epochs(training: Training) -> None:
             progress = progress.after_step(share.global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
-            loss_sum += take_step(training, inputs, targets, share.weight(role.world_size), rate)
+            loss_sum += take_step(training, inputs, targets, share, rate)
+            if training.averages:
+                training.averages.update(progress.step)
             report.window.count_step(share.global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
@@ -104,32 +114,34 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
     torch.manual_seed(config.seed)  # the same first weights in every process
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
+    task.model.to(device)
+    if not is_import_path(config.model):
+        task.model.to(memory_format=torch.channels_last)  # a model of one's own may not bear it
+    averages = Averages(config, task.model) if config.ema_decay else None
     return Training(
         config=config,
         output=arguments.output,
         role=role,
         device=device,
         task=task,
-        model=build_model(config, task.model, role, device),
+        model=trained_together(config, task.model, role, device),
         optimizer=build_optimizer(config, task.model),
+        averages=averages,
     )
 
 
-def build_model(config: TrainConfig, model: nn.Module, role: ProcessRole, device: torch.device) -> nn.Module:
-    """The model on its device, told how to be fast; of a model by name we know that it can be."""
-    is_known = not is_import_path(config.model)
-    model.to(device)
-    if is_known:
-        model.to(memory_format=torch.channels_last)
+def trained_together(config: TrainConfig, model: nn.Module, role: ProcessRole, device: torch.device) -> nn.Module:
+    """The model, its gradients averaged over all processes."""
     if config.compile:
         model.compile()
     if role.world_size == 1:
         return model
+    is_known = not is_import_path(config.model)  # its graph and its buffers too
     return DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        static_graph=is_known,
+        static_graph=is_known and config.accumulate == 1,
         broadcast_buffers=not is_known,  # they are shared when they are used: share_statistics
     )
 
@@ -150,7 +162,7 @@ def resume(training: Training) -> tuple[Progress, int]:
         return Progress(), -1
     log.info("rank %d resumes from %s", training.role.rank, path)
     checkpoint = open_checkpoint(Path(path))
-    restore(checkpoint, training.config, training.task.model, training.optimizer, training.device)
+    restore(checkpoint, training.config, training.task.model, training.optimizer, training.averages, training.device)
     return checkpoint.progress, checkpoint.step if checkpoint.path.parent == training.output.checkpoints else -1
 
 
@@ -164,17 +176,32 @@ def is_finished(config: TrainConfig, progress: Progress) -> bool:
     return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 
-def take_step(training: Training, inputs: object, targets: object, weight: float, rate: float) -> Tensor:
+def take_step(training: Training, inputs: object, targets: object, share: Batch, rate: float) -> Tensor:
     """One step of all processes together; this process's part of the loss, still on the device."""
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
-    outputs = answer(training.model, inputs, training.config, training.device)
-    loss = training.task.loss(outputs, targets).mean() * weight
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss = add_gradients(training, inputs, targets, share)
     if training.config.clip_norm:
         nn.utils.clip_grad_norm_(training.model.parameters(), training.config.clip_norm)
     training.optimizer.step()
+    return loss
+
+
+def add_gradients(training: Training, inputs: object, targets: object, share: Batch) -> Tensor:
+    """The gradient of the mean over all samples, in parts; the processes exchange theirs once, with the last part."""
+    weight = share.weight(training.role.world_size)
+    *parts, last = split([inputs, targets], share.parts(training.config.accumulate, training.role.world_size))
+    with getattr(training.model, "no_sync", contextlib.nullcontext)():
+        losses = [add_gradient(training, weight, *part) for part in parts]
+    return sum(losses, start=add_gradient(training, weight, *last))
+
+
+def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
+    outputs = answer(training.model, inputs, training.config, training.device)
+    losses = (training.task.training_loss or training.task.loss)(outputs, targets)
+    loss = losses.sum() * weight
+    loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
 
@@ -183,10 +210,12 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role)
-        metrics = mean_metrics(task, validation, config, role, training.device)
+        if training.averages:
+            share_statistics(training.averages.model, role)
+        metrics = mean_metrics(training.judged, validation, config, role, training.device)
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
-            checkpoint = save(training.output, progress, details, task.model, training.optimizer)
+            checkpoint = save(training.output, progress, details, task.model, training.optimizer, training.averages)
             report.checkpoint(progress, metrics, checkpoint.name)
     return progress.step
 

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +132,15 @@ def loader(samples: Any, batches: Sequence[Sequence[int]]) -> Iterable[tuple[Any
 def _traced(load_one: Callable[..., Any]) -> Any:
     """Traced once, not at the start of each epoch."""
     return tf.function(load_one)
+
+
+def split(batch: Any, parts: int) -> list[Any]:
+    """As many parts of a batch, in order and about equal, whatever structure it has."""
+    if parts == 1:
+        return [batch]
+    size = tf.shape(tf.nest.flatten(batch)[0])[0]
+    bounds = [size * part // parts for part in range(parts + 1)]
+    return [
+        tf.nest.map_structure(lambda tensor, part=slice(first, last): tensor[part], batch)
+        for first, last in pairwise(bounds)
+    ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ class Task:
     a pair of inputs and targets."""
     loss: Callable[[Any, Any], tf.Tensor]
     """From outputs and targets, a loss for each sample."""
+    training_loss: Callable[[Any, Any], tf.Tensor] | None = None
+    """What to learn by, where it is not the loss that validation measures."""
     metrics: Mapping[str, Callable[[Any, Any], tf.Tensor]] = field(default_factory=dict)
     """By name, from outputs and targets, a value for each sample; a metric is their mean."""
     classes: tuple[str, ...] = ()
@@ -46,8 +49,11 @@ def accuracy(outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.equal(tf.argmax(outputs, axis=1), tf.cast(targets, tf.int64)), tf.float32)
 
 
-def cross_entropy(outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=outputs)
+def cross_entropy(outputs: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=outputs)
+    if smoothing:
+        losses = (1 - smoothing) * losses - smoothing * tf.reduce_mean(tf.nn.log_softmax(outputs), axis=1)
+    return losses
 
 
 def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
@@ -56,6 +62,7 @@ def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
         model=build_model(config.model, data.pixels, len(data.classes), config.model_args),
         data=data.split,
         loss=cross_entropy,
+        training_loss=partial(cross_entropy, smoothing=config.label_smoothing) if config.label_smoothing else None,
         metrics={"accuracy": accuracy},
         classes=data.classes,
     )

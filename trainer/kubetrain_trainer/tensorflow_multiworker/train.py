@@ -5,7 +5,7 @@ TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --dat
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan
 from kubetrain_trainer.schedule import learning_rate
+from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
-from kubetrain_trainer.tensorflow_multiworker.data import load
+from kubetrain_trainer.tensorflow_multiworker.data import load, split
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
@@ -42,6 +43,12 @@ class Training:
     strategy: tf.distribute.Strategy
     task: Task
     optimizer: keras.Optimizer
+    averages: Averages | None
+
+    @property
+    def judged(self) -> Task:
+        """The task as it is validated: with the averaged weights, where they are kept."""
+        return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     @property
     def replicas(self) -> int:
@@ -92,7 +99,10 @@ def run_epochs(training: Training) -> None:
             progress = progress.after_step(global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
-            loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate))
+            parts = share[0].parts(config.accumulate, training.replicas)
+            loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate), parts)
+            if training.averages:
+                training.averages.update(progress.step)
             report.window.count_step(global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
@@ -114,6 +124,7 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
         optimizer = build_optimizer(config, task.model)
+        averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     return Training(
         config=config,
         output=arguments.output,
@@ -121,7 +132,13 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         strategy=strategy,
         task=task,
         optimizer=optimizer,
+        averages=averages,
     )
+
+
+def build_averages(arguments: Arguments, model: keras.Model, strategy: tf.distribute.Strategy) -> Averages:
+    averaged = build_task(arguments.config, arguments.data_dir).model  # not every model can be copied
+    return Averages(arguments.config, model, averaged, strategy)
 
 
 def build_optimizer(config: TrainConfig, model: keras.Model) -> keras.Optimizer:
@@ -162,7 +179,7 @@ def resume(training: Training) -> tuple[Progress, int]:
         return Progress(), -1
     log.info("rank %d resumes from %s", training.role.rank, path)
     checkpoint = open_checkpoint(Path(path))
-    restore(checkpoint, training.config, training.task.model, training.optimizer)
+    restore(checkpoint, training.config, training.task.model, training.optimizer, training.averages)
     return checkpoint.progress, checkpoint.step if checkpoint.path.parent == training.output.checkpoints else -1
 
 
@@ -206,22 +223,46 @@ def for_each_replica(training: Training, values: list[Any]) -> Any:
 
 def step_function(training: Training) -> Callable[..., tf.Tensor]:
     """One step of all processes together; returns the mean loss over the samples of all."""
-    model, optimizer, loss = training.task.model, training.optimizer, training.task.loss
+    model, optimizer = training.task.model, training.optimizer
 
-    def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            local_loss = tf.reduce_sum(loss(answer(model, inputs, training=True), targets)) / global_size
-        gradients = tape.gradient(local_loss, model.trainable_variables)
+    def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor, parts: int) -> tf.Tensor:
+        local_loss, gradients = sum_gradients(training, inputs, targets, global_size, parts)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return local_loss
 
     @tf.function(reduce_retracing=True)
-    def take_step(inputs: Any, targets: Any, global_size: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+    def take_step(inputs: Any, targets: Any, global_size: tf.Tensor, rate: tf.Tensor, parts: int) -> tf.Tensor:
         optimizer.learning_rate.assign(rate)
-        losses = training.strategy.run(take_local_step, args=(inputs, targets, global_size))
+        losses = training.strategy.run(take_local_step, args=(inputs, targets, global_size, parts))
         return training.strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
     return take_step
+
+
+def sum_gradients(
+    training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, parts: int
+) -> tuple[tf.Tensor, list[Any]]:
+    """This replica's part of the loss and of its gradient, computed in parts."""
+    first, *others = split([inputs, targets], parts)
+    loss, gradients = compute_gradients(training, global_size, *first)
+    for part in others:
+        # One after another: all at once would take as much memory as the whole.
+        with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
+            part_loss, part_gradients = compute_gradients(training, global_size, *part)
+        loss += part_loss
+        pairs = zip(gradients, part_gradients, strict=True)
+        gradients = [one if one is None else tf.add_n([one, other]) for one, other in pairs]
+    return loss, gradients
+
+
+def compute_gradients(
+    training: Training, global_size: tf.Tensor, inputs: Any, targets: Any
+) -> tuple[tf.Tensor, list[Any]]:
+    model, task = training.task.model, training.task
+    with tf.GradientTape() as tape:
+        losses = (task.training_loss or task.loss)(answer(model, inputs, training=True), targets)
+        loss = tf.reduce_sum(losses) / global_size
+    return loss, tape.gradient(loss, model.trainable_variables)
 
 
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
@@ -229,9 +270,11 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role, training.strategy)
-        metrics = mean_metrics(task, validation, config, role, training.strategy)
+        if training.averages:
+            share_statistics(training.averages.model, role, training.strategy)
+        metrics = mean_metrics(training.judged, validation, config, role, training.strategy)
         details = {"world_size": role.world_size, "metrics": metrics}
-        checkpoint = save(training.output, progress, details, task.model, training.optimizer, role)
+        checkpoint = save(training.output, progress, details, task.model, training.optimizer, training.averages, role)
         if checkpoint is not None:
             report.checkpoint(progress, metrics, checkpoint.name)
     return progress.step

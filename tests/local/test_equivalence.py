@@ -1,0 +1,196 @@
+"""However the samples of a step are divided, among processes and into parts, the step is the same: two real processes
+beside one, with an uneven end of the epoch, and gradients that are clipped at some steps and not at others."""
+
+import json
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.schedule import averaging_decay
+from kubetrain_trainer.training_output import TrainingOutput
+from support.process_groups import free_ports, start, tf_config, torchrun_variables
+from support.training import parameters
+
+SAMPLES = 45
+STEPS = 12  # five of eight samples and one of the rest, twice
+CLIP_NORM = 0.5
+# Without batch normalization: each process and each part has its own batch to normalize over.
+TASKS = {
+    "pytorch": """
+import torch
+from torch import nn
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+class Points:
+    def __len__(self):
+        return 45
+    def __getitem__(self, index):
+        return torch.sin(torch.arange(1.0, 5.0) * (index + 1)), torch.tensor(float(index))
+
+def build(config, data_dir):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    loss = lambda outputs, targets: (outputs[:, 0] - targets / 45) ** 2
+    metrics = {"index": lambda outputs, targets: targets}
+    return Task(model=model, data=lambda split: Points(), loss=loss, metrics=metrics)
+""",
+    "tensorflow": """
+import keras
+import tensorflow as tf
+from kubetrain_trainer.tensorflow_multiworker.task import Task
+
+class Points:
+    def __len__(self):
+        return 45
+    def load(self, index):
+        number = tf.cast(index, tf.float32)
+        return tf.sin(tf.range(1.0, 5.0) * (number + 1)), number
+
+def build(config, data_dir):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+    loss = lambda outputs, targets: (outputs[:, 0] - targets / 45) ** 2
+    metrics = {"index": lambda outputs, targets: targets}
+    return Task(model=model, data=lambda split: Points(), loss=loss, metrics=metrics)
+""",
+}
+TRAIN_AND_EVALUATE = """
+import json, os, sys
+from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.PACKAGE.evaluate import evaluate
+from kubetrain_trainer.PACKAGE.train import train
+
+folder, ports = sys.argv[1], iter(os.environ["PORTS"].split())
+for name, flags in json.loads(os.environ["TRAININGS"]).items():
+    os.environ["MASTER_PORT"] = next(ports)
+    sys.argv[1:] = ["--data-dir", folder, "--output-dir", f"{folder}/{name}", *flags]
+    arguments = training_arguments("")
+    train(arguments)
+    if os.environ["WORLD_SIZE"] == "1":
+        evaluate(arguments)
+"""
+SETTINGS = TrainConfig(
+    precision="fp32",
+    model="points:build",
+    metric="loss",
+    epochs=2,
+    warmup_epochs=0.5,
+    base_batch_size=8,
+    learning_rate=0.5,
+    schedule="constant",
+    momentum=0,
+    weight_decay=0,
+    clip_norm=CLIP_NORM,
+    ema_decay=0.5,
+    log_every=1,
+    checkpoint_every=1,
+)
+
+
+def start_group(framework: str, folder: Path, world_size: int, trainings: dict[str, dict[str, Any]]) -> list[Any]:
+    package = {"pytorch": "pytorch_ddp", "tensorflow": "tensorflow_multiworker"}[framework]
+    flags = {
+        name: TrainConfig.from_dict({**SETTINGS.to_dict(), **settings}).to_flags()
+        for name, settings in trainings.items()
+    }
+    ports = free_ports(world_size + len(trainings))
+    return [
+        start(
+            TRAIN_AND_EVALUATE.replace("PACKAGE", package),
+            folder,
+            TRAININGS=json.dumps(flags),
+            TF_CONFIG=tf_config(ports[:world_size], rank),
+            **torchrun_variables(ports, rank, world_size),
+        )
+        for rank in range(world_size)
+    ]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_path: Path) -> None:
+    (tmp_path / "points.py").write_text(TASKS[framework])
+    in_two = {"two": {"batch_size": 4}, "two-in-parts": {"batch_size": 4, "accumulate": 2}}
+    for process in [
+        *start_group(framework, tmp_path, 1, {"one": {"batch_size": 8}}),
+        *start_group(framework, tmp_path, 2, in_two),
+    ]:
+        text, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, text
+
+    one, two, in_parts = read_all(*(TrainingOutput(tmp_path / name) for name in ("one", "two", "two-in-parts")))
+    for other in (two, in_parts):
+        np.testing.assert_allclose(other.losses, one.losses, rtol=1e-5)
+        np.testing.assert_allclose(other.validated, one.validated, rtol=1e-5)
+        for at_other, at_one in zip(other.states, one.states, strict=True):
+            assert at_other.keys() == at_one.keys()
+            for name, value in at_one.items():
+                np.testing.assert_allclose(at_other[name], value, atol=1e-6, err_msg=name)
+    for trained in (one, two, in_parts):
+        trained.check_clipping()
+        trained.check_averages()
+        assert trained.mean_indices == [(SAMPLES - 1) / 2] * STEPS, "validation counts each sample once"
+    one.check_export()
+
+
+def read_all(*outputs: TrainingOutput) -> list["Trained"]:
+    checkpoints = [complete_checkpoints(output.checkpoints) for output in outputs]
+    states = iter(parameters(*chain(*checkpoints)))  # all at once: each reading starts TensorFlow
+    return [
+        Trained(output, saved, [next(states) for _ in saved])
+        for output, saved in zip(outputs, checkpoints, strict=True)
+    ]
+
+
+class Trained:
+    """What a training left behind at each of its steps."""
+
+    def __init__(
+        self, output: TrainingOutput, checkpoints: list[Checkpoint], states: list[Mapping[str, np.ndarray]]
+    ) -> None:
+        self.output = output
+        self.checkpoints = checkpoints
+        self.states = states
+        steps = [row for row in read_metrics(output.metrics) if "loss" in row]
+        assert (
+            [row["step"] for row in steps] == [checkpoint.step for checkpoint in checkpoints] == [*range(1, STEPS + 1)]
+        )
+        self.losses = [row["loss"] for row in steps]
+        self.rates = [row["learning_rate"] for row in steps]
+        metrics = [checkpoint.manifest["metrics"] for checkpoint in self.checkpoints]
+        self.validated = [each["loss"] for each in metrics]
+        self.mean_indices = [each["index"] for each in metrics]
+
+    def weights(self, part: str) -> list[np.ndarray]:
+        """At each step, all numbers of the model, or of the averages, in one row."""
+        names = sorted(name for name in self.states[0] if name.startswith(f"{part}/"))
+        return [np.concatenate([state[name].ravel() for name in names]) for state in self.states]
+
+    def check_clipping(self) -> None:
+        """The norm that counts is that of the whole gradient: of plain SGD's step, divided by the rate."""
+        changes = np.diff(self.weights("model"), axis=0)
+        norms = np.linalg.norm(changes, axis=1) / self.rates[1:]
+        assert norms.max() == pytest.approx(CLIP_NORM, rel=1e-3)
+        clipped = norms > 0.999 * CLIP_NORM
+        assert 2 < clipped.sum() < len(norms) - 2, "some are clipped and some are not"
+
+    def check_averages(self) -> None:
+        weights, averages = self.weights("model"), self.weights("averages")
+        first_step = CLIP_NORM * self.rates[0]
+        kept = averaging_decay(SETTINGS, step=1) * first_step
+        assert np.linalg.norm(averages[0] - weights[0]) <= 1.001 * kept, "it begins with the first weights"
+        for index in range(1, STEPS):
+            keep = averaging_decay(SETTINGS, self.checkpoints[index].step)
+            expected = keep * averages[index - 1] + (1 - keep) * weights[index]
+            np.testing.assert_allclose(averages[index], expected, atol=1e-6)
+
+    def check_export(self) -> None:
+        """What is exported is what was validated: not the weights of the last step, but their average."""
+        evaluation = self.output.read_evaluation()
+        assert evaluation["samples"] == SAMPLES
+        assert evaluation["metrics"]["loss"] == pytest.approx(min(self.validated), rel=1e-6)
+        assert not np.allclose(self.weights("model")[-1], self.weights("averages")[-1], atol=1e-4)
