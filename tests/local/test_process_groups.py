@@ -1,16 +1,11 @@
 """Two real processes of each trainer: the chief decides for both, whatever the other sees of the shared storage."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kubetrain_trainer.training_output import TrainingOutput
+from support.groups import free_ports, start_python, tf_config, torchrun_variables
 
 # Twice: killed after its first checkpoint as far as the chief's folder shows; the other's folder stays empty.
 TRAIN_TWICE = """
@@ -69,42 +64,14 @@ assert threads < 200, f"{threads} threads: collectives leave some behind"
 )
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", program, folder],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def torchrun_variables(ports: list[int], rank: int) -> dict[str, str]:
-    first, *others = map(str, ports)
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": first, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    return {**group, "RANK": str(rank), "LOCAL_RANK": str(rank), "PORTS": " ".join(others)}
-
-
-def tf_config(ports: list[int], index: int) -> str:
-    cluster: dict[str, Any] = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-
-
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_all_follow_the_chief_however_different_what_they_see(framework: str, tmp_path: Path) -> None:
     ports = free_ports(4)
     if framework == "pytorch":
-        processes = [start(PYTORCH, tmp_path, **torchrun_variables(ports, rank)) for rank in range(2)]
+        processes = [start_python("-c", PYTORCH, tmp_path, **torchrun_variables(ports, rank)) for rank in range(2)]
     else:
-        processes = [start(TENSORFLOW, tmp_path, TF_CONFIG=tf_config(ports[:2], index)) for index in range(2)]
+        configs = [tf_config(ports[:2], index) for index in range(2)]
+        processes = [start_python("-c", TENSORFLOW, tmp_path, TF_CONFIG=config) for config in configs]
     for process in processes:
         text, _ = process.communicate(timeout=90)
         assert process.returncode == 0, text

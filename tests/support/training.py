@@ -1,8 +1,5 @@
 """Trainings for tests: started as jobs, their parameters read back from the checkpoints."""
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,23 +33,9 @@ def pytorch_parameters(path: Path) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
 
 
-READ_TENSORFLOW = """
-import sys
-import numpy as np
-import tensorflow as tf
-reader = tf.train.load_checkpoint(sys.argv[1])
-names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
-np.savez(sys.argv[2], **{name: reader.get_tensor(name) for name in names})
-"""
-
-
 def tensorflow_parameters(path: Path) -> dict[str, np.ndarray]:
-    """In a process of its own: torch, imported after TensorFlow, crashes."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "parameters.npz")
-        subprocess.run([sys.executable, "-c", READ_TENSORFLOW, path / "state", file], check=True, capture_output=True)
-        with np.load(file) as content:
-            return dict(content)
+    with np.load(path / "state.npz") as state:
+        return dict(state)
 
 
 def largest_difference(first: Checkpoint, second: Checkpoint) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
@@ -20,6 +21,7 @@ from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
 from kubetrain_trainer.pytorch_ddp.data import load, seed_generators
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
+from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
@@ -42,6 +44,8 @@ class Training:
     model: nn.Module
     """The task's model, its gradients averaged over all processes."""
     optimizer: torch.optim.Optimizer
+    writer: CheckpointWriter
+    staging: Staging
 
     @property
     def global_batch(self) -> int:
@@ -56,7 +60,8 @@ def train(arguments: Arguments) -> None:
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role):
             training = build_training(arguments, role, device)
-            run_epochs(training)
+            with training.writer:
+                run_epochs(training)
             if role.is_chief:
                 finish(training)
     if role.is_chief:
@@ -81,12 +86,13 @@ def run_epochs(training: Training) -> None:
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             loss_sum += take_step(training, inputs, targets, share.weight(role.world_size), rate)
+            training.writer.check()
             report.window.count_step(share.global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
                 report.steps(progress, mean_over_processes(loss_sum, role) / report.window.steps, rate)
                 loss_sum.zero_()
-            if progress.step % config.checkpoint_every == 0:
+            if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
                 saved_step = validate_and_save(training, validation, progress, report)
             if is_finished(config, progress):
                 break
@@ -111,6 +117,8 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
         task=task,
         model=model,
         optimizer=build_optimizer(config, model),
+        writer=CheckpointWriter(arguments.output, config),
+        staging=Staging(),
     )
 
 
@@ -157,16 +165,21 @@ def take_step(training: Training, inputs: object, targets: object, weight: float
     return loss.detach()
 
 
+def may_save(training: Training, progress: Progress) -> bool:
+    """Whether the checkpoint before is written; else all go on, rather than validate for nothing."""
+    return from_chief(lambda: training.writer.is_free(progress.step), training.role)
+
+
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
-    """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
+    """Evaluate on the validation split and have a checkpoint written that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role)
         metrics = mean_metrics(task, validation, config, role, training.device)
+        report.validation(progress, metrics)
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
-            checkpoint = save(training.output, progress, details, task.model, training.optimizer)
-            report.checkpoint(progress, metrics, checkpoint.name)
+            save(training.writer, training.staging, progress, details, task.model, training.optimizer)
     return progress.step
 
 

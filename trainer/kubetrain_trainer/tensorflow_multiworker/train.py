@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
@@ -22,6 +23,7 @@ from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore,
 from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
+from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -40,6 +42,8 @@ class Training:
     strategy: tf.distribute.Strategy
     task: Task
     optimizer: keras.Optimizer
+    writer: CheckpointWriter
+    staging: Staging
 
     @property
     def replicas(self) -> int:
@@ -63,7 +67,8 @@ def train(arguments: Arguments) -> None:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role, strategy):
             training = build_training(arguments, role, strategy)
-            run_epochs(training)
+            with training.writer:
+                run_epochs(training)
             if role.is_chief:
                 finish(training, arguments)
     if role.is_chief:
@@ -90,12 +95,13 @@ def run_epochs(training: Training) -> None:
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate))
+            training.writer.check()
             report.window.count_step(global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
                 report.steps(progress, float(loss_sum) / report.window.steps, rate)
                 loss_sum = tf.zeros(())
-            if progress.step % config.checkpoint_every == 0:
+            if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
                 saved_step = validate_and_save(training, validation, progress, report)
             if is_finished(config, progress):
                 break
@@ -117,6 +123,8 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         strategy=strategy,
         task=task,
         optimizer=optimizer,
+        writer=CheckpointWriter(arguments.output, config),
+        staging=Staging(keeps=role.is_chief),
     )
 
 
@@ -220,16 +228,20 @@ def step_function(training: Training) -> Callable[..., tf.Tensor]:
     return take_step
 
 
+def may_save(training: Training, progress: Progress) -> bool:
+    """Whether the checkpoint before is written; else all go on, rather than validate for nothing."""
+    return from_chief(lambda: training.writer.is_free(progress.step), training.role, training.strategy)
+
+
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
-    """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
+    """Evaluate on the validation split and have a checkpoint written that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role, training.strategy)
         metrics = mean_metrics(task, validation, config, role, training.strategy)
+        report.validation(progress, metrics)
         details = {"world_size": role.world_size, "metrics": metrics}
-        checkpoint = save(training.output, progress, details, task.model, training.optimizer, role)
-        if checkpoint is not None:
-            report.checkpoint(progress, metrics, checkpoint.name)
+        save(training.writer, training.staging, progress, details, task.model, training.optimizer, role)
     return progress.step
 
 

@@ -1,0 +1,39 @@
+"""Processes of a trainer, started by hand as a group."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start_python(*arguments: object, cwd: Path | None = None, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+    )
+
+
+def torchrun_variables(ports: list[int], rank: int) -> dict[str, str]:
+    first, *others = map(str, ports)
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": first, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    return {**group, "RANK": str(rank), "LOCAL_RANK": str(rank), "PORTS": " ".join(others)}
+
+
+def tf_config(ports: list[int], index: int) -> str:
+    cluster: dict[str, Any] = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
