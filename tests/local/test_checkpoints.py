@@ -31,7 +31,7 @@ def train(framework: str, folder: Path, *settings: object, **environment: str) -
     return start_python(*arguments, *settings, cwd=folder, **environment)
 
 
-def train_large(framework: str, folder: Path, megabytes: int = 150) -> "subprocess.Popen[str]":
+def train_large(framework: str, folder: Path, megabytes: int = 60) -> "subprocess.Popen[str]":
     """Saves after each of a few steps, which are over long before the first checkpoint is written."""
     model = json.dumps({"megabytes": megabytes})
     return train(framework, folder, "--model-args", model, "--checkpoint-every", 1, "--max-steps", LAST)
@@ -81,7 +81,8 @@ def test_a_training_killed_while_it_writes_keeps_the_checkpoint_before(framework
     assert steps_in(checkpoints)[0] == LAST
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", STATE)
 def test_a_full_disk_fails_the_training_and_leaves_what_was_saved(framework: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.mkdir()
@@ -105,7 +106,8 @@ class Evil:
         return os.mkdir, ("executed",)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", STATE)
 def test_a_checkpoint_or_a_model_that_brings_code_executes_nothing(framework: str, tmp_path: Path) -> None:
     ended(train_large(framework, tmp_path, megabytes=1))
     output, state, model = tmp_path / "output", STATE[framework], MODEL[framework]
