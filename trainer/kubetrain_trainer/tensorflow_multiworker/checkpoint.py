@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
@@ -72,7 +73,10 @@ def _variables(part: str, owner: keras.Model | keras.Optimizer) -> dict[str, Any
 
 def _assign(variables: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
     for name, variable in variables.items():
-        variable.assign(state[name])
+        values = state[name]
+        if values.dtype.kind == "V":  # bfloat16, which numpy's files do not know
+            values = values.view(tf.as_dtype(variable.dtype).as_numpy_dtype)
+        variable.assign(values)
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
