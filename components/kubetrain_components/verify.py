@@ -33,6 +33,8 @@ def verify_folder(folder: Path) -> list[Verified]:
     if not folder.is_dir():
         raise KubetrainError(f"{folder} is not a directory: name a dataset version or a checkpoint directory")
     verified = [Verified(path, _problems_of(path)) for path in _described(folder)]
+    # A training that runs meanwhile removes checkpoints that it no longer needs.
+    verified = [each for each in verified if each.path.exists()]
     if not verified:
         raise KubetrainError(
             f"nothing complete in {folder}: it has neither a {DATASET_MANIFEST} nor a {MANIFEST}, "
@@ -82,6 +84,8 @@ def _problems_in(file: Path, check: Callable[[Any], object]) -> list[str]:
         check(read_json(file))
     except KubetrainError as error:
         return [str(error)]
+    except FileNotFoundError:
+        return [f"{file.name} is missing"]
     except (ValueError, KeyError, TypeError):
         return [f"{file.name} is damaged"]
     return []

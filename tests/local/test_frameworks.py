@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
 
@@ -121,9 +121,24 @@ class TestPyTorch:
                 return os.system, (f"touch {tmp_path / 'executed'}",)
 
         torch.save({"model": Evil()}, tmp_path / "state.pt")
-        with pytest.raises(Exception, match="weights_only"):
+        with pytest.raises(KubetrainError, match="was not written by this trainer"):
             checkpoint._load(tmp_path / "state.pt", torch.device("cpu"))
         assert not (tmp_path / "executed").exists()
+
+    def test_a_staged_state_stays_what_it_was_in_memory_that_is_reused(self) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.staging import Staging
+
+        weights, staging = torch.ones(3), Staging()
+        state = {"model": {"weights": weights}, "slots": [{"momentum": weights * 2, "rate": 0.1}]}
+        staged = staging.copy(state)
+        weights += 1
+        assert staged["model"]["weights"].tolist() == [1, 1, 1]
+        assert (staged["slots"][0]["momentum"].tolist(), staged["slots"][0]["rate"]) == ([2, 2, 2], 0.1)
+        again = staging.copy(state)
+        assert again["model"]["weights"].tolist() == [2, 2, 2]
+        assert again["model"]["weights"].data_ptr() == staged["model"]["weights"].data_ptr()
 
     def test_an_own_function_must_return_a_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from kubetrain_trainer.pytorch_ddp.task import build_task
@@ -196,6 +211,21 @@ smoothing = build_task(TrainConfig(data="synthetic", label_smoothing=0.3), folde
 scores, label = np.array([[2, 0, 0]], "float32"), np.array([0])
 losses = float(smoothing.loss(scores, label)[0]), float(smoothing.training_loss(scores, label)[0])
 np.testing.assert_allclose(losses, eval(sys.argv[2]), atol=1e-5)
+
+from kubetrain_trainer.tensorflow_multiworker import checkpoint
+from kubetrain_trainer.tensorflow_multiworker.staging import Staging
+
+weights, staging = keras.Variable(np.ones(3), dtype="bfloat16"), Staging(keeps=True)
+staged = staging.copy({"model/0": weights})
+memory = staged["model/0"]
+weights.assign([2, 2, 2])
+assert memory.tolist() == [1, 1, 1]
+np.savez(folder / "state.npz", **staged)
+checkpoint._assign({"model/0": weights}, checkpoint._load(folder / "state.npz"))
+assert weights.numpy().tolist() == [1, 1, 1]
+weights.assign([3, 3, 3])
+assert staging.copy({"model/0": weights})["model/0"] is memory
+assert memory.tolist() == [3, 3, 3]
 
 for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
     assert build_model(name, 32, 7, {})(np.zeros((2, 32, 32, 3), "float32")).shape == (2, 7)

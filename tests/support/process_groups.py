@@ -18,9 +18,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[str]":
+    return start_python("-c", program, folder, cwd=folder, **environment)
+
+
+def start_python(*arguments: object, cwd: Path, **environment: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", program, folder],
-        cwd=folder,
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,8 +1,5 @@
 """Trainings for tests: started as jobs, their parameters read back from the checkpoints."""
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,27 +33,13 @@ def pytorch_parameters(path: Path) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in {**weights, **momenta}.items() if isinstance(value, torch.Tensor)}
 
 
-READ_TENSORFLOW = """
-import sys
-import numpy as np
-import tensorflow as tf
-from pathlib import Path
-for number, path in enumerate(sys.argv[2:]):
-    values = {}
-    for file in Path(path).glob("*.index"):
-        reader = tf.train.load_checkpoint(file.with_suffix(""))
-        names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
-        part = "" if file.stem == "state" else f"{file.stem}/"
-        values |= {part + name: reader.get_tensor(name) for name in names}
-    np.savez(f"{sys.argv[1]}/{number}.npz", **values)
-"""
-
-
 def tensorflow_parameters(*paths: Path) -> list[dict[str, np.ndarray]]:
-    """In a process of its own: torch, imported after TensorFlow, crashes."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-c", READ_TENSORFLOW, folder, *paths], check=True, capture_output=True)
-        return [dict(np.load(Path(folder, f"{number}.npz"))) for number in range(len(paths))]
+    return [_arrays(path / "state.npz") for path in paths]
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as state:
+        return dict(state)
 
 
 def largest_difference(first: Checkpoint, second: Checkpoint) -> float:

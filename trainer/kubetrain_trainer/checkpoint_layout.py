@@ -2,6 +2,7 @@
 
     checkpoints/step-00000123/manifest.json   and beside it the framework's own files
     checkpoints/.step-00000123.partial/       being written, invisible to every reader
+    checkpoints/.step-00000120.removed/       being removed, invisible too
 
 A reader trusts a manifest whose files are all there in full. "Newest" is the step in the manifest, never the order of
 names or a file's time.
@@ -10,7 +11,7 @@ names or a file's time.
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -81,13 +82,18 @@ def write_checkpoint(
     partial = directory / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    write_files(partial)
-    manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
-    write_json(partial / MANIFEST, manifest)
-    flush_directory(partial)
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
-    flush_directory(directory)
+    try:
+        write_files(partial)
+        manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
+        write_json(partial / MANIFEST, manifest)
+        flush_directory(partial)
+        if final.exists():
+            remove_checkpoint(final)
+        partial.rename(final)
+        flush_directory(directory)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)  # it would keep a full disk full
+        raise
     return Checkpoint(final, manifest)
 
 
@@ -128,7 +134,7 @@ def complete_checkpoints(directory: Path) -> list[Checkpoint]:
 
 
 def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
-    """The checkpoint that becomes the model: the best on validation, the newer of equals; or the last.
+    """The checkpoint that becomes the model: the best on validation, or the last.
 
     Raises:
         KubetrainError: where nothing complete is there.
@@ -139,8 +145,11 @@ def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
             f"no complete checkpoint in {directory}: the training ended before its first one; "
             "look at its log, or lower checkpoint_every"
         )
-    if config.select_checkpoint == "last":
-        return complete[-1]
+    return complete[-1] if config.select_checkpoint == "last" else best_checkpoint(complete, config)
+
+
+def best_checkpoint(complete: Sequence[Checkpoint], config: TrainConfig) -> Checkpoint:
+    """The best by the metric, the newer of equals."""
     return max(complete, key=lambda checkpoint: (_score(checkpoint, config), checkpoint.step))
 
 
@@ -184,12 +193,22 @@ def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
         try:
             verify_files(checkpoint.path, checkpoint.manifest["files"])
         except CorruptFiles as error:
-            log.warning("passing over %s: %s", checkpoint.name, error)
+            if checkpoint.path.exists():  # else the training that wrote it removed it meanwhile
+                log.warning("passing over %s: %s", checkpoint.name, error)
             continue
         yield checkpoint
 
 
+def remove_checkpoint(path: Path) -> None:
+    """Hide it by a rename, then delete: no reader meets a part of it, and a sweep completes what a kill interrupts."""
+    hidden = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(hidden, ignore_errors=True)
+    path.rename(hidden)
+    flush_directory(path.parent)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
 def remove_partial(directory: Path) -> None:
-    """Sweep what a killed writer left behind."""
-    for path in directory.glob(".*.partial"):
+    """Sweep what a killed writer or remover left behind."""
+    for path in (*directory.glob(".*.partial"), *directory.glob(".*.removed")):
         shutil.rmtree(path, ignore_errors=True)

@@ -188,6 +188,14 @@ def misfit(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     )
 
 
+def foreign(path: Path) -> KubetrainError:
+    """The error of a file that is not the plain numbers which the trainers write."""
+    return KubetrainError(
+        f"{path} was not written by this trainer: it holds more than numbers, perhaps code to execute, and was refused "
+        f"unread; delete {path.parent} and start this run again"
+    )
+
+
 def _identity(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "step": checkpoint.step,

@@ -1,8 +1,6 @@
 """What the chief says while it trains: metrics.jsonl for later readers, progress lines for whoever follows the log."""
 
-import logging
 from collections.abc import Mapping
-from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.config import TrainConfig
@@ -12,8 +10,6 @@ from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
-
-log = logging.getLogger(__name__)
 
 
 class TrainingReport:
@@ -37,8 +33,7 @@ class TrainingReport:
         self._metrics.append(row)
         print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}"}), flush=True)
 
-    def checkpoint(self, progress: Progress, metrics: Mapping[str, float], name: str) -> None:
-        assert self._metrics is not None, "only the chief saves"
-        row: dict[str, Any] = {f"validation_{metric}": value for metric, value in metrics.items()}
-        self._metrics.append({"step": progress.step, "epoch": progress.epoch, **row})
-        log.info("saved %s: %s", name, ", ".join(f"{metric} {value:.4f}" for metric, value in row.items()))
+    def validation(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        if self._metrics is not None:
+            row = {f"validation_{metric}": value for metric, value in metrics.items()}
+            self._metrics.append({"step": progress.step, "epoch": progress.epoch, **row})

@@ -1,5 +1,6 @@
 """A training's state as files: written beside the manifest, read back, exported."""
 
+import pickle  # for the name of an error; nothing is unpickled
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,26 +9,37 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
-from kubetrain_trainer.training_output import TrainingOutput, misfit
+from kubetrain_trainer.pytorch_ddp.staging import Staging
+from kubetrain_trainer.training_output import TrainingOutput, foreign, misfit
 
 STATE_FILE = "state.pt"
 EXPORT_FILE = "model.pt"
 
 
 def save(
-    output: TrainingOutput,
+    writer: CheckpointWriter,
+    staging: Staging,
     progress: Progress,
     details: Mapping[str, Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     averages: Averages | None,
-) -> Checkpoint:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+) -> None:
+    """Copy the state, and leave its writing to the writer."""
+    writer.wait()  # until then the staged state is the one before
+    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     if averages is not None:
-        state["averages"] = averages.model.state_dict()
-    return output.write_checkpoint(progress, details, lambda path: torch.save(state, path / STATE_FILE))
+        parts["averages"] = averages.model.state_dict()
+    state = staging.copy(parts)
+
+    def write(path: Path) -> None:
+        staging.wait()
+        _save(state, path / STATE_FILE)
+
+    writer.start(progress, details, write)
 
 
 def restore(
@@ -56,7 +68,7 @@ def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str,
     """Only the weights that were validated, on the CPU: `model.load_state_dict(torch.load("model.pt"))` anywhere."""
     verify_files(checkpoint.path, checkpoint.manifest["files"])
     weights = _judged_weights(_load(checkpoint.path / STATE_FILE, torch.device("cpu")))
-    output.write_export(checkpoint, details, lambda path: torch.save(weights, path / EXPORT_FILE))
+    output.write_export(checkpoint, details, lambda path: _save(weights, path / EXPORT_FILE))
 
 
 def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -71,6 +83,14 @@ def _judged_weights(state: Mapping[str, Any]) -> Any:
     return state.get("averages", state["model"])
 
 
+def _save(state: Any, path: Path) -> None:
+    with path.open("wb") as file:  # given the path, torch would not say why it cannot write
+        torch.save(state, file)
+
+
 def _load(path: Path, device: torch.device) -> Any:
-    # weights_only: a checkpoint is data; one that brings code is refused.
-    return torch.load(path, map_location=device, weights_only=True)
+    try:
+        # weights_only: a checkpoint is data; one that brings code is refused.
+        return torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise foreign(path) from error

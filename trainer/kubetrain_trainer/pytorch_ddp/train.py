@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.model_names import is_import_path
@@ -25,6 +26,7 @@ from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators, split
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
 from kubetrain_trainer.pytorch_ddp.precision import answer
+from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import Batch, SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
@@ -48,6 +50,8 @@ class Training:
     """The task's model, its gradients averaged over all processes."""
     optimizer: torch.optim.Optimizer
     averages: Averages | None
+    writer: CheckpointWriter
+    staging: Staging
 
     @property
     def judged(self) -> Task:
@@ -68,7 +72,8 @@ def train(arguments: Arguments) -> None:
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role):
             training = build_training(arguments, role, device)
-            run_epochs(training)
+            with training.writer:
+                run_epochs(training)
             if role.is_chief:
                 finish(training)
     if role.is_chief:
@@ -96,12 +101,13 @@ def run_epochs(training: Training) -> None:
             loss_sum += take_step(training, inputs, targets, share, rate)
             if training.averages:
                 training.averages.update(progress.step)
+            training.writer.check()
             report.window.count_step(share.global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
                 report.steps(progress, mean_over_processes(loss_sum, role) / report.window.steps, rate)
                 loss_sum.zero_()
-            if progress.step % config.checkpoint_every == 0:
+            if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
                 saved_step = validate_and_save(training, validation, progress, report)
             if is_finished(config, progress):
                 break
@@ -127,6 +133,8 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
         model=trained_together(config, task.model, role, device),
         optimizer=build_optimizer(config, task.model),
         averages=averages,
+        writer=CheckpointWriter(arguments.output, config),
+        staging=Staging(),
     )
 
 
@@ -205,18 +213,24 @@ def add_gradient(training: Training, weight: float, inputs: object, targets: obj
     return loss.detach()
 
 
+def may_save(training: Training, progress: Progress) -> bool:
+    """Whether the checkpoint before is written; else all go on, rather than validate for nothing."""
+    return from_chief(lambda: training.writer.is_free(progress.step), training.role)
+
+
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
-    """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
+    """Evaluate on the validation split and have a checkpoint written that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role)
         if training.averages:
             share_statistics(training.averages.model, role)
         metrics = mean_metrics(training.judged, validation, config, role, training.device)
+        report.validation(progress, metrics)
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
-            checkpoint = save(training.output, progress, details, task.model, training.optimizer, training.averages)
-            report.checkpoint(progress, metrics, checkpoint.name)
+            parts = (task.model, training.optimizer, training.averages)
+            save(training.writer, training.staging, progress, details, *parts)
     return progress.step
 
 

@@ -1,45 +1,42 @@
 """A training's state as files: written beside the manifest, read back, exported."""
 
-import tempfile
+import pickle  # for the name of an error; nothing is unpickled
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
-from kubetrain_trainer.training_output import TrainingOutput, misfit
+from kubetrain_trainer.tensorflow_multiworker.staging import Staging
+from kubetrain_trainer.training_output import TrainingOutput, foreign, misfit
 
-STATE_PREFIX = "state"
-AVERAGES_PREFIX = "averages"
+STATE_FILE = "state.npz"
 EXPORT_FILE = "model.weights.h5"
 
 
 def save(
-    output: TrainingOutput,
+    writer: CheckpointWriter,
+    staging: Staging,
     progress: Progress,
     details: Mapping[str, Any],
     model: keras.Model,
     optimizer: keras.Optimizer,
     averages: Averages | None,
     role: ProcessRole,
-) -> Checkpoint | None:
-    """All processes take part, for a variable may be spread over them; only the chief's files are kept."""
-
-    def write(path: Path) -> None:
-        _state(model=model, optimizer=optimizer).write(str(path / STATE_PREFIX))
-        if averages is not None:
-            _state(model=averages.model).write(str(path / AVERAGES_PREFIX))
-
+) -> None:
+    """Copy the state, and leave its writing to the writer; all processes take part in the first."""
+    writer.wait()  # until then the staged state is the one before
+    state = staging.copy(_state(model, optimizer, averages))
     if role.is_chief:
-        return output.write_checkpoint(progress, details, write)
-    with tempfile.TemporaryDirectory() as unused:
-        write(Path(unused))
-    return None
+        writer.start(progress, details, lambda path: np.savez(path / STATE_FILE, **state))
 
 
 def restore(
@@ -53,37 +50,62 @@ def restore(
     Raises:
         KubetrainError: where the checkpoint is of another model or optimizer.
     """
-    try:
-        _state(model=model, optimizer=optimizer).read(str(checkpoint.path / STATE_PREFIX)).assert_consumed()
-        if averages is not None:
-            _read_judged_weights(checkpoint, averages.model)
-    except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-        raise misfit(checkpoint, config) from error
+    state, variables = _load(checkpoint.path / STATE_FILE), _state(model, optimizer, averages)
+    state = _with_averages(state) if averages else _without_averages(state)
+    if {name: values.shape for name, values in state.items()} != {name: each.shape for name, each in variables.items()}:
+        raise misfit(checkpoint, config)
+    _assign(variables, state)
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], model: keras.Model) -> None:
     """Only the weights that were validated: `model.load_weights("model.weights.h5")` anywhere."""
     verify_files(checkpoint.path, checkpoint.manifest["files"])
-    _read_judged_weights(checkpoint, model)
+    _assign(_variables("averages", model), _with_averages(_load(checkpoint.path / STATE_FILE)))
     output.write_export(checkpoint, details, lambda path: model.save_weights(path / EXPORT_FILE))
 
 
 def load_export(output: TrainingOutput, model: keras.Model) -> dict[str, Any]:
     """Put the exported weights into the model and return the export's manifest."""
     manifest = output.read_export()
-    model.load_weights(output.export / EXPORT_FILE)
+    try:
+        model.load_weights(output.export / EXPORT_FILE)
+    except OSError as error:  # not HDF5: a pickle, or a .keras file, which may bring code
+        raise foreign(output.export / EXPORT_FILE) from error
     return manifest
 
 
-def _read_judged_weights(checkpoint: Checkpoint, model: keras.Model) -> None:
-    """The averages, where they were kept; the training's own weights are what they would begin with."""
-    kept = (checkpoint.path / f"{AVERAGES_PREFIX}.index").exists()
-    prefix = checkpoint.path / (AVERAGES_PREFIX if kept else STATE_PREFIX)
-    _state(model=model).read(str(prefix)).expect_partial()
+def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | None) -> dict[str, Any]:
+    state = _variables("model", model) | _variables("optimizer", optimizer)
+    return state | (_variables("averages", averages.model) if averages else {})
 
 
-def _state(**parts: Any) -> tf.train.Checkpoint:
-    """Every variable in order: what a checkpoint finds by itself in a Keras model leaves out the state of dropout."""
-    return tf.train.Checkpoint(
-        **{name: [variable.value for variable in part.variables] for name, part in parts.items()}
-    )
+def _with_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The averages begin with the training's own weights where none were kept."""
+    weights = {name: values for name, values in state.items() if name.startswith("model/")}
+    return {name.replace("model/", "averages/", 1): values for name, values in weights.items()} | dict(state)
+
+
+def _without_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values for name, values in state.items() if not name.startswith("averages/")}
+
+
+def _variables(part: str, owner: keras.Model | keras.Optimizer) -> dict[str, Any]:
+    """Every variable by its place, for names vary; a model's own weights would leave out the state of dropout."""
+    return {f"{part}/{place}": variable for place, variable in enumerate(owner.variables)}
+
+
+def _assign(variables: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
+    for name, variable in variables.items():
+        values = state[name]
+        if values.dtype.kind == "V":  # bfloat16, which numpy's files do not know
+            values = values.view(tf.as_dtype(variable.dtype).as_numpy_dtype)
+        variable.assign(values)
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        # allow_pickle: a checkpoint is data; one that brings code is refused.
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (ValueError, TypeError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        raise foreign(path) from error

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
@@ -25,6 +26,7 @@ from kubetrain_trainer.tensorflow_multiworker.data import load, split
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
+from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -44,6 +46,8 @@ class Training:
     task: Task
     optimizer: keras.Optimizer
     averages: Averages | None
+    writer: CheckpointWriter
+    staging: Staging
 
     @property
     def judged(self) -> Task:
@@ -73,7 +77,8 @@ def train(arguments: Arguments) -> None:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role, strategy):
             training = build_training(arguments, role, strategy)
-            run_epochs(training)
+            with training.writer:
+                run_epochs(training)
             if role.is_chief:
                 finish(training, arguments)
     if role.is_chief:
@@ -103,12 +108,13 @@ def run_epochs(training: Training) -> None:
             loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate), parts)
             if training.averages:
                 training.averages.update(progress.step)
+            training.writer.check()
             report.window.count_step(global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
                 report.steps(progress, float(loss_sum) / report.window.steps, rate)
                 loss_sum = tf.zeros(())
-            if progress.step % config.checkpoint_every == 0:
+            if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
                 saved_step = validate_and_save(training, validation, progress, report)
             if is_finished(config, progress):
                 break
@@ -133,6 +139,8 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         task=task,
         optimizer=optimizer,
         averages=averages,
+        writer=CheckpointWriter(arguments.output, config),
+        staging=Staging(keeps=role.is_chief),
     )
 
 
@@ -265,18 +273,23 @@ def compute_gradients(
     return loss, tape.gradient(loss, model.trainable_variables)
 
 
+def may_save(training: Training, progress: Progress) -> bool:
+    """Whether the checkpoint before is written; else all go on, rather than validate for nothing."""
+    return from_chief(lambda: training.writer.is_free(progress.step), training.role, training.strategy)
+
+
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
-    """Evaluate on the validation split and write a checkpoint that knows how it did; returns its step."""
+    """Evaluate on the validation split and have a checkpoint written that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
         share_statistics(task.model, role, training.strategy)
         if training.averages:
             share_statistics(training.averages.model, role, training.strategy)
         metrics = mean_metrics(training.judged, validation, config, role, training.strategy)
+        report.validation(progress, metrics)
         details = {"world_size": role.world_size, "metrics": metrics}
-        checkpoint = save(training.output, progress, details, task.model, training.optimizer, training.averages, role)
-        if checkpoint is not None:
-            report.checkpoint(progress, metrics, checkpoint.name)
+        parts = (task.model, training.optimizer, training.averages)
+        save(training.writer, training.staging, progress, details, *parts, role)
     return progress.step
 
 

@@ -1,0 +1,109 @@
+"""How long a save holds up the steps: ours beside torch.save, in one process, taking turns.
+
+.venv/bin/python benchmarks/checkpoint_stall.py
+
+ResNet-50 with SGD's momentum, 205 MB, on the CPU, or on a GPU where there is one.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import nn
+from torchvision.models import resnet50
+
+from kubetrain_trainer.checkpoint_layout import Progress, intact_checkpoints
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save
+from kubetrain_trainer.pytorch_ddp.staging import Staging
+from kubetrain_trainer.training_output import TrainingOutput
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class ResNet50:
+    def __init__(self) -> None:
+        self.model: nn.Module = resnet50().to(DEVICE)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self._images = torch.randn(8, 3, 64, 64, device=DEVICE)
+
+    def take_step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model(self._images).square().mean().backward()
+        self.optimizer.step()
+
+    def save_at_once(self, path: Path) -> None:
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9, help="of which the median counts")
+    parser.add_argument("--directory", type=Path, help="where checkpoints go; default the temporary folder")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
+        print(*measure(TrainingOutput(Path(folder)), arguments.rounds), sep="\n")
+
+
+def measure(output: TrainingOutput, rounds: int) -> list[str]:
+    config = TrainConfig()
+    output.begin("pytorch", config, "")
+    training, writer, staging = ResNet50(), CheckpointWriter(output, config), Staging()
+    ours, theirs, quiet, disturbed = [], [], [], []
+
+    def save_ours(step: int) -> None:
+        details = {"world_size": 1, "metrics": {"accuracy": 0.0}}
+        save(writer, staging, Progress(step=step), details, training.model, training.optimizer)
+
+    for number in range(rounds + 1):
+        quiet.extend(seconds(training.take_step) for _ in range(5))
+        theirs.append(seconds(lambda: training.save_at_once(output.path / "state.pt")))
+        training.take_step()
+        ours.append(seconds(lambda step=number: save_ours(step)))
+        while writer.is_writing:
+            disturbed.append(seconds(training.take_step))
+    writer.wait()
+    resumed = seconds(lambda: resume(output, config))
+    first, *ours = ours
+    return [
+        f"state of {size_of(output) / 1e6:.0f} MB, {DEVICE.type}, {torch.get_num_threads()} threads, {rounds} rounds",
+        "| | median ms | slowest |",
+        "| - | -: | -: |",
+        row("**ours**: the steps wait", ours),
+        row("the first time, which allocates", [first]),
+        row("`torch.save`", theirs[1:]),
+        row("a step", quiet[5:]),
+        row("a step while ours is written", disturbed),
+        row("resume: verify, load, restore", [resumed]),
+        f"ours / torch.save: {median(ours) / median(theirs):.2f}",
+    ]
+
+
+def resume(output: TrainingOutput, config: TrainConfig) -> None:
+    fresh = ResNet50()
+    restore(next(intact_checkpoints(output.checkpoints)), config, fresh.model, fresh.optimizer, DEVICE)
+
+
+def size_of(output: TrainingOutput) -> int:
+    return sum(file["size"] for file in next(intact_checkpoints(output.checkpoints)).manifest["files"])
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def row(what: str, taken: list[float]) -> str:
+    return f"| {what} | {1000 * median(taken):,.1f} | {1000 * max(taken):,.1f} |"
+
+
+if __name__ == "__main__":
+    main()

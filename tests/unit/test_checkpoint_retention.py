@@ -1,0 +1,82 @@
+"""The newest checkpoints and the best stay; others go at once for every reader, and for good after a kill."""
+
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.verify import verify_folder
+from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints, remove_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_retention import remove_superseded, superseded
+from kubetrain_trainer.config import TrainConfig
+
+
+def checkpoint(step: int, accuracy: float | None = 0.5) -> Checkpoint:
+    return Checkpoint(Path(f"step-{step:08d}"), {"step": step, "metrics": {"accuracy": accuracy}})
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "keep", "gone"),
+    [
+        ([0.1, 0.2, 0.3], 3, []),
+        ([0.1, 0.2, 0.3, 0.4], 3, [1]),
+        ([0.9, 0.2, 0.3, 0.4], 3, []),
+        ([0.9, 0.2, 0.3, 0.4, 0.5], 3, [2]),
+        ([0.9, 0.9, 0.3, 0.4], 1, [1, 3]),
+        ([0.1, 0.2, 0.3], 1, [1, 2]),
+        ([None, math.nan, 0.1, None], 1, [1, 2]),
+        ([0.5], 1, []),
+    ],
+)
+def test_the_newest_and_the_best_stay(accuracies: list[float], keep: int, gone: list[int]) -> None:
+    complete = [checkpoint(step, accuracy) for step, accuracy in enumerate(accuracies, 1)]
+    planned = superseded(complete, complete[-1], TrainConfig(keep_checkpoints=keep))
+    assert [each.step for each in planned] == gone
+
+
+def test_what_lies_beyond_the_newest_neither_counts_nor_goes() -> None:
+    """It is damaged: the training fell back to one before."""
+    complete = [checkpoint(step) for step in (60, 70, 100)]
+    planned = superseded(complete, complete[1], TrainConfig(keep_checkpoints=1))
+    assert [each.step for each in planned] == [60]
+
+
+def test_without_the_metric_only_the_newest_stay() -> None:
+    complete = [checkpoint(step) for step in range(1, 6)]
+    config = TrainConfig(keep_checkpoints=2, metric="f1", select_checkpoint="last")
+    assert [each.step for each in superseded(complete, complete[-1], config)] == [1, 2, 3]
+
+
+def write(directory: Path, step: int) -> Checkpoint:
+    from kubetrain_trainer.checkpoint_layout import Progress, write_checkpoint
+
+    details = {"metrics": {"accuracy": 0.5}}
+    return write_checkpoint(directory, Progress(step=step), details, lambda path: (path / "state").write_bytes(b"w"))
+
+
+def test_what_goes_is_gone_and_the_rest_verifies(tmp_path: Path) -> None:
+    *_, newest = [write(tmp_path, step) for step in range(1, 6)]
+    remove_superseded(newest, TrainConfig(keep_checkpoints=2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
+    assert [each.problems for each in verify_folder(tmp_path)] == [[], []]
+
+
+def test_a_removal_that_was_killed_shows_no_reader_a_part_and_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+
+    def killed(path: Path, **_: object) -> None:
+        if path.exists():
+            (path / "state").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        remove_checkpoint(tmp_path / "step-00000001")
+    assert [each.step for each in complete_checkpoints(tmp_path)] == [2]
+    assert [each.path.name for each in verify_folder(tmp_path)] == ["step-00000002"]
+    remove_partial(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]

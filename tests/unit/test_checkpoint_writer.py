@@ -1,0 +1,126 @@
+"""What is written beside the steps: one at a time, waited for at the end, its failure raised at the next step."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import Progress, complete_checkpoints
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.training_output import TrainingOutput
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> TrainingOutput:
+    output = TrainingOutput(tmp_path / "run")
+    output.begin("pytorch", TrainConfig(), "")
+    return output
+
+
+def start(writer: CheckpointWriter, step: int, write: Callable[[Path], object]) -> None:
+    writer.wait()
+    writer.start(Progress(step=step), {"metrics": {"accuracy": 0.5}}, write)
+
+
+def weights(path: Path) -> None:
+    (path / "state").write_bytes(b"w")
+
+
+def steps(output: TrainingOutput) -> list[int]:
+    return [checkpoint.step for checkpoint in complete_checkpoints(output.checkpoints)]
+
+
+def test_while_one_is_written_another_is_skipped_and_said_so(
+    output: TrainingOutput, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = threading.Event()
+    writer = CheckpointWriter(output, TrainConfig())
+    start(writer, 10, lambda path: (weights(path), slow.wait()))
+    assert not writer.is_free(20)
+    assert "skipped the checkpoint of step 20: that of step 10 is still being written" in caplog.text
+    assert steps(output) == []
+    slow.set()
+    writer.wait()
+    assert writer.is_free(30)
+    assert steps(output) == [10]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("of the loop")])
+def test_what_is_being_written_is_completed_however_the_training_ends(
+    output: TrainingOutput, error: Exception | None
+) -> None:
+    def train() -> None:
+        with CheckpointWriter(output, TrainConfig()) as writer:
+            start(writer, 10, lambda path: (time.sleep(0.3), weights(path)))
+            if error:
+                raise error
+
+    if error:
+        with pytest.raises(RuntimeError, match="of the loop"):
+            train()
+    else:
+        train()
+    assert steps(output) == [10]
+
+
+def test_a_failure_is_raised_at_the_next_step_and_leaves_no_part(output: TrainingOutput) -> None:
+    writer = CheckpointWriter(output, TrainConfig())
+    start(writer, 10, weights)
+    start(writer, 20, lambda path: (weights(path), Path("/dev/full").write_bytes(b"full")))
+    with pytest.raises(KubetrainError, match=r"step 20 .*No space left.* which resumes from step-00000010"):
+        writer.wait()
+    with pytest.raises(KubetrainError):
+        writer.check()
+    assert [path.name for path in output.checkpoints.iterdir()] == ["step-00000010"]
+
+
+def test_a_failure_of_the_writer_does_not_hide_that_of_the_loop(output: TrainingOutput) -> None:
+    with pytest.raises(RuntimeError, match="of the loop"), CheckpointWriter(output, TrainConfig()) as writer:
+        start(writer, 20, lambda path: Path("/dev/full").write_bytes(b"full"))
+        raise RuntimeError("of the loop")
+
+
+HANGING = """
+import os, sys
+from pathlib import Path
+from kubetrain_trainer import checkpoint_writer
+from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry_point import run
+from kubetrain_trainer.training_output import TrainingOutput
+
+checkpoint_writer.PATIENCE_SECONDS = 0.5
+output = TrainingOutput(Path(sys.argv[1]))
+
+def train():
+    os.mkfifo(output.path.parent / "hangs")
+    with checkpoint_writer.CheckpointWriter(output, TrainConfig()) as writer:
+        writer.start(Progress(step=10), {"metrics": {}}, lambda path: (output.path.parent / "hangs").read_bytes())
+        raise RuntimeError("of the loop")
+run(train)
+"""
+
+
+def test_storage_that_hangs_does_not_keep_a_failed_training_from_ending(output: TrainingOutput) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING, output.path], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[-1] == "error: RuntimeError: of the loop"
+    assert steps(output) == []
+
+
+def test_older_ones_go_when_a_new_one_is_there(output: TrainingOutput, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with CheckpointWriter(output, TrainConfig(keep_checkpoints=1)) as writer:
+        for step in (10, 20, 30):
+            start(writer, step, weights)
+    assert steps(output) == [30]
+    assert "removed step-00000020" in caplog.text
