@@ -61,10 +61,12 @@ def build(config, data_dir):
 }
 TRAIN_AND_EVALUATE = """
 import json, os, sys
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.entry_point import training_arguments
 from kubetrain_trainer.PACKAGE.evaluate import evaluate
 from kubetrain_trainer.PACKAGE.train import train
 
+CheckpointWriter.is_free = lambda writer, step: writer.wait() is None  # every step is looked at: none is skipped
 folder, ports = sys.argv[1], iter(os.environ["PORTS"].split())
 for name, flags in json.loads(os.environ["TRAININGS"]).items():
     os.environ["MASTER_PORT"] = next(ports)
@@ -89,6 +91,7 @@ SETTINGS = TrainConfig(
     ema_decay=0.5,
     log_every=1,
     checkpoint_every=1,
+    keep_checkpoints=STEPS,
 )
 
 

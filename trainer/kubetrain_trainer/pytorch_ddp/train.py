@@ -150,7 +150,7 @@ def trained_together(config: TrainConfig, model: nn.Module, role: ProcessRole, d
         device_ids=[device] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         static_graph=is_known and config.accumulate == 1,
-        broadcast_buffers=not is_known,  # they are shared when they are used: share_statistics
+        forward_sync_buffers=not is_known,  # they are shared when they are used: share_statistics
     )
 
 
