@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train --data-dir DA
 """
 
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ from kubetrain_trainer.process_role import ProcessRole, torchrun_role
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
 from kubetrain_trainer.pytorch_ddp.data import load, seed_generators
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
-from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
+from kubetrain_trainer.pytorch_ddp.group import (
+    describe_group,
+    from_chief,
+    gpu_memory_peak,
+    mean_over_processes,
+    process_group,
+    share_statistics,
+)
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
@@ -56,6 +64,8 @@ def train(arguments: Arguments) -> None:
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role):
             training = build_training(arguments, role, device)
+            if role.is_chief:
+                log.info(describe_group(role, device, precision="fp32"))
             run_epochs(training)
             if role.is_chief:
                 finish(training)
@@ -69,7 +79,7 @@ def run_epochs(training: Training) -> None:
     resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
     progress = plan.resumed(resumed)
-    report = TrainingReport(config, training.output, plan, role, progress.step)
+    report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
     loss_sum = torch.zeros((), device=training.device)
 
     while not is_finished(config, progress):
@@ -92,6 +102,7 @@ def run_epochs(training: Training) -> None:
                 break
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
+    report.end()
 
 
 def build_training(arguments: Arguments, role: ProcessRole, device: torch.device) -> Training:
@@ -165,8 +176,9 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
         metrics = mean_metrics(task, validation, config, role, training.device)
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
+            began = time.perf_counter()
             checkpoint = save(training.output, progress, details, task.model, training.optimizer)
-            report.checkpoint(progress, metrics, checkpoint.name)
+            report.checkpoint(progress, metrics, checkpoint.name, time.perf_counter() - began)
     return progress.step
 
 

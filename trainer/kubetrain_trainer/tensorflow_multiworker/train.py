@@ -4,6 +4,7 @@ TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --dat
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,14 @@ from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
-from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
+from kubetrain_trainer.tensorflow_multiworker.group import (
+    describe_group,
+    from_chief,
+    gpu_memory_peak,
+    process_group,
+    share_statistics,
+    vary_dropout,
+)
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -63,6 +71,8 @@ def train(arguments: Arguments) -> None:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role, strategy):
             training = build_training(arguments, role, strategy)
+            if role.is_chief:
+                log.info(describe_group(role, arguments.config, precision="fp32"))
             run_epochs(training)
             if role.is_chief:
                 finish(training, arguments)
@@ -76,7 +86,7 @@ def run_epochs(training: Training) -> None:
     resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=training.replicas, seed=config.seed)
     progress = plan.resumed(resumed)
-    report = TrainingReport(config, training.output, plan, role, progress.step)
+    report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
     take_step = step_function(training)
     vary_dropout(training.task.model, training.strategy)
     loss_sum = tf.zeros(())
@@ -101,6 +111,7 @@ def run_epochs(training: Training) -> None:
                 break
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
+    report.end()
 
 
 def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distribute.Strategy) -> Training:
@@ -227,9 +238,10 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
         share_statistics(task.model, role, training.strategy)
         metrics = mean_metrics(task, validation, config, role, training.strategy)
         details = {"world_size": role.world_size, "metrics": metrics}
+        began = time.perf_counter()
         checkpoint = save(training.output, progress, details, task.model, training.optimizer, role)
         if checkpoint is not None:
-            report.checkpoint(progress, metrics, checkpoint.name)
+            report.checkpoint(progress, metrics, checkpoint.name, time.perf_counter() - began)
     return progress.step
 
 
