@@ -1,5 +1,6 @@
 """Trainings of real processes as Prometheus sees them, also across a kill."""
 
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_a_training_of_two_processes_is_scraped_while_it_runs(digits: Path, tmp_
     port = free_port()
     run = train("pytorch", 2, port, digits, tmp_path)
     seen = read_until(run, "[kubetrain] step=30/")
-    assert "training starts: DistributedDataParallel, 2 processes, gloo over " in seen
+    assert re.search(r"training starts: PyTorch \S+, 2 processes, gloo over \S+, fp32, \d+ threads? each, \w+", seen)
     check_page(port, workers=2)
     interrupt(run)
 

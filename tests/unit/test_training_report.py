@@ -114,14 +114,14 @@ def test_a_training_that_waits_for_its_data_says_what_to_do(
 def test_a_training_starts_with_what_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
-    start = {"backend": "DDP", "precision": "bf16", "device": "AMD EPYC"}
+    start = {"backend": "PyTorch 2.15.0", "precision": "bf16", "device": "AMD EPYC"}
     assert describe_start(world_size=2, transport="gloo", threads=1, **start) == (
-        "training starts: DDP, 2 processes, gloo over eth0, bf16, 1 thread each, AMD EPYC"
+        "training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, bf16, 1 thread each, AMD EPYC"
     )
     assert describe_start(world_size=2, transport="nccl", threads=8, **start) == (
-        "training starts: DDP, 2 processes, nccl, bf16, 8 threads each, AMD EPYC"
+        "training starts: PyTorch 2.15.0, 2 processes, nccl, bf16, 8 threads each, AMD EPYC"
     )
     assert describe_start(world_size=1, transport="", threads=8, **start) == (
-        "training starts: DDP, 1 process, bf16, 8 threads, AMD EPYC"
+        "training starts: PyTorch 2.15.0, 1 process, bf16, 8 threads, AMD EPYC"
     )
     assert processor_name()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def describe_start(*, backend: str, world_size: int, transport: str, precision: str, threads: int, device: str) -> str:
-    """training starts: DistributedDataParallel, 2 processes, gloo over eth0, fp32, 1 thread each, AMD EPYC 9R14"""
+    """training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, fp32, 1 thread each, AMD EPYC 9R14"""
     parts = [
         backend,
         _counted(world_size, "process", "processes"),

@@ -46,7 +46,7 @@ def choose_device(role: ProcessRole) -> torch.device:
 
 def describe_group(role: ProcessRole, device: torch.device, precision: str) -> str:
     return describe_start(
-        backend="DistributedDataParallel",
+        backend=f"PyTorch {torch.__version__}",
         world_size=role.world_size,
         transport=dist.get_backend() if role.world_size > 1 else "",
         precision=precision,

@@ -58,7 +58,7 @@ def describe_group(role: ProcessRole, config: TrainConfig, precision: str) -> st
     automatic = "nccl" if gpus else "ring"
     names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
     return describe_start(
-        backend="MultiWorkerMirroredStrategy",
+        backend=f"TensorFlow {tf.__version__}",
         world_size=role.world_size,
         transport={"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication] * (role.world_size > 1),
         precision=precision,
