@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from kubetrain_pipelines.run_record import RunRecord
+from kubetrain_trainer.step_window import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0
 COUNTED = ("step", "objects", "samples")
@@ -91,6 +92,8 @@ def describe_progress(progress: dict[str, Any]) -> str:
     parts = [f"{name} {progress[name]}" for name in COUNTED if name in progress]
     parts += [f"loss {progress['loss']:.4f}"] if "loss" in progress else []
     parts += [f"{progress['samples_per_second']:.0f} samples/s"] if "samples_per_second" in progress else []
+    waiting = progress.get("data_wait_share", 0.0)
+    parts += [f"waits for data {waiting:.0%} of the time"] if waiting >= LARGE_WAIT_SHARE else []
     return " · ".join(parts)
 
 

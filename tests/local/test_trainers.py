@@ -11,6 +11,7 @@ from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain, processes_of, read_until, start
+from support.outside import tensorboard_scalars
 from support.training import largest_difference, newest
 
 FRAMEWORKS = ["pytorch", "tensorflow"]
@@ -52,6 +53,8 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_as_one_that_was_not(
     assert largest_difference(one, other) < 1e-6
     steps = [row["step"] for row in read_metrics(output / "killed" / "metrics.jsonl") if "loss" in row]
     assert steps == list(range(5, 61, 5)), "each step is measured once"
+    charted = tensorboard_scalars(output / "killed" / "tensorboard")
+    assert [step for step, _ in charted["loss"]] == steps
     assert processes_of(tmp_path / "output") == []
 
 

@@ -94,6 +94,9 @@ class TrainConfig:
     checkpoint_every: int = setting(100, "steps between two checkpoints, each with an evaluation before it", minimum=1)
     keep_checkpoints: int = setting(3, "newest checkpoints that are kept, beside the best by metric", minimum=1)
     log_every: int = setting(10, "steps between two lines of metrics", minimum=1)
+    metrics_port: int = setting(
+        8000, "port of the chief that serves Prometheus metrics at /metrics; 0: none", minimum=0, maximum=65535
+    )
     metric: str = setting("accuracy", "validation metric, or loss, that chooses the best checkpoint")
     metric_mode: str = setting(
         "auto",

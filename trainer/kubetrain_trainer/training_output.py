@@ -3,6 +3,7 @@
 <output root>/<run id>/
     config.json       the settings, the framework, the dataset, and when the run began
     metrics.jsonl     one object a line
+    tensorboard/      the same, for TensorBoard
     checkpoints/      see checkpoint_layout
     export/           the model's weights for use elsewhere, with a manifest of their own
     result.json       how the training ended; also the termination message of rank 0
@@ -46,6 +47,10 @@ class TrainingOutput:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
 
     @property
     def export(self) -> Path:

@@ -1,39 +1,93 @@
-"""What the chief says while it trains: metrics.jsonl for later readers, progress lines for whoever follows the log."""
+"""What the chief says while it trains: metrics.jsonl and TensorBoard's files for later readers, a page for Prometheus,
+progress lines for whoever follows the log."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
+from kubetrain_trainer.metrics_page import MetricsPage
+from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import SamplePlan
-from kubetrain_trainer.step_window import StepWindow
+from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
+
+SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
+"""Of training, before its waiting is judged: while it goes on, and at its end. At first, starting is most of it."""
+log = logging.getLogger(__name__)
 
 
 class TrainingReport:
     """Every process measures; only the chief speaks."""
 
     def __init__(
-        self, config: TrainConfig, output: TrainingOutput, plan: SamplePlan, role: ProcessRole, resumed_step: int
+        self,
+        config: TrainConfig,
+        output: TrainingOutput,
+        plan: SamplePlan,
+        role: ProcessRole,
+        resumed_step: int,
+        gpu_memory_peak: Callable[[], int],
     ) -> None:
         self.window = StepWindow()
         steps = config.epochs * plan.steps_per_epoch
         self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
-        self._metrics = MetricsLog(output.metrics, resumed_step) if role.is_chief else None
+        self._gpu_memory_peak = gpu_memory_peak
+        self._is_chief = role.is_chief
+        self._has_warned = False
+        if not role.is_chief:
+            return
+        self._events = EventFile(output.tensorboard, resumed_step)
+        self._metrics = MetricsLog(output.metrics, resumed_step)
+        self._page = MetricsPage(output.path.name, role.world_size, self._events.restarts)
+        if config.metrics_port:
+            serve_metrics(config.metrics_port, self._page.text)
 
     def steps(self, progress: Progress, loss: float, rate: float) -> None:
         """The steps since the last report: their mean loss, how fast they were; a new window begins."""
         rates = self.window.rates()
         self.window.restart()
-        if self._metrics is None:
+        if not self._is_chief:
             return
         row = {"step": progress.step, "epoch": progress.epoch, "loss": loss, "learning_rate": rate, **rates}
-        self._metrics.append(row)
+        if peak := self._gpu_memory_peak():
+            row["gpu_memory_peak_bytes"] = peak
+        self._log(row)
+        self._page.show_steps(row, self.window)
         print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}"}), flush=True)
+        if not self._has_warned and self.window.total_seconds >= SETTLED_SECONDS:
+            self._warn_of_waiting()
 
-    def validation(self, progress: Progress, metrics: Mapping[str, float]) -> None:
-        if self._metrics is not None:
-            row = {f"validation_{metric}": value for metric, value in metrics.items()}
-            self._metrics.append({"step": progress.step, "epoch": progress.epoch, **row})
+    def checkpoint(self, progress: Progress, metrics: Mapping[str, float], stall_seconds: float) -> None:
+        """A checkpoint is being written; for so long the training stood still for it, evaluation aside."""
+        if not self._is_chief:
+            return
+        row: dict[str, Any] = {f"validation_{metric}": value for metric, value in metrics.items()}
+        self._log({"step": progress.step, "epoch": progress.epoch, **row, "checkpoint_stall_seconds": stall_seconds})
+        self._page.show_checkpoint(metrics, stall_seconds)
+
+    def end(self) -> None:
+        """The last word on a training that was slow for a reason."""
+        if self._is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
+            self._warn_of_waiting()
+
+    def _log(self, row: dict[str, Any]) -> None:
+        self._metrics.append(row)
+        self._events.append(row)
+
+    def _warn_of_waiting(self) -> None:
+        self._has_warned = True
+        if self.window.total_wait_share >= LARGE_WAIT_SHARE:
+            log.warning(describe_waiting(self.window.total_wait_share))
+
+
+def describe_waiting(share: float) -> str:
+    return (
+        f"the training waits for data {share:.0%} of the time: give each pod more processors, "
+        "raise loader_workers (PyTorch), or store smaller images"
+    )

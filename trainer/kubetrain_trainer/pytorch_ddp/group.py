@@ -12,6 +12,7 @@ from torch import distributed as dist
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processors import threads_of
+from kubetrain_trainer.start_banner import describe_start, processor_name
 
 Decision = TypeVar("Decision")
 LONGEST_EXPORT = timedelta(days=1)
@@ -44,6 +45,22 @@ def choose_device(role: ProcessRole) -> torch.device:
     torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True  # inputs are of one size
     return device
+
+
+def describe_group(role: ProcessRole, device: torch.device, precision: str) -> str:
+    return describe_start(
+        backend=f"PyTorch {torch.__version__}",
+        world_size=role.world_size,
+        transport=dist.get_backend() if role.world_size > 1 else "",
+        precision=precision,
+        threads=torch.get_num_threads(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+    )
+
+
+def gpu_memory_peak() -> int:
+    """The most bytes that this process took of its GPU's memory; 0 without a GPU."""
+    return torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
 
 
 def from_chief(decide: Callable[[], Decision], role: ProcessRole) -> Decision:

@@ -5,6 +5,7 @@ torchrun --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train --data-dir DA
 
 import contextlib
 import logging
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,15 @@ from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
 from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators, split
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
-from kubetrain_trainer.pytorch_ddp.group import from_chief, mean_over_processes, process_group, share_statistics
-from kubetrain_trainer.pytorch_ddp.precision import answer
+from kubetrain_trainer.pytorch_ddp.group import (
+    describe_group,
+    from_chief,
+    gpu_memory_peak,
+    mean_over_processes,
+    process_group,
+    share_statistics,
+)
+from kubetrain_trainer.pytorch_ddp.precision import answer, precision_of
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.sampling import Batch, SamplePlan, derived_seed
@@ -72,6 +80,8 @@ def train(arguments: Arguments) -> None:
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role):
             training = build_training(arguments, role, device)
+            if role.is_chief:
+                log.info(describe_group(role, device, precision_of(arguments.config, device)))
             with training.writer:
                 run_epochs(training)
             if role.is_chief:
@@ -86,7 +96,7 @@ def run_epochs(training: Training) -> None:
     resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
     progress = plan.resumed(resumed)
-    report = TrainingReport(config, training.output, plan, role, progress.step)
+    report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
     loader = Loader(samples, config, role, training.device)
     loss_sum = torch.zeros((), device=training.device)
 
@@ -113,6 +123,7 @@ def run_epochs(training: Training) -> None:
                 break
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
+    report.end()
 
 
 def build_training(arguments: Arguments, role: ProcessRole, device: torch.device) -> Training:
@@ -226,11 +237,12 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
         if training.averages:
             share_statistics(training.averages.model, role)
         metrics = mean_metrics(training.judged, validation, config, role, training.device)
-        report.validation(progress, metrics)
+        began = time.perf_counter()
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
             parts = (task.model, training.optimizer, training.averages)
             save(training.writer, training.staging, progress, details, *parts)
+        report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)
     return progress.step
 
 

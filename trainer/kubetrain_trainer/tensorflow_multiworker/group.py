@@ -12,6 +12,7 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processors import threads_of
+from kubetrain_trainer.start_banner import describe_start, processor_name
 
 Decision = TypeVar("Decision")
 DECISION_BYTES = 16384
@@ -49,6 +50,26 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
         }[config.communication],
     )
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def describe_group(role: ProcessRole, config: TrainConfig, precision: str) -> str:
+    gpus = tf.config.list_physical_devices("GPU")
+    automatic = "nccl" if gpus else "ring"
+    names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
+    return describe_start(
+        backend=f"TensorFlow {tf.__version__}",
+        world_size=role.world_size,
+        transport={"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication] * (role.world_size > 1),
+        precision=precision,
+        threads=tf.config.threading.get_intra_op_parallelism_threads(),
+        device=" and ".join(names) or processor_name(),
+    )
+
+
+def gpu_memory_peak() -> int:
+    """The most bytes that this process took of one of its GPUs' memory; 0 without a GPU."""
+    gpus = range(len(tf.config.list_physical_devices("GPU")))
+    return max((tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in gpus), default=0)
 
 
 def from_chief(decide: Callable[[], Decision], role: ProcessRole, strategy: tf.distribute.Strategy) -> Decision:

@@ -4,6 +4,7 @@ TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --dat
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +25,15 @@ from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.data import load, split
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
-from kubetrain_trainer.tensorflow_multiworker.group import from_chief, process_group, share_statistics, vary_dropout
-from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
+from kubetrain_trainer.tensorflow_multiworker.group import (
+    describe_group,
+    from_chief,
+    gpu_memory_peak,
+    process_group,
+    share_statistics,
+    vary_dropout,
+)
+from kubetrain_trainer.tensorflow_multiworker.precision import answer, precision_of, use_precision
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
@@ -77,6 +85,8 @@ def train(arguments: Arguments) -> None:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role, strategy):
             training = build_training(arguments, role, strategy)
+            if role.is_chief:
+                log.info(describe_group(role, arguments.config, precision_of(arguments.config)))
             with training.writer:
                 run_epochs(training)
             if role.is_chief:
@@ -91,7 +101,7 @@ def run_epochs(training: Training) -> None:
     resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=training.replicas, seed=config.seed)
     progress = plan.resumed(resumed)
-    report = TrainingReport(config, training.output, plan, role, progress.step)
+    report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
     take_step = step_function(training)
     vary_dropout(training.task.model, training.strategy)
     loss_sum = tf.zeros(())
@@ -120,6 +130,7 @@ def run_epochs(training: Training) -> None:
                 break
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
+    report.end()
 
 
 def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distribute.Strategy) -> Training:
@@ -286,10 +297,11 @@ def validate_and_save(training: Training, validation: Any, progress: Progress, r
         if training.averages:
             share_statistics(training.averages.model, role, training.strategy)
         metrics = mean_metrics(training.judged, validation, config, role, training.strategy)
-        report.validation(progress, metrics)
         details = {"world_size": role.world_size, "metrics": metrics}
         parts = (task.model, training.optimizer, training.averages)
+        began = time.perf_counter()
         save(training.writer, training.staging, progress, details, *parts, role)
+        report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)
     return progress.step
 
 

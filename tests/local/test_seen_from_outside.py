@@ -1,0 +1,70 @@
+"""Trainings of real processes as Prometheus sees them, also across a kill."""
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.cli import interrupt, processes_of, read_until, start
+from support.outside import free_port, sample, scrape
+
+
+def train(framework: str, workers: int, port: int, data: Path, output: Path) -> "subprocess.Popen[str]":
+    return start(
+        *("train", "--framework", framework, "--data", data, "--output", output, "--run-id", "run"),
+        *("--workers", str(workers), "--set", f"metrics_port={port}", "--set", "epochs=1000"),
+        *("--set", "checkpoint_every=10", "--set", "log_every=5"),
+    )
+
+
+def check_page(port: int, workers: int) -> None:
+    read = scrape(port)
+    assert sample(read, "step") >= 25
+    assert 0 < sample(read, "loss") < 3
+    assert sample(read, "samples_per_second") > 0
+    assert 0 <= sample(read, "data_wait_share") <= 1
+    assert 0 < sample(read, "step_seconds", quantile="0.5") <= sample(read, "step_seconds", quantile="0.99")
+    assert sample(read, "step_seconds_count") >= 25
+    assert sample(read, "checkpoint_stall_seconds_count") >= 2
+    assert sample(read, "checkpoint_stall_seconds_sum") > 0
+    assert sample(read, "checkpoint_age_seconds") < 10
+    assert (sample(read, "processes"), sample(read, "restarts_total")) == (workers, 0)
+    assert sample(read, "validation", metric="accuracy") > 0
+
+
+def chief_at(port: int, output: Path) -> psutil.Process:
+    """The process that listens there."""
+    return next(
+        process
+        for process in processes_of(output)
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    )
+
+
+def test_a_training_of_two_processes_is_scraped_while_it_runs(digits: Path, tmp_path: Path) -> None:
+    port = free_port()
+    run = train("pytorch", 2, port, digits, tmp_path)
+    seen = read_until(run, "[kubetrain] step=30/")
+    assert re.search(r"training starts: PyTorch \S+, 2 processes, gloo over \S+, fp32, \d+ threads? each, \w+", seen)
+    check_page(port, workers=2)
+    interrupt(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("framework", "workers"), [("pytorch", 2), ("tensorflow", 1)])
+def test_a_training_whose_chief_was_killed_is_scraped_again(
+    framework: str, workers: int, digits: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    run = train(framework, workers, port, digits, tmp_path)
+    assert "training starts: " in read_until(run, "[kubetrain] step=30/")
+    check_page(port, workers)
+    chief_at(port, tmp_path).send_signal(signal.SIGKILL)
+    read_until(run, "resumes from")
+    read_until(run, "[kubetrain] step=")
+    assert sample(scrape(port), "restarts_total") == 1
+    interrupt(run)

@@ -1,0 +1,110 @@
+"""The page that Prometheus reads, and the server that must not stand in a training's way."""
+
+import logging
+import math
+import socket
+import struct
+import time
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from kubetrain_trainer import metrics_server
+from kubetrain_trainer.metrics_page import MetricsPage
+from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.step_window import StepWindow
+from support.outside import free_port, sample, samples_of, scrape
+
+ROW = {"step": 20, "epoch": 1, "loss": 0.5, "learning_rate": 0.1, "samples_per_second": 64.0, "data_wait_share": 0.25}
+
+
+def window_of(seconds: list[float]) -> StepWindow:
+    moments = iter([0.0, 0.0, *(sum(seconds[: count + 1]) for count in range(len(seconds)))])
+    window = StepWindow(lambda: next(moments))
+    for _ in seconds:
+        window.count_step(samples=8)
+    return window
+
+
+def test_what_prometheus_reads() -> None:
+    page = MetricsPage("run-1", world_size=4, restarts=2)
+    page.show_steps({**ROW, "gpu_memory_peak_bytes": 2**34}, window_of([1.0] * 8 + [2.0, 4.0]))
+    page.show_checkpoint({"loss": 0.25, 'top"5\\': 0.9}, stall_seconds=0.5)
+    page.show_checkpoint({"loss": 0.25, 'top"5\\': 0.9}, stall_seconds=0.25)
+    read = samples_of(page.text())
+    assert {name: sample(read, name) for name in ROW} == ROW
+    assert sample(read, "gpu_memory_peak_bytes") == 2**34
+    assert sample(read, "run_info", run_id="run-1") == 1
+    assert (sample(read, "processes"), sample(read, "restarts_total")) == (4, 2)
+    assert [sample(read, "step_seconds", quantile=each) for each in ("0.5", "0.9", "0.99")] == [1.0, 2.0, 4.0]
+    assert (sample(read, "step_seconds_sum"), sample(read, "step_seconds_count")) == (14.0, 10)
+    assert sample(read, "validation", metric='top"5\\') == 0.9
+    assert (sample(read, "checkpoint_stall_seconds_sum"), sample(read, "checkpoint_stall_seconds_count")) == (0.75, 2)
+
+
+def test_a_page_before_the_first_step_is_one_too() -> None:
+    read = samples_of(MetricsPage("run", world_size=1, restarts=0).text())
+    assert sample(read, "checkpoint_stall_seconds_count") == 0
+    assert not any(name in ("step", "loss", "gpu_memory_peak_bytes") for name, _ in read)
+
+
+def test_a_checkpoints_age_grows_until_the_next_one() -> None:
+    page = MetricsPage("run", world_size=1, restarts=0)
+    time.sleep(0.05)
+    assert sample(samples_of(page.text()), "checkpoint_age_seconds") >= 0.05
+    page.show_checkpoint({"loss": 1.0}, stall_seconds=0.0)
+    assert sample(samples_of(page.text()), "checkpoint_age_seconds") < 0.05
+
+
+def test_a_loss_that_is_not_a_number_reads_so() -> None:
+    page = MetricsPage("run", world_size=1, restarts=0)
+    page.show_steps({**ROW, "loss": math.nan, "learning_rate": math.inf}, window_of([1.0]))
+    read = samples_of(page.text())
+    assert math.isnan(sample(read, "loss"))
+    assert sample(read, "learning_rate") == math.inf
+
+
+def test_each_scrape_sees_the_newest_page() -> None:
+    port, values = free_port(), iter(range(10))
+    serve_metrics(port, lambda: f"value {next(values)}\n")
+    first = scrape(port)
+    second = scrape(port)
+    assert sample(second, "value") == sample(first, "value") + 1
+
+
+def test_other_paths_are_not_there() -> None:
+    port = free_port()
+    serve_metrics(port, lambda: "value 1\n")
+    scrape(port)
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(f"http://127.0.0.1:{port}/config")
+
+
+def test_a_client_that_hangs_up_is_not_worth_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    serve_metrics(port, lambda: "value 1\n")
+    scrape(port)
+    with socket.create_connection(("127.0.0.1", port)) as rude:
+        rude.sendall(b"GET")
+        rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing is a reset
+    time.sleep(0.1)
+    assert sample(scrape(port), "value") == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_taken_port_is_said_once_and_taken_over_when_free(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "RETRY_SECONDS", 0.02)
+    caplog.set_level(logging.INFO)
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        serve_metrics(port, lambda: "value 1\n")
+        time.sleep(0.2)
+        complaints = [record.getMessage() for record in caplog.records]
+        assert complaints == [
+            f"Prometheus metrics: none while port {port} cannot be had (Address already in use): "
+            "set metrics_port to another, or to 0"
+        ]
+    assert sample(scrape(port), "value") == 1

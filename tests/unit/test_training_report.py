@@ -1,0 +1,127 @@
+"""What the chief says while it trains, and that the others are silent."""
+
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.sampling import SamplePlan
+from kubetrain_trainer.start_banner import describe_start, processor_name
+from kubetrain_trainer.step_window import StepWindow
+from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.training_report import TrainingReport
+from support.outside import free_port, sample, scrape, tensorboard_scalars
+
+
+def begin(path: Path, rank: int = 0, resumed_step: int = 0, gpu_memory: int = 0, **settings: object) -> TrainingReport:
+    plan = SamplePlan(size=64, batch_size=8, world_size=2, seed=0)
+    role = ProcessRole(rank=rank, world_size=2)
+    config = TrainConfig.from_dict({"metrics_port": 0, **settings})
+    return TrainingReport(config, TrainingOutput(path), plan, role, resumed_step, lambda: gpu_memory)
+
+
+def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
+    """Steps of two seconds each."""
+    moments = [0.0, 0.0]
+    for step in range(steps):
+        moments += [2.0 * step, 2.0 * step + waited_seconds, 2.0 * step + 2]
+    clock = iter([*moments, *[2.0 * steps] * 9])
+    report.window = StepWindow(lambda: next(clock))
+    for _ in report.window.waiting_for(range(steps)):
+        report.window.count_step(16)
+
+
+def test_metrics_and_tensorboard_and_the_page_tell_the_same(tmp_path: Path) -> None:
+    port = free_port()
+    report = begin(tmp_path, gpu_memory=2**30, metrics_port=port)
+    train(report, steps=2, waited_seconds=0.5)
+    report.steps(Progress(step=2, epoch=0), loss=0.5, rate=0.125)
+    report.checkpoint(Progress(step=2, epoch=0), {"accuracy": 0.75}, "step-00000002", stall_seconds=0.25)
+    steps, checkpoint = read_metrics(tmp_path / "metrics.jsonl")
+    assert steps == {
+        **{"step": 2, "epoch": 0, "loss": 0.5, "learning_rate": 0.125, "samples_per_second": 8.0},
+        **{"data_wait_share": 0.25, "gpu_memory_peak_bytes": 2**30},
+    }
+    assert checkpoint == {"step": 2, "epoch": 0, "validation_accuracy": 0.75, "checkpoint_stall_seconds": 0.25}
+    scalars = {tag: values[-1] for tag, values in tensorboard_scalars(tmp_path / "tensorboard").items()}
+    assert scalars == {name: (2, value) for name, value in {**steps, **checkpoint}.items() if name != "step"}
+    read = scrape(port)
+    assert {name: sample(read, name) for name in steps} == steps
+    assert sample(read, "validation", metric="accuracy") == 0.75
+    assert sample(read, "checkpoint_stall_seconds_sum") == 0.25
+
+
+def test_a_resumed_run_counts_its_restarts(tmp_path: Path) -> None:
+    begin(tmp_path)
+    port = free_port()
+    begin(tmp_path, resumed_step=2, metrics_port=port)
+    assert sample(scrape(port), "restarts_total") == 1
+
+
+def test_a_taken_port_fails_no_training(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as other:
+        report = begin(tmp_path, metrics_port=other.getsockname()[1])
+        train(report, steps=1, waited_seconds=0.5)
+        report.steps(Progress(step=1), loss=0.5, rate=0.1)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+
+
+def test_only_the_chief_speaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    report = begin(tmp_path, rank=1, metrics_port=free_port())
+    train(report, steps=40, waited_seconds=1.5)
+    report.steps(Progress(step=1), loss=0.5, rate=0.1)
+    report.end()
+    assert list(tmp_path.iterdir()) == []
+    assert (capsys.readouterr().out, caplog.messages) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("steps", "waited_seconds", "while_it_trains", "at_the_end"),
+    [
+        (40, 1.25, 1, 2),
+        (40, 0.5, 0, 0),  # fast enough
+        (10, 1.25, 0, 1),  # too early to tell
+        (4, 1.25, 0, 0),  # over before it began
+    ],
+)
+def test_a_training_that_waits_for_its_data_says_what_to_do(
+    steps: int,
+    waited_seconds: float,
+    while_it_trains: int,
+    at_the_end: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    report = begin(tmp_path)
+    train(report, steps, waited_seconds)
+    report.steps(Progress(step=steps), loss=0.5, rate=0.1)
+    report.steps(Progress(step=steps), loss=0.5, rate=0.1)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == while_it_trains
+    report.end()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == at_the_end
+    assert all("waits for data 62% of the time: " in each and "raise loader_workers" in each for each in said)
+
+
+def test_a_training_starts_with_what_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    start = {"backend": "PyTorch 2.15.0", "precision": "bf16", "device": "AMD EPYC"}
+    assert describe_start(world_size=2, transport="gloo", threads=1, **start) == (
+        "training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, bf16, 1 thread each, AMD EPYC"
+    )
+    assert describe_start(world_size=2, transport="nccl", threads=8, **start) == (
+        "training starts: PyTorch 2.15.0, 2 processes, nccl, bf16, 8 threads each, AMD EPYC"
+    )
+    assert describe_start(world_size=1, transport="", threads=8, **start) == (
+        "training starts: PyTorch 2.15.0, 1 process, bf16, 8 threads, AMD EPYC"
+    )
+    assert processor_name()

@@ -1,0 +1,37 @@
+"""The line by which the chief says what trains, and on what: the first to look at when a training is slow."""
+
+import os
+import platform
+from pathlib import Path
+
+
+def describe_start(*, backend: str, world_size: int, transport: str, precision: str, threads: int, device: str) -> str:
+    """training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, fp32, 1 thread each, AMD EPYC 9R14"""
+    parts = [
+        backend,
+        _counted(world_size, "process", "processes"),
+        _with_interface(transport),
+        precision,
+        _counted(threads, "thread", "threads") + " each" * (world_size > 1),
+        device,
+    ]
+    return "training starts: " + ", ".join(part for part in parts if part)
+
+
+def processor_name() -> str:
+    """The processor's model where Linux tells it, else its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
+
+
+def _with_interface(transport: str) -> str:
+    interface = os.environ.get(f"{transport.upper()}_SOCKET_IFNAME")
+    return f"{transport} over {interface}" if interface else transport
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
