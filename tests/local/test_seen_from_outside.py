@@ -3,6 +3,8 @@
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -12,12 +14,17 @@ from support.cli import interrupt, processes_of, read_until, start
 from support.outside import free_port, sample, scrape
 
 
-def train(framework: str, workers: int, port: int, data: Path, output: Path) -> "subprocess.Popen[str]":
-    return start(
+@contextmanager
+def training(framework: str, workers: int, port: int, data: Path, output: Path) -> Iterator["subprocess.Popen[str]"]:
+    run = start(
         *("train", "--framework", framework, "--data", data, "--output", output, "--run-id", "run"),
         *("--workers", str(workers), "--set", f"metrics_port={port}", "--set", "epochs=1000"),
-        *("--set", "checkpoint_every=10", "--set", "log_every=5"),
+        *("--set", "checkpoint_every=10", "--set", "log_every=5", "--set", "precision=fp32"),
     )
+    try:
+        yield run
+    finally:
+        interrupt(run)
 
 
 def check_page(port: int, workers: int) -> None:
@@ -47,11 +54,10 @@ def chief_at(port: int, output: Path) -> psutil.Process:
 
 def test_a_training_of_two_processes_is_scraped_while_it_runs(digits: Path, tmp_path: Path) -> None:
     port = free_port()
-    run = train("pytorch", 2, port, digits, tmp_path)
-    seen = read_until(run, "[kubetrain] step=30/")
+    with training("pytorch", 2, port, digits, tmp_path) as run:
+        seen = read_until(run, "[kubetrain] step=30/")
+        check_page(port, workers=2)
     assert re.search(r"training starts: PyTorch \S+, 2 processes, gloo over \S+, fp32, \d+ threads? each, \w+", seen)
-    check_page(port, workers=2)
-    interrupt(run)
 
 
 @pytest.mark.slow
@@ -60,11 +66,10 @@ def test_a_training_whose_chief_was_killed_is_scraped_again(
     framework: str, workers: int, digits: Path, tmp_path: Path
 ) -> None:
     port = free_port()
-    run = train(framework, workers, port, digits, tmp_path)
-    assert "training starts: " in read_until(run, "[kubetrain] step=30/")
-    check_page(port, workers)
-    chief_at(port, tmp_path).send_signal(signal.SIGKILL)
-    read_until(run, "resumes from")
-    read_until(run, "[kubetrain] step=")
-    assert sample(scrape(port), "restarts_total") == 1
-    interrupt(run)
+    with training(framework, workers, port, digits, tmp_path) as run:
+        assert "training starts: " in read_until(run, "[kubetrain] step=30/")
+        check_page(port, workers)
+        chief_at(port, tmp_path).send_signal(signal.SIGKILL)
+        read_until(run, "resumes from")
+        read_until(run, "[kubetrain] step=")
+        assert sample(scrape(port), "restarts_total") == 1

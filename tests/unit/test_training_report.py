@@ -41,7 +41,7 @@ def test_metrics_and_tensorboard_and_the_page_tell_the_same(tmp_path: Path) -> N
     report = begin(tmp_path, gpu_memory=2**30, metrics_port=port)
     train(report, steps=2, waited_seconds=0.5)
     report.steps(Progress(step=2, epoch=0), loss=0.5, rate=0.125)
-    report.checkpoint(Progress(step=2, epoch=0), {"accuracy": 0.75}, "step-00000002", stall_seconds=0.25)
+    report.checkpoint(Progress(step=2, epoch=0), {"accuracy": 0.75}, stall_seconds=0.25)
     steps, checkpoint = read_metrics(tmp_path / "metrics.jsonl")
     assert steps == {
         **{"step": 2, "epoch": 0, "loss": 0.5, "learning_rate": 0.125, "samples_per_second": 8.0},
