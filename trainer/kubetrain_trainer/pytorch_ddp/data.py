@@ -2,6 +2,7 @@
 
 import base64
 import io
+import multiprocessing
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -123,12 +124,16 @@ class Loader:
         self._device = device
         self._prepare = getattr(samples, "prepare", lambda inputs: inputs)
         self._keys: list[list[tuple[int, int]]] = []
+        self.size = len(samples)
         workers = loader_workers(config, role, device)
+        multiprocessing.set_forkserver_preload([__name__])
         self._loader = DataLoader(
             SeededSamples(samples, config.seed),
             batch_sampler=self._keys,
             num_workers=workers,
             persistent_workers=workers > 0,
+            # A fork of a process with threads, as those of gloo, may never come to life.
+            multiprocessing_context="forkserver" if workers else None,
             pin_memory=device.type == "cuda",
         )
 

@@ -35,7 +35,8 @@ def evaluate(arguments: Arguments) -> None:
     export = load_export(output, task.model, device)
     samples = task.data(config.test_split)
     tally, answers = Tally(task, device), Answers(task.classes)
-    for outputs, targets in predictions(task, samples, range(len(samples)), config, role, device):
+    loader = Loader(samples, config, role, device)
+    for outputs, targets in predictions(task, loader, range(len(samples)), config, device):
         tally.add(outputs, targets)
         if task.classes:
             answers.add(targets.tolist(), *best_guesses(outputs))
@@ -53,12 +54,12 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(
-    task: Task, samples: Any, config: TrainConfig, role: ProcessRole, device: torch.device
+    task: Task, loader: Loader, config: TrainConfig, role: ProcessRole, device: torch.device
 ) -> dict[str, float]:
     """Loss and metrics over all samples of a split, each process taking its share."""
     tally = Tally(task, device)
-    share = evaluation_share(len(samples), role.rank, role.world_size)
-    for outputs, targets in predictions(task, samples, share, config, role, device):
+    share = evaluation_share(loader.size, role.rank, role.world_size)
+    for outputs, targets in predictions(task, loader, share, config, device):
         tally.add(outputs, targets)
     if role.world_size > 1:
         dist.all_reduce(tally.sums)
@@ -66,11 +67,11 @@ def mean_metrics(
 
 
 def predictions(
-    task: Task, samples: Any, indices: Sequence[int], config: TrainConfig, role: ProcessRole, device: torch.device
+    task: Task, loader: Loader, indices: Sequence[int], config: TrainConfig, device: torch.device
 ) -> Iterator[tuple[Any, Any]]:
     batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
     with evaluating(task.model):
-        for inputs, targets in Loader(samples, config, role, device).load(batches):
+        for inputs, targets in loader.load(batches):
             with torch.no_grad():
                 outputs = answer(task.model, inputs, config, device)
             yield outputs, targets

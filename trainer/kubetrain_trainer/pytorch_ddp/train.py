@@ -8,7 +8,6 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,12 +91,12 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, role = training.config, training.role
-    samples, validation = training.task.data("train"), training.task.data(config.validation_split)
+    loader = Loader(training.task.data("train"), config, role, training.device)
+    validation = Loader(training.task.data(config.validation_split), config, role, training.device)
     resumed, saved_step = resume(training)
-    plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
+    plan = SamplePlan(size=loader.size, batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
     progress = plan.resumed(resumed)
     report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
-    loader = Loader(samples, config, role, training.device)
     loss_sum = torch.zeros((), device=training.device)
 
     while not is_finished(config, progress):
@@ -229,7 +228,7 @@ def may_save(training: Training, progress: Progress) -> bool:
     return from_chief(lambda: training.writer.is_free(progress.step), training.role)
 
 
-def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
+def validate_and_save(training: Training, validation: Loader, progress: Progress, report: TrainingReport) -> int:
     """Evaluate on the validation split and have a checkpoint written that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
     with report.window.paused():
