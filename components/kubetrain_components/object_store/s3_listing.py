@@ -125,10 +125,7 @@ def rows_of(page: str, prefix: str) -> list[StoredObject]:
         return []
     keys, etags, sizes = zip(*rows, strict=True)
     skipped = len(prefix)
-    return [
-        StoredObject(key[skipped:], int(size), etag)
-        for key, size, etag in zip(_names(keys, page), sizes, etags, strict=True)
-    ]
+    return list(map(StoredObject, [key[skipped:] for key in _names(keys, page)], map(int, sizes), etags))
 
 
 def _row(contents: str) -> tuple[str, ...]:

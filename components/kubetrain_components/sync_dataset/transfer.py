@@ -8,10 +8,12 @@ import gc
 import json
 import shutil
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import open_store
@@ -35,6 +37,7 @@ from kubetrain_trainer.termination import report_result
 
 LISTING_ROUNDS = 3
 FOLDERS_LENGTH = 2000  # of their JSON: the report must fit into a termination message
+AFTER_SLASH = chr(ord("/") + 1)
 DEFAULT_CONCURRENCY = 64
 """At most: how many it takes is found out."""
 
@@ -146,7 +149,7 @@ def _no_garbage_looked_for() -> Iterator[None]:
 
 
 def _empty_report(plan: SyncPlan) -> SyncReport:
-    folders = sorted({each.key.partition("/")[0] for each in plan.objects if "/" in each.key})
+    folders = list(_first_folders(plan.objects))
     shown = _fitting(folders)
     return SyncReport(
         digest=plan.digest,
@@ -156,6 +159,18 @@ def _empty_report(plan: SyncPlan) -> SyncReport:
         folders=shown,
         folders_cut=len(shown) < len(folders),
     )
+
+
+def _first_folders(objects: Sequence[StoredObject]) -> Iterator[str]:
+    """Each once; the keys of a folder follow one another."""
+    at = 0
+    while at < len(objects):
+        folder, slash, _ = objects[at].key.partition("/")
+        if slash:
+            yield folder
+            at = bisect_left(objects, f"{folder}{AFTER_SLASH}", at, key=itemgetter(0))
+        else:
+            at += 1
 
 
 def _fitting(folders: Sequence[str]) -> list[str]:
