@@ -14,7 +14,7 @@ from support.cli import kubetrain, processes_of, read_until, start
 from support.outside import tensorboard_scalars
 from support.training import largest_difference, newest
 
-FRAMEWORKS = ["pytorch", "tensorflow"]
+FRAMEWORKS = ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
 SHORT = ("--set", "epochs=3", "--set", "checkpoint_every=10", "--set", "log_every=5")
 
 
@@ -114,6 +114,16 @@ def test_a_failed_run_started_again_resumes_as_the_next_attempt(tmp_path: Path) 
     assert newest(tmp_path / "output" / "run").step == 20
     first, second = sorted(path.name for path in (tmp_path / "output" / ".jobs").glob("*-*"))
     assert second == f"{first}-a2"
+
+
+@pytest.mark.slow
+def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path: Path) -> None:
+    """With threads beside them: a loading process that is forked there may hang."""
+    for workers in (0, 2):
+        arguments = train_arguments("pytorch", digits, tmp_path, f"loaders-{workers}")
+        finished = kubetrain(*arguments, "--set", f"loader_workers={workers}", "--set", "checkpoint_every=2")
+        assert finished.exit_code == 0, finished.output
+    assert largest_difference(newest(tmp_path / "loaders-0"), newest(tmp_path / "loaders-2")) < 1e-6
 
 
 def test_two_processes_in_one_pod(digits: Path, tmp_path: Path) -> None:
