@@ -35,7 +35,7 @@ def check_page(port: int, workers: int) -> None:
     assert 0 <= sample(read, "data_wait_share") <= 1
     assert 0 < sample(read, "step_seconds", quantile="0.5") <= sample(read, "step_seconds", quantile="0.99")
     assert sample(read, "step_seconds_count") >= 25
-    assert sample(read, "checkpoint_stall_seconds_count") >= 2
+    assert sample(read, "checkpoint_stall_seconds_count") >= 1
     assert sample(read, "checkpoint_stall_seconds_sum") > 0
     assert sample(read, "checkpoint_age_seconds") < 10
     assert (sample(read, "processes"), sample(read, "restarts_total")) == (workers, 0)
