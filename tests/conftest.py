@@ -1,6 +1,7 @@
 """Fixtures that several folders share."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 from kubetrain_components.jobs.process_guard import process_guard
 from kubetrain_pipelines.digits import write_digits
 from kubetrain_pipelines.embedded_s3 import CREDENTIALS, HOST, EmbeddedS3, embedded_s3
+
+# What a shell starts in the background ignores interrupts, and so would every process that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
