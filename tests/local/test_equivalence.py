@@ -114,7 +114,8 @@ def start_group(framework: str, folder: Path, world_size: int, trainings: dict[s
     ]
 
 
-@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_path: Path) -> None:
     (tmp_path / "points.py").write_text(TASKS[framework])
     in_two = {"two": {"batch_size": 4}, "two-in-parts": {"batch_size": 4, "accumulate": 2}}
