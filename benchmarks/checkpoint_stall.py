@@ -58,7 +58,7 @@ def measure(output: TrainingOutput, rounds: int) -> list[str]:
 
     def save_ours(step: int) -> None:
         details = {"world_size": 1, "metrics": {"accuracy": 0.0}}
-        save(writer, staging, Progress(step=step), details, training.model, training.optimizer)
+        save(writer, staging, Progress(step=step), details, training.model, training.optimizer, None)
 
     for number in range(rounds + 1):
         quiet.extend(seconds(training.take_step) for _ in range(5))
@@ -86,7 +86,7 @@ def measure(output: TrainingOutput, rounds: int) -> list[str]:
 
 def resume(output: TrainingOutput, config: TrainConfig) -> None:
     fresh = ResNet50()
-    restore(next(intact_checkpoints(output.checkpoints)), config, fresh.model, fresh.optimizer, DEVICE)
+    restore(next(intact_checkpoints(output.checkpoints)), config, fresh.model, fresh.optimizer, None, DEVICE)
 
 
 def size_of(output: TrainingOutput) -> int:
