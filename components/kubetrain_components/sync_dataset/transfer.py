@@ -208,7 +208,7 @@ def _fetched(
         for arrived in arrivals:
             yield from arrived
             objects += len(arrived)
-            on_progress(replace(progress, objects=objects, bytes=min(there + fetch.bytes, plan.bytes)))
+            on_progress(replace(progress, objects=objects, bytes=min(there + fetch.bytes, progress.of_bytes)))
 
 
 def _check_space(staging: Path, needed: int) -> None:
