@@ -9,8 +9,9 @@ from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.processors import processor_name
 from kubetrain_trainer.sampling import SamplePlan
-from kubetrain_trainer.start_banner import describe_start, processor_name
+from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport

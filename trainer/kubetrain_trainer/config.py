@@ -223,7 +223,7 @@ def _coerced(name: str, kind: Any, value: Any) -> Any:
         return int(value)
     if kind is float and _is_number(value):
         return float(value)
-    if isinstance(value, kind if kind in (str, bool) else ()):
+    if kind in (str, bool) and isinstance(value, kind):
         return value
     if kind == dict[str, Any] and isinstance(value, Mapping):
         return _with_integers(value)

@@ -1,6 +1,7 @@
-"""The processors that are ours, and what they can do."""
+"""The processors that are ours, what they are and what they can do."""
 
 import os
+import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 CPU_FACTS = Path("/proc/cpuinfo")
 BF16 = re.compile(r"\b(avx512_bf16|amx_bf16|bf16)\b")
 """What x86 and Arm call their instructions for it."""
+MODEL = re.compile(r"^model name[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def usable_processors(quota: Path = CPU_QUOTA) -> int:
@@ -30,4 +32,18 @@ def threads_of(role: ProcessRole, environment: Mapping[str, str] = os.environ) -
 
 
 def have_bf16(facts: Path = CPU_FACTS) -> bool:
-    return facts.is_file() and bool(BF16.search(facts.read_text()))
+    return bool(BF16.search(_read(facts)))
+
+
+def processor_name(facts: Path = CPU_FACTS) -> str:
+    """The processor's model where Linux tells it, else its kind."""
+    model = MODEL.search(_read(facts))
+    return model[1] if model else platform.machine()
+
+
+def _read(facts: Path) -> str:
+    """Empty outside Linux."""
+    try:
+        return facts.read_text()
+    except OSError:
+        return ""

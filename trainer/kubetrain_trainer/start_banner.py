@@ -1,8 +1,6 @@
 """The line by which the chief says what trains, and on what: the first to look at when a training is slow."""
 
 import os
-import platform
-from pathlib import Path
 
 
 def describe_start(*, backend: str, world_size: int, transport: str, precision: str, threads: int, device: str) -> str:
@@ -16,16 +14,6 @@ def describe_start(*, backend: str, world_size: int, transport: str, precision: 
         device,
     ]
     return "training starts: " + ", ".join(part for part in parts if part)
-
-
-def processor_name() -> str:
-    """The processor's model where Linux tells it, else its kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.machine())
 
 
 def _with_interface(transport: str) -> str:

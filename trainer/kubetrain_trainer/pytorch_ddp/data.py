@@ -6,6 +6,7 @@ import multiprocessing
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,13 @@ def in_channels(image: Image.Image) -> Tensor:
 
 def normalized(images: Tensor) -> Tensor:
     """A batch of bytes as the models take it: on the device, which is sent a quarter of the bytes so."""
-    scale = torch.tensor(DEVIATION, device=images.device).view(3, 1, 1) * 255
-    offset = torch.tensor(MEAN, device=images.device).view(3, 1, 1) * 255
-    return (images - offset) / scale
+    return (images - _of_channels(MEAN, images.device)) / _of_channels(DEVIATION, images.device)
+
+
+@cache
+def _of_channels(shares: tuple[float, ...], device: torch.device) -> Tensor:
+    """Brought to the device once: for each batch it would make the host wait for a GPU."""
+    return torch.tensor(shares, device=device).view(3, 1, 1) * 255
 
 
 class Loader:
@@ -195,10 +200,15 @@ def split(batch: Any, parts: int) -> list[Any]:
 
 
 def to_device(value: Any, device: torch.device) -> Any:
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The value with each tensor in it changed, whatever structure it has."""
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
+        return change(value)
     if isinstance(value, dict):
-        return {name: to_device(inner, device) for name, inner in value.items()}
+        return {name: map_tensors(change, inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [to_device(inner, device) for inner in value]
+        return [map_tensors(change, inner) for inner in value]
     return value

@@ -11,8 +11,8 @@ from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
-from kubetrain_trainer.processors import threads_of
-from kubetrain_trainer.start_banner import describe_start, processor_name
+from kubetrain_trainer.processors import processor_name, threads_of
+from kubetrain_trainer.start_banner import describe_start
 
 Decision = TypeVar("Decision")
 LONGEST_EXPORT = timedelta(days=1)
