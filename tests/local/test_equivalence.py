@@ -118,7 +118,11 @@ def start_group(framework: str, folder: Path, world_size: int, trainings: dict[s
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_path: Path) -> None:
     (tmp_path / "points.py").write_text(TASKS[framework])
-    in_two = {"two": {"batch_size": 4}, "two-in-parts": {"batch_size": 4, "accumulate": 2}}
+    in_two = {
+        "two": {"batch_size": 4},
+        "two-in-parts": {"batch_size": 4, "accumulate": 2},
+        "two-compiled": {"batch_size": 4, "accumulate": 2, "compile": True},
+    }
     for process in [
         *start_group(framework, tmp_path, 1, {"one": {"batch_size": 8}}),
         *start_group(framework, tmp_path, 2, in_two),
@@ -126,15 +130,15 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
         text, _ = process.communicate(timeout=120)
         assert process.returncode == 0, text
 
-    one, two, in_parts = read_all(*(TrainingOutput(tmp_path / name) for name in ("one", "two", "two-in-parts")))
-    for other in (two, in_parts):
+    one, *others = read_all(*(TrainingOutput(tmp_path / name) for name in ("one", *in_two)))
+    for other in others:
         np.testing.assert_allclose(other.losses, one.losses, rtol=1e-5)
         np.testing.assert_allclose(other.validated, one.validated, rtol=1e-5)
         for at_other, at_one in zip(other.states, one.states, strict=True):
             assert at_other.keys() == at_one.keys()
             for name, value in at_one.items():
                 np.testing.assert_allclose(at_other[name], value, atol=1e-6, err_msg=name)
-    for trained in (one, two, in_parts):
+    for trained in (one, *others):
         trained.check_clipping()
         trained.check_averages()
         assert trained.mean_indices == [(SAMPLES - 1) / 2] * STEPS, "validation counts each sample once"

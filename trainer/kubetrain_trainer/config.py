@@ -58,7 +58,8 @@ class TrainConfig:
         choices=("auto", "fp32", "bf16"),
     )
     compile: bool = setting(
-        False, "PyTorch: compile the model at the start, which takes a minute or more; pays on GPUs, seldom without"
+        False,
+        "compile the model at the start (TensorFlow: by XLA), which takes a minute or more; pays on GPUs, seldom else",
     )
 
     optimizer: str = setting("sgd", "the update rule", choices=("sgd", "adamw"))

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,9 +244,12 @@ def for_each_replica(training: Training, values: list[Any]) -> Any:
 def step_function(training: Training) -> Callable[..., tf.Tensor]:
     """One step of all processes together; returns the mean loss over the samples of all."""
     model, optimizer = training.task.model, training.optimizer
+    gradients_of = partial(sum_gradients, training)
+    if training.config.compile:  # what each process computes by itself: their exchange cannot be
+        gradients_of = tf.function(gradients_of, jit_compile=True)
 
     def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor, parts: int) -> tf.Tensor:
-        local_loss, gradients = sum_gradients(training, inputs, targets, global_size, parts)
+        local_loss, gradients = gradients_of(inputs, targets, global_size, parts)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return local_loss
 

@@ -1,0 +1,108 @@
+"""Trainings as processes of their own, and the images a second that they took."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+UNTIMED_STEPS = 2
+"""Of each launch, which find everything cold."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+"""For each process, unless the environment says otherwise: TensorFlow's textbook would get in its own way without."""
+
+Command = tuple[Sequence[str], Mapping[str, str]]
+"""Arguments, and what the environment has beside this process's own."""
+
+
+def run_together(commands: Sequence[Command]) -> list[str]:
+    """What each printed; none goes on alone where another fails."""
+    with ExitStack() as started:
+        processes = []
+        for arguments, environment in commands:
+            output = started.enter_context(tempfile.TemporaryFile("w+"))
+            process = subprocess.Popen(
+                arguments, env={**ONE_THREAD, **os.environ, **environment}, stdout=output, stderr=subprocess.STDOUT
+            )
+            started.callback(process.kill)
+            processes.append((process, output))
+        return [printed(process, output) for process, output in processes]
+
+
+def printed(process: subprocess.Popen[bytes], output: Any) -> str:
+    code = process.wait()
+    output.seek(0)
+    text = str(output.read())
+    if code:
+        raise SystemExit(f"{process.args}\n{text}\nexit code {code}")
+    return text
+
+
+def python_program(framework: str, program: Sequence[str], processes: int = 1) -> list[Command]:
+    """A program of either framework, started as its users start it: by torchrun, or once for each of TF_CONFIG."""
+    if framework == "pytorch":
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        return [([*torchrun, *program], {})]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(processes)]
+    cluster = {"worker": addresses}
+    tasks = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(processes)]
+    return [
+        ([sys.executable, *program], {"TF_CONFIG": json.dumps(task), "TF_CPP_MIN_LOG_LEVEL": "2"}) for task in tasks
+    ]
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as sockets:
+        return [sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
+
+
+def our_training(
+    framework: str, settings: Mapping[str, Any], output: Path, data_dir: Path, processes: int = 1
+) -> list[Command]:
+    package = {"pytorch": "pytorch_ddp", "tensorflow": "tensorflow_multiworker"}[framework]
+    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    program = ["-m", f"kubetrain_trainer.{package}.train", "--data-dir", str(data_dir), "--output-dir", str(output)]
+    return python_program(framework, [*program, *flags], processes)
+
+
+def measured_settings(model: str, pixels: int, batch: int, steps: int, processes: int) -> dict[str, Any]:
+    """Of a training that is measured, on data from memory: nothing but steps, and a line of metrics for each."""
+    return {
+        "model": model,
+        "image_size": pixels,
+        "batch_size": batch,
+        "data": "synthetic",
+        "synthetic_samples": images_needed(batch, steps, processes),
+        "synthetic_classes": 1000,
+        "max_steps": steps + UNTIMED_STEPS,
+        "epochs": 1,
+        "clip_norm": 0,
+        "log_every": 1,
+        "checkpoint_every": 10 * (steps + UNTIMED_STEPS),
+        "metrics_port": 0,
+    }
+
+
+def images_needed(batch: int, steps: int, processes: int) -> int:
+    return batch * processes * (steps + UNTIMED_STEPS)
+
+
+def our_rate(output: Path) -> float:
+    """The median of the steps after the untimed ones, of which metrics.jsonl tells each; the output is removed."""
+    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    shutil.rmtree(output)
+    rates = [row["samples_per_second"] for row in rows if "loss" in row and row["step"] > UNTIMED_STEPS]
+    return float(statistics.median(rates))
+
+
+def printed_rate(texts: Sequence[str]) -> float:
+    """What a textbook's script says."""
+    return float(re.findall(r"images_per_second=([\d.]+)", "".join(texts))[-1])

@@ -1,0 +1,83 @@
+"""What a second process brings: two that exchange their gradients beside one, and beside two that exchange nothing.
+
+.venv/bin/python benchmarks/trainers/scaling.py [--framework tensorflow --pixels 64]
+
+The two alone are the machine's own ceiling: processors share memory and its bandwidth. One thread each, on processors
+of their own.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from itertools import chain
+from pathlib import Path
+
+from launches import Command, measured_settings, our_rate, our_training, run_together
+
+LIBRARIES = {"pytorch": "torchvision", "tensorflow": "keras"}
+
+
+def main() -> None:
+    arguments = parsed()
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    rates: dict[str, list[float]] = {"one": [], "two alone": [], "two together": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for launch in range(arguments.launches):
+            rates["one"].append(trained(arguments, Path(folder), [{first}]))
+            rates["two alone"].append(trained(arguments, Path(folder), [{first}, {second}]))
+            rates["two together"].append(trained(arguments, Path(folder), [{first, second}]))
+            latest = ", ".join(f"{name} {measured[-1]:.2f}" for name, measured in rates.items())
+            print(f"launch {launch + 1}: {latest} images/s", file=sys.stderr, flush=True)
+    print(table(arguments, {name: statistics.median(measured) for name, measured in rates.items()}))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", choices=("pytorch", "tensorflow"), default="pytorch")
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--pixels", type=int, default=224)
+    parser.add_argument("--batch", type=int, default=32, help="of each process")
+    parser.add_argument("--steps", type=int, default=6, help="that are timed, after two that are not")
+    parser.add_argument("--launches", type=int, default=3, help="of which the median counts")
+    parser.add_argument("--precision", default="auto")
+    return parser.parse_args()
+
+
+def trained(arguments: argparse.Namespace, folder: Path, groups: list[set[int]]) -> float:
+    """Images a second of all groups at once: each is a training with a process for each of its processors."""
+    outputs = [folder / f"group-{number}" for number in range(len(groups))]
+    run_together(
+        list(
+            chain.from_iterable(
+                pinned(training(arguments, output, len(processors)), processors)
+                for output, processors in zip(outputs, groups, strict=True)
+            )
+        )
+    )
+    return sum(our_rate(output) for output in outputs)
+
+
+def training(arguments: argparse.Namespace, output: Path, processes: int) -> list[Command]:
+    model = f"{LIBRARIES[arguments.framework]}:{arguments.model}"
+    settings = measured_settings(model, arguments.pixels, arguments.batch, arguments.steps, processes)
+    return our_training(
+        arguments.framework, {**settings, "precision": arguments.precision}, output, output.parent, processes
+    )
+
+
+def pinned(commands: list[Command], processors: set[int]) -> list[Command]:
+    chosen = ",".join(map(str, sorted(processors)))
+    return [(["taskset", "--cpu-list", chosen, *arguments], environment) for arguments, environment in commands]
+
+
+def table(arguments: argparse.Namespace, rates: dict[str, float]) -> str:
+    title = f"{arguments.framework}, {arguments.model} at {arguments.pixels}, {arguments.precision}"
+    one, alone = rates["one"], rates["two alone"]
+    rows = [f"| {name} | {rate:.2f} | {rate / one:.2f} | {rate / alone:.2f} |" for name, rate in rates.items()]
+    return "\n".join([f"| {title} | images/s | of one | of two alone |", "| - | -: | -: | -: |", *rows])
+
+
+if __name__ == "__main__":
+    main()
