@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from kubetrain_trainer.frameworks import package_of
+
 UNTIMED_STEPS = 2
 """Of each launch, which find everything cold."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
@@ -67,10 +69,18 @@ def free_ports(count: int) -> list[int]:
 def our_training(
     framework: str, settings: Mapping[str, Any], output: Path, data_dir: Path, processes: int = 1
 ) -> list[Command]:
-    package = {"pytorch": "pytorch_ddp", "tensorflow": "tensorflow_multiworker"}[framework]
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    program = ["-m", f"kubetrain_trainer.{package}.train", "--data-dir", str(data_dir), "--output-dir", str(output)]
+    program = our_program(framework, "train", output, data_dir)
     return python_program(framework, [*program, *flags], processes)
+
+
+def our_evaluation(framework: str, output: Path, data_dir: Path) -> Command:
+    return [sys.executable, *our_program(framework, "evaluate", output, data_dir)], {}
+
+
+def our_program(framework: str, program: str, output: Path, data_dir: Path) -> list[str]:
+    places = ["--data-dir", str(data_dir), "--output-dir", str(output)]
+    return ["-m", f"{package_of(framework)}.{program}", *places]
 
 
 def measured_settings(model: str, pixels: int, batch: int, steps: int, processes: int) -> dict[str, Any]:
