@@ -9,7 +9,7 @@ from kubetrain_components.collect_checkpoint import collect
 from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.promote_model.promote import LATEST, GateNotMet, check_gate, promote_model
-from kubetrain_trainer.checkpoint_layout import CorruptFiles, Progress
+from kubetrain_trainer.checkpoint_layout import CorruptFiles, Progress, choose_checkpoint
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import write_json
 from kubetrain_trainer.errors import KubetrainError
@@ -46,9 +46,17 @@ class TestCollect:
 
     def test_a_corrupt_byte_is_not_handed_on(self, output: TrainingOutput, tmp_path: Path) -> None:
         (output.checkpoints / "step-00000002" / "state.pt").write_bytes(b"x")
-        with pytest.raises(CorruptFiles):
+        with pytest.raises(KubetrainError, match="is of step-00000002, but step-00000003 is the one to take, of those"):
             collect_checkpoint(output, tmp_path / "artifact")
         assert not (tmp_path / "artifact").exists()
+
+    def test_where_the_best_was_corrupt_the_export_of_the_next_best_is_handed_on(
+        self, output: TrainingOutput, tmp_path: Path
+    ) -> None:
+        (output.checkpoints / "step-00000002" / "state.pt").write_bytes(b"x")
+        chosen = choose_checkpoint(output.checkpoints, TrainConfig())
+        output.write_export(chosen, {}, lambda path: (path / "model.pt").write_bytes(b"of the next best"))
+        assert collect_checkpoint(output, tmp_path / "artifact")["checkpoint"] == "step-00000003"
 
     def test_an_export_of_another_checkpoint_is_refused(self, output: TrainingOutput, tmp_path: Path) -> None:
         output.write_checkpoint(

@@ -11,7 +11,7 @@ names or a file's time.
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -126,18 +126,21 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def complete_checkpoints(directory: Path) -> list[Checkpoint]:
     """Every complete checkpoint, by step."""
-    if not directory.is_dir():
-        return []
-    candidates = [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    complete = [checkpoint for path in candidates if (checkpoint := read_checkpoint(path)) is not None]
+    complete = [checkpoint for path in _candidates(directory) if (checkpoint := read_checkpoint(path)) is not None]
     return sorted(complete, key=lambda checkpoint: checkpoint.step)
 
 
+def _candidates(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
 def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
-    """The checkpoint that becomes the model: the best on validation, or the last.
+    """The checkpoint that becomes the model: the best on validation, or the last; of those that are intact.
 
     Raises:
-        KubetrainError: where nothing complete is there.
+        KubetrainError: where none is.
     """
     complete = complete_checkpoints(directory)
     if not complete:
@@ -145,12 +148,16 @@ def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
             f"no complete checkpoint in {directory}: the training ended before its first one; "
             "look at its log, or lower checkpoint_every"
         )
-    return complete[-1] if config.select_checkpoint == "last" else best_checkpoint(complete, config)
+    ranked = complete[::-1] if config.select_checkpoint == "last" else by_merit(complete, config)
+    chosen = next(_intact(directory, ranked), None)
+    if chosen is None:
+        raise CorruptFiles(f"every checkpoint in {directory} is corrupt: delete this directory and train again")
+    return chosen
 
 
-def best_checkpoint(complete: Sequence[Checkpoint], config: TrainConfig) -> Checkpoint:
-    """The best by the metric, the newer of equals."""
-    return max(complete, key=lambda checkpoint: (_score(checkpoint, config), checkpoint.step))
+def by_merit(complete: Sequence[Checkpoint], config: TrainConfig) -> list[Checkpoint]:
+    """The best by the metric first, of equals the newer."""
+    return sorted(complete, key=lambda checkpoint: (_score(checkpoint, config), checkpoint.step), reverse=True)
 
 
 def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
@@ -189,7 +196,14 @@ def _is_intact(path: Path, described: Mapping[str, Any]) -> bool:
 
 def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
     """Complete checkpoints whose every byte is right, the newest first; says which it passes over."""
-    for checkpoint in reversed(complete_checkpoints(directory)):
+    return _intact(directory, reversed(complete_checkpoints(directory)))
+
+
+def _intact(directory: Path, checkpoints: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
+    for path in _candidates(directory):
+        if path.exists() and read_checkpoint(path) is None:
+            log.warning("passing over %s: %s misses files, or parts of them", path.name, path)
+    for checkpoint in checkpoints:
         try:
             verify_files(checkpoint.path, checkpoint.manifest["files"])
         except CorruptFiles as error:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, best_checkpoint, complete_checkpoints, remove_checkpoint
+from kubetrain_trainer.checkpoint_layout import Checkpoint, by_merit, complete_checkpoints, remove_checkpoint
 from kubetrain_trainer.config import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -25,5 +25,5 @@ def superseded(complete: Sequence[Checkpoint], newest: Checkpoint, config: Train
     measured = [checkpoint for checkpoint in known if config.metric in checkpoint.manifest["metrics"]]
     kept = known[-config.keep_checkpoints :]
     if measured:
-        kept.append(best_checkpoint(measured, config))
+        kept.append(by_merit(measured, config)[0])
     return [checkpoint for checkpoint in known if checkpoint not in kept]

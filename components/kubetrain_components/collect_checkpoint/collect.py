@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import choose_checkpoint, verify_files
+from kubetrain_trainer.checkpoint_layout import choose_checkpoint
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -18,12 +18,11 @@ def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, A
         KubetrainError: where nothing complete is there, a byte is wrong, or the export is of another checkpoint.
     """
     chosen = choose_checkpoint(output.checkpoints, output.train_config())
-    verify_files(chosen.path, chosen.manifest["files"])
     export = output.read_export()
     if export["manifest_sha256"] != chosen.manifest_sha256:
         raise KubetrainError(
-            f"the export in {output.export} is of {export['checkpoint']}, but {chosen.name} is the one to take: "
-            "train again with this run's id, or delete the checkpoint that was added"
+            f"the export in {output.export} is of {export['checkpoint']}, but {chosen.name} is the one to take, of "
+            f"those that are intact: start a new run with resume_from={output.path.name}, or delete what was added"
         )
     size = sum(file["size"] for file in export["files"])
     _hand_on(output.export, destination, size)

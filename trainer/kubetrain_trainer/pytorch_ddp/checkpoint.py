@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
+from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
@@ -66,7 +66,6 @@ def restore(
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:
     """Only the weights that were validated, on the CPU: `model.load_state_dict(torch.load("model.pt"))` anywhere."""
-    verify_files(checkpoint.path, checkpoint.manifest["files"])
     weights = _judged_weights(_load(checkpoint.path / STATE_FILE, torch.device("cpu")))
     output.write_export(checkpoint, details, lambda path: _save(weights, path / EXPORT_FILE))
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress, verify_files
+from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
@@ -59,7 +59,6 @@ def restore(
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], model: keras.Model) -> None:
     """Only the weights that were validated: `model.load_weights("model.weights.h5")` anywhere."""
-    verify_files(checkpoint.path, checkpoint.manifest["files"])
     _assign(_variables("averages", model), _with_averages(_load(checkpoint.path / STATE_FILE)))
     output.write_export(checkpoint, details, lambda path: model.save_weights(path / EXPORT_FILE))
 
