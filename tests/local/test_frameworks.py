@@ -106,7 +106,7 @@ class TestPyTorch:
             training = build_training(arguments, ProcessRole(world_size=2), torch.device("cpu"))
             training.model.register_comm_hook(None, exchange)  # type: ignore[operator]
             images, labels = torch.randn(6, 3, 8, 8), torch.arange(6)
-            take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), rate=0.1)
+            take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), 1, rate=0.1)
         finally:
             dist.destroy_process_group()
         assert exchanges == [0]

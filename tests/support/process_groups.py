@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[s
     return start_python("-c", program, folder, cwd=folder, **environment)
 
 
-def start_python(*arguments: object, cwd: Path, **environment: str) -> "subprocess.Popen[str]":
+def start_python(
+    *arguments: object, cwd: Path, prefix: Sequence[str] = (), **environment: str
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
+        [*prefix, sys.executable, *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

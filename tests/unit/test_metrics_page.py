@@ -30,11 +30,14 @@ def window_of(seconds: list[float]) -> StepWindow:
 def test_what_prometheus_reads() -> None:
     page = MetricsPage("run-1", world_size=4, restarts=2)
     page.show_steps({**ROW, "gpu_memory_peak_bytes": 2**34}, window_of([1.0] * 8 + [2.0, 4.0]))
+    assert sample(samples_of(page.text()), "skipped_steps_total") == 0
+    page.show_steps({**ROW, "gpu_memory_peak_bytes": 2**34, "skipped_steps": 3}, window_of([1.0] * 8 + [2.0, 4.0]))
     page.show_checkpoint({"loss": 0.25, 'top"5\\': 0.9}, stall_seconds=0.5)
     page.show_checkpoint({"loss": 0.25, 'top"5\\': 0.9}, stall_seconds=0.25)
     read = samples_of(page.text())
     assert {name: sample(read, name) for name in ROW} == ROW
     assert sample(read, "gpu_memory_peak_bytes") == 2**34
+    assert sample(read, "skipped_steps_total") == 3
     assert sample(read, "run_info", run_id="run-1") == 1
     assert (sample(read, "processes"), sample(read, "restarts_total")) == (4, 2)
     assert [sample(read, "step_seconds", quantile=each) for each in ("0.5", "0.9", "0.99")] == [1.0, 2.0, 4.0]

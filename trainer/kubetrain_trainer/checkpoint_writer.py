@@ -1,7 +1,6 @@
 """Checkpoints are written beside the training, one at a time by a thread of its own, while the steps go on."""
 
 import contextlib
-import errno
 import logging
 import os
 import threading
@@ -14,19 +13,13 @@ from kubetrain_trainer.checkpoint_layout import Progress, complete_checkpoints
 from kubetrain_trainer.checkpoint_retention import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import disk_trouble, operating_systems
 from kubetrain_trainer.training_output import TrainingOutput
 
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
 """So long a training that failed waits for its last checkpoint: storage that hangs must not keep it from ending."""
-REMEDIES = {
-    errno.ENOSPC: "free space on this volume or enlarge it",
-    errno.EDQUOT: "free space under this quota or raise it",
-    errno.EFBIG: "raise the limit on the size of files",
-    errno.EROFS: "mount this volume for writing",
-    errno.EACCES: "let this user write there",
-}
 
 
 class CheckpointWriter:
@@ -86,6 +79,19 @@ class CheckpointWriter:
         if self._failure is not None:
             raise self._failure
 
+    def way_on(self) -> str:
+        """How a run with other settings takes over from this one, its last checkpoint included."""
+        if self.is_writing:
+            self._thread.join(PATIENCE_SECONDS)
+        newest = self._newest()
+        if not newest:
+            return "no checkpoint was saved before"
+        return f"a new run with resume_from={self._output.path.name} goes on from {newest}"
+
+    def _newest(self) -> str:
+        complete = complete_checkpoints(self._output.checkpoints)
+        return complete[-1].name if complete else ""
+
     def _write(self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]) -> None:
         began = time.perf_counter()
         _yield_to_steps()
@@ -98,15 +104,14 @@ class CheckpointWriter:
             self._failure = self._in_words(error)
 
     def _in_words(self, error: Exception) -> Exception:
-        cause = _operating_systems(error)
+        cause = operating_systems(error)
         if cause is None:
             return error
-        remedy = REMEDIES.get(cause.errno or 0, "see to this volume")
-        complete = complete_checkpoints(self._output.checkpoints)
-        resumed = f", which resumes from {complete[-1].name}" if complete else ""
+        newest = self._newest()
+        resumed = f", which resumes from {newest}" if newest else ""
         failure = KubetrainError(
             f"the checkpoint of step {self._step} could not be written to {self._output.checkpoints} "
-            f"({cause.strerror}): {remedy}, then start this run again{resumed}"
+            f"{disk_trouble(cause)}, then start this run again{resumed}"
         )
         failure.__cause__ = error
         return failure
@@ -116,10 +121,3 @@ def _yield_to_steps() -> None:
     """On Linux a thread has a priority of its own: steps on the same processors took 1.5 times as long without."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
-def _operating_systems(error: BaseException | None) -> OSError | None:
-    """The operating system's error behind what a library made of it."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error

@@ -92,6 +92,14 @@ class TrainConfig:
         maximum=0.999999,
     )
 
+    on_nan: str = setting(
+        "stop",
+        "what to do about a step whose loss or gradient is NaN or infinite: end the training, saying where and why, or "
+        "skip the step, which changes nothing then (ten in a row end the training; on a GPU the host waits for each "
+        "step)",
+        choices=("stop", "skip"),
+    )
+
     checkpoint_every: int = setting(100, "steps between two checkpoints, each with an evaluation before it", minimum=1)
     keep_checkpoints: int = setting(3, "newest checkpoints that are kept, beside the best by metric", minimum=1)
     log_every: int = setting(10, "steps between two lines of metrics", minimum=1)
@@ -122,8 +130,8 @@ class TrainConfig:
     )
     nccl_timeout_seconds: int = setting(
         600,
-        "PyTorch: seconds processes wait for one another, and for a checkpoint's writing, before they give up "
-        "(TensorFlow notices by itself who is lost)",
+        "seconds a step, a batch of the validation, or waiting for another process may take before a process gives up, "
+        "saying where it stands (the first step ten times as long: it may compile)",
         minimum=1,
     )
 

@@ -1,12 +1,15 @@
 """Files that are either whole or absent, whatever kills the writer."""
 
+import contextlib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from kubetrain_trainer.failures import operating_systems
 
 CHUNK_BYTES = 1 << 20
 
@@ -14,12 +17,31 @@ CHUNK_BYTES = 1 << 20
 def write_atomically(path: Path, data: bytes) -> None:
     """Write under a temporary name, flush, then rename: readers see the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with naming(path), temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     flush_directory(path.parent)
+
+
+def append(path: Path, data: bytes) -> None:
+    with naming(path), path.open("ab") as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the operating system name the file: from a write, as on a full disk, it would not."""
+    try:
+        yield
+    except Exception as error:
+        if (cause := operating_systems(error)) is not None:
+            cause.filename = cause.filename or str(path)
+        raise
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:

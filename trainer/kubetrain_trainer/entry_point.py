@@ -11,10 +11,12 @@ from pathlib import Path
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import in_words
 from kubetrain_trainer.termination import report_failure
 from kubetrain_trainer.training_output import TrainingOutput
 
 SENTENCE_LENGTH = 400
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ class Arguments:
 def run(program: Callable[[], None]) -> None:
     """Run the program, and say why in one sentence where it fails (exit code 1).
 
-    The traceback of an unforeseen error goes to the log; an error of the user's making needs none.
+    The traceback of an unforeseen error goes to the log; one that is known needs none.
     """
     os.umask(0o022)  # later steps read what this writes, as other users
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
@@ -37,8 +39,12 @@ def run(program: Callable[[], None]) -> None:
     except KubetrainError as error:
         _fail(str(error), curable=error.is_curable)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this process's last words
+        own_words = f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}"
+        if known := in_words(error):
+            log.info(own_words)
+            _fail(str(known), curable=known.is_curable)
         traceback.print_exc()
-        _fail(f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}", curable=True)
+        _fail(own_words, curable=True)
 
 
 def training_arguments(description: str) -> Arguments:
@@ -74,4 +80,5 @@ def _arguments(parsed: argparse.Namespace, config: TrainConfig) -> Arguments:
 def _fail(sentence: str, *, curable: bool) -> None:
     print(f"error: {sentence}", flush=True)
     report_failure(sentence, curable=curable)
-    sys.exit(1)
+    sys.stderr.flush()
+    os._exit(1)  # libraries that failed half-way hang or crash where they are taken down in order

@@ -13,6 +13,8 @@ from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from kubetrain_trainer.durable_files import append
+
 PREFIX = "events.out.tfevents."
 SESSION_STARTS = 1
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5
@@ -37,8 +39,7 @@ class EventFile:
     def _append(self, step: int, content: bytes) -> None:
         event = _field(1, DOUBLE, struct.pack("<d", time.time())) + _field(2, VARINT, step) + content
         length = struct.pack("<Q", len(event))
-        with self._path.open("ab") as file:
-            file.write(length + _masked_checksum(length) + event + _masked_checksum(event))
+        append(self._path, length + _masked_checksum(length) + event + _masked_checksum(event))
 
 
 def _scalar(tag: str, value: float) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.durable_files import finite, write_atomically
+from kubetrain_trainer.durable_files import append, finite, write_atomically
 
 
 class MetricsLog:
@@ -16,8 +16,7 @@ class MetricsLog:
         self._path = path
 
     def append(self, row: dict[str, Any]) -> None:
-        with self._path.open("ab") as file:
-            file.write(_line(row))
+        append(self._path, _line(row))
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

@@ -36,7 +36,9 @@ class MetricsPage:
     def show_steps(self, row: Mapping[str, Any], window: StepWindow) -> None:
         shown = [name for name in GAUGES if name in row]
         gauges = [line for name in shown for line in _metric(name, "gauge", GAUGES[name], {}, row[name])]
-        self._newest = [*gauges, *_step_times(window)]
+        skipped = row.get("skipped_steps", 0)
+        counter = _metric("skipped_steps_total", "counter", "Steps whose loss or gradient was no number.", {}, skipped)
+        self._newest = [*gauges, *counter, *_step_times(window)]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
         self._saved = time.monotonic()

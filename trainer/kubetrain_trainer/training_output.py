@@ -28,7 +28,7 @@ from kubetrain_trainer.checkpoint_layout import (
     write_checkpoint,
 )
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.durable_files import flush_directory, read_json, write_json
+from kubetrain_trainer.durable_files import flush_directory, naming, read_json, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 CONFIG_SCHEMA = "kubetrain/config/v1"
@@ -139,15 +139,14 @@ class TrainingOutput:
         partial = self.path / ".export.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        write_files(partial)
-        manifest = {
-            "schema": EXPORT_SCHEMA,
-            **_identity(checkpoint),
-            **self._origin(),
-            **details,
-            "files": describe_files(partial),
-        }
-        write_json(partial / "manifest.json", manifest)
+        identity = {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **self._origin(), **details}
+        try:
+            with naming(self.export):
+                write_files(partial)
+            write_json(partial / "manifest.json", {**identity, "files": describe_files(partial)})
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)  # it would keep a full disk full
+            raise
         shutil.rmtree(self.export, ignore_errors=True)
         partial.rename(self.export)
         flush_directory(self.path)

@@ -48,8 +48,9 @@ class TrainingReport:
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
 
-    def steps(self, progress: Progress, loss: float, rate: float) -> None:
-        """The steps since the last report: their mean loss, how fast they were; a new window begins."""
+    def steps(self, progress: Progress, loss: float, rate: float, skipped: int = 0) -> None:
+        """The steps since the last report: their mean loss, how fast they were; a new window begins. Since this process
+        began, so many were skipped."""
         rates = self.window.rates()
         self.window.restart()
         if not self._is_chief:
@@ -57,6 +58,8 @@ class TrainingReport:
         row = {"step": progress.step, "epoch": progress.epoch, "loss": loss, "learning_rate": rate, **rates}
         if peak := self._gpu_memory_peak():
             row["gpu_memory_peak_bytes"] = peak
+        if skipped:
+            row["skipped_steps"] = skipped
         self._log(row)
         self._page.show_steps(row, self.window)
         print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}"}), flush=True)

@@ -4,7 +4,7 @@ python -m kubetrain_trainer.pytorch_ddp.evaluate --data-dir DATA --output-dir OU
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,13 +54,20 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(
-    task: Task, loader: Loader, config: TrainConfig, role: ProcessRole, device: torch.device
+    task: Task,
+    loader: Loader,
+    config: TrainConfig,
+    role: ProcessRole,
+    device: torch.device,
+    beat: Callable[[], object],
 ) -> dict[str, float]:
-    """Loss and metrics over all samples of a split, each process taking its share."""
+    """Loss and metrics over all samples of a split, each process taking its share; a beat for each batch."""
     tally = Tally(task, device)
     share = evaluation_share(loader.size, role.rank, role.world_size)
+    beat()
     for outputs, targets in predictions(task, loader, share, config, device):
         tally.add(outputs, targets)
+        beat()
     if role.world_size > 1:
         dist.all_reduce(tally.sums)
     return tally.means()

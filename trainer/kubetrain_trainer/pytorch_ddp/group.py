@@ -1,7 +1,7 @@
 """The processes that train together: the device of each, and what they tell one another."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processors import processor_name, threads_of
 from kubetrain_trainer.start_banner import describe_start
+from kubetrain_trainer.watchdog import PEERS_FACTOR
 
 Decision = TypeVar("Decision")
 LONGEST_EXPORT = timedelta(days=1)
@@ -28,7 +29,7 @@ def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.devi
         return
     automatic = "nccl" if device.type == "cuda" else "gloo"
     communication = automatic if config.communication == "auto" else config.communication
-    dist.init_process_group(communication, timeout=timedelta(seconds=config.nccl_timeout_seconds))
+    dist.init_process_group(communication, timeout=timedelta(seconds=PEERS_FACTOR * config.nccl_timeout_seconds))
     # The others wait for the chief's export, which may take longer than the timeout of a collective.
     farewell = dist.new_group(backend="gloo", timeout=LONGEST_EXPORT)
     yield device
@@ -71,10 +72,24 @@ def from_chief(decide: Callable[[], Decision], role: ProcessRole) -> Decision:
     return decision[0]  # type: ignore[return-value]
 
 
+def read_numbers(numbers: Sequence[Tensor]) -> list[float]:
+    """Bring them from the device, for which the host waits once."""
+    values: list[float] = torch.stack([number.double() for number in numbers]).tolist()
+    return values
+
+
 def mean_over_processes(value: Tensor, role: ProcessRole) -> float:
     if role.world_size > 1:
         dist.all_reduce(value)
     return float(value) / role.world_size
+
+
+def sum_over_processes(values: list[float], role: ProcessRole, device: torch.device) -> list[float]:
+    if role.world_size == 1:
+        return values
+    sums = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(sums)
+    return read_numbers(list(sums))
 
 
 def share_statistics(model: nn.Module, role: ProcessRole) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, ope
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
+from kubetrain_trainer.failures import telling
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.process_role import ProcessRole, torchrun_role
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
@@ -28,18 +30,21 @@ from kubetrain_trainer.pytorch_ddp.group import (
     describe_group,
     from_chief,
     gpu_memory_peak,
-    mean_over_processes,
     process_group,
+    read_numbers,
     share_statistics,
+    sum_over_processes,
 )
 from kubetrain_trainer.pytorch_ddp.precision import answer, precision_of
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
+from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import Batch, SamplePlan, derived_seed
 from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
+from kubetrain_trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +64,8 @@ class Training:
     averages: Averages | None
     writer: CheckpointWriter
     staging: Staging
+    recent: RecentSteps
+    watchdog: Watchdog
 
     @property
     def judged(self) -> Task:
@@ -78,10 +85,11 @@ def train(arguments: Arguments) -> None:
         if role.is_chief:
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role):
-            training = build_training(arguments, role, device)
+            with telling(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
+                training = build_training(arguments, role, device)
             if role.is_chief:
                 log.info(describe_group(role, device, precision_of(arguments.config, device)))
-            with training.writer:
+            with training.writer, training.watchdog, telling(lambda: doing(training)):
                 run_epochs(training)
             if role.is_chief:
                 finish(training)
@@ -97,7 +105,6 @@ def run_epochs(training: Training) -> None:
     plan = SamplePlan(size=loader.size, batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
     progress = plan.resumed(resumed)
     report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
-    loss_sum = torch.zeros((), device=training.device)
 
     while not is_finished(config, progress):
         shares = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
@@ -107,22 +114,26 @@ def run_epochs(training: Training) -> None:
             progress = progress.after_step(share.global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
-            loss_sum += take_step(training, inputs, targets, share, rate)
-            if training.averages:
+            is_taken = take_step(training, inputs, targets, share, progress.step, rate)
+            if is_taken and training.averages:
                 training.averages.update(progress.step)
             training.writer.check()
             report.window.count_step(share.global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
-                report.steps(progress, mean_over_processes(loss_sum, role) / report.window.steps, rate)
-                loss_sum.zero_()
+                report.steps(progress, training.recent.mean_loss(), rate, training.recent.skipped)
             if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
                 saved_step = validate_and_save(training, validation, progress, report)
             if is_finished(config, progress):
                 break
+            training.watchdog.beat(f"step {progress.step + 1}")
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
     report.end()
+
+
+def doing(training: Training) -> str:
+    return f"in {training.watchdog.doing}, with batch_size={training.config.batch_size}"
 
 
 def build_training(arguments: Arguments, role: ProcessRole, device: torch.device) -> Training:
@@ -134,6 +145,7 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
     if not is_import_path(config.model):
         task.model.to(memory_format=torch.channels_last)  # a model of one's own may not bear it
     averages = Averages(config, task.model) if config.ema_decay else None
+    writer = CheckpointWriter(arguments.output, config)
     return Training(
         config=config,
         output=arguments.output,
@@ -143,8 +155,16 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
         model=trained_together(config, task.model, role, device),
         optimizer=build_optimizer(config, task.model),
         averages=averages,
-        writer=CheckpointWriter(arguments.output, config),
+        writer=writer,
         staging=Staging(),
+        recent=RecentSteps(
+            config,
+            role,
+            read_numbers,
+            lambda values: sum_over_processes(values, role, device),
+            lambda: from_chief(writer.way_on, role),
+        ),
+        watchdog=Watchdog(config, role),
     )
 
 
@@ -194,16 +214,37 @@ def is_finished(config: TrainConfig, progress: Progress) -> bool:
     return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 
-def take_step(training: Training, inputs: object, targets: object, share: Batch, rate: float) -> Tensor:
-    """One step of all processes together; this process's part of the loss, still on the device."""
+def take_step(training: Training, inputs: object, targets: object, share: Batch, step: int, rate: float) -> bool:
+    """One step of all processes together; whether it was taken, rather than skipped."""
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
+    statistics = keep_statistics(training)
     loss = add_gradients(training, inputs, targets, share)
+    is_taken = training.recent.may_change(step, rate, loss, clip_gradients(training))
+    if is_taken:
+        training.optimizer.step()
+    else:
+        restore_statistics(training, statistics)
+    return is_taken
+
+
+def clip_gradients(training: Training) -> Tensor:
+    """The norm of the gradient of all processes, before it is clipped."""
+    parameters = list(training.model.parameters())
     if training.config.clip_norm:
-        nn.utils.clip_grad_norm_(training.model.parameters(), training.config.clip_norm)
-    training.optimizer.step()
-    return loss
+        return nn.utils.clip_grad_norm_(parameters, training.config.clip_norm)
+    return nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+
+
+def keep_statistics(training: Training) -> list[Tensor]:
+    """What a step changes before it is known whether it is to be skipped: running statistics."""
+    return [buffer.clone() for buffer in training.task.model.buffers()] if training.config.on_nan == "skip" else []
+
+
+def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
+    for buffer, before in zip(training.task.model.buffers(), statistics, strict=True):
+        buffer.copy_(before)
 
 
 def add_gradients(training: Training, inputs: object, targets: object, share: Batch) -> Tensor:
@@ -231,16 +272,19 @@ def may_save(training: Training, progress: Progress) -> bool:
 def validate_and_save(training: Training, validation: Loader, progress: Progress, report: TrainingReport) -> int:
     """Evaluate on the validation split and have a checkpoint written that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
+    training.recent.look()  # what a bad step spoiled is not to be saved
     with report.window.paused():
         share_statistics(task.model, role)
         if training.averages:
             share_statistics(training.averages.model, role)
-        metrics = mean_metrics(training.judged, validation, config, role, training.device)
+        beat = partial(training.watchdog.beat, f"the validation after step {progress.step}")
+        metrics = mean_metrics(training.judged, validation, config, role, training.device, beat)
         began = time.perf_counter()
         if role.is_chief:
             details = {"world_size": role.world_size, "metrics": metrics}
             parts = (task.model, training.optimizer, training.averages)
-            save(training.writer, training.staging, progress, details, *parts)
+            with training.watchdog.paused():
+                save(training.writer, training.staging, progress, details, *parts)
         report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)
     return progress.step
 

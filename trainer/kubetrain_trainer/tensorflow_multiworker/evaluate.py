@@ -3,7 +3,7 @@
 python -m kubetrain_trainer.tensorflow_multiworker.evaluate --data-dir DATA --output-dir OUTPUT
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -51,13 +51,20 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(
-    task: Task, samples: Any, config: TrainConfig, role: ProcessRole, strategy: tf.distribute.Strategy
+    task: Task,
+    samples: Any,
+    config: TrainConfig,
+    role: ProcessRole,
+    strategy: tf.distribute.Strategy,
+    beat: Callable[[], object],
 ) -> dict[str, float]:
-    """Loss and metrics over all samples of a split, each process taking its share."""
+    """Loss and metrics over all samples of a split, each process taking its share; a beat for each batch."""
     tally = Tally(task)
     share = evaluation_share(len(samples), role.rank, role.world_size)
+    beat()
     for outputs, targets in predictions(task, samples, share, config):
         tally.add(outputs, targets)
+        beat()
     tally.sums = sum_over_processes(tally.sums, role, strategy)
     return tally.means()
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import keras
@@ -84,6 +84,12 @@ def from_chief(decide: Callable[[], Decision], role: ProcessRole, strategy: tf.d
     received = sum_over_processes(message, role, strategy).astype(np.uint8).tobytes()
     decision: Decision = json.loads(received.rstrip(b"\0"))
     return decision
+
+
+def read_numbers(numbers: Sequence[tf.Tensor]) -> list[float]:
+    """Bring them from the device, for which the host waits once."""
+    values: list[float] = tf.stack([tf.cast(number, tf.float64) for number in numbers]).numpy().tolist()
+    return values
 
 
 def sum_over_processes(values: np.ndarray, role: ProcessRole, strategy: tf.distribute.Strategy) -> np.ndarray:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.allocator import keep_freed_memory
@@ -19,7 +20,9 @@ from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, ope
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
+from kubetrain_trainer.failures import telling
 from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
+from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import Batch, SamplePlan
 from kubetrain_trainer.schedule import learning_rate
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
@@ -31,7 +34,9 @@ from kubetrain_trainer.tensorflow_multiworker.group import (
     from_chief,
     gpu_memory_peak,
     process_group,
+    read_numbers,
     share_statistics,
+    sum_over_processes,
     vary_dropout,
 )
 from kubetrain_trainer.tensorflow_multiworker.precision import answer, precision_of, use_precision
@@ -40,6 +45,7 @@ from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
+from kubetrain_trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +63,8 @@ class Training:
     averages: Averages | None
     writer: CheckpointWriter
     staging: Staging
+    recent: RecentSteps
+    watchdog: Watchdog
 
     @property
     def judged(self) -> Task:
@@ -85,10 +93,11 @@ def train(arguments: Arguments) -> None:
         if role.is_chief:
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role, strategy):
-            training = build_training(arguments, role, strategy)
+            with telling(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
+                training = build_training(arguments, role, strategy)
             if role.is_chief:
                 log.info(describe_group(role, arguments.config, precision_of(arguments.config)))
-            with training.writer:
+            with training.writer, training.watchdog, telling(lambda: doing(training)):
                 run_epochs(training)
             if role.is_chief:
                 finish(training, arguments)
@@ -105,7 +114,6 @@ def run_epochs(training: Training) -> None:
     report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
     take_step = step_function(training)
     vary_dropout(training.task.model, training.strategy)
-    loss_sum = tf.zeros(())
 
     while not is_finished(config, progress):
         shares = list(zip(*local_shares(training, plan, progress), strict=True))
@@ -116,22 +124,26 @@ def run_epochs(training: Training) -> None:
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             parts = share[0].parts(config.accumulate, training.replicas)
-            loss_sum += take_step(inputs, targets, tf.constant(float(global_size)), tf.constant(rate), parts)
-            if training.averages:
+            is_taken = take_step(inputs, targets, global_size, progress.step, rate, parts)
+            if is_taken and training.averages:
                 training.averages.update(progress.step)
             training.writer.check()
             report.window.count_step(global_size)
 
             if progress.step % config.log_every == 0 or is_finished(config, progress):
-                report.steps(progress, float(loss_sum) / report.window.steps, rate)
-                loss_sum = tf.zeros(())
+                report.steps(progress, training.recent.mean_loss(), rate, training.recent.skipped)
             if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
                 saved_step = validate_and_save(training, validation, progress, report)
             if is_finished(config, progress):
                 break
+            training.watchdog.beat(f"step {progress.step + 1}")
     if saved_step != progress.step:
         validate_and_save(training, validation, progress, report)
     report.end()
+
+
+def doing(training: Training) -> str:
+    return f"in {training.watchdog.doing}, with batch_size={training.config.batch_size}"
 
 
 def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distribute.Strategy) -> Training:
@@ -143,6 +155,7 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         config.check_metric(task.metrics)
         optimizer = build_optimizer(config, task.model)
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
+    writer = CheckpointWriter(arguments.output, config)
     return Training(
         config=config,
         output=arguments.output,
@@ -151,8 +164,16 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         task=task,
         optimizer=optimizer,
         averages=averages,
-        writer=CheckpointWriter(arguments.output, config),
+        writer=writer,
         staging=Staging(keeps=role.is_chief),
+        recent=RecentSteps(
+            config,
+            role,
+            read_numbers,
+            lambda values: sum_over_processes(np.array(values), role, strategy).tolist(),
+            lambda: from_chief(writer.way_on, role, strategy),
+        ),
+        watchdog=Watchdog(config, role),
     )
 
 
@@ -167,29 +188,8 @@ def build_optimizer(config: TrainConfig, model: keras.Model) -> keras.Optimizer:
     else:
         optimizer = keras.optimizers.SGD(config.learning_rate, momentum=config.momentum)
     optimizer.build(model.trainable_variables)
-    clip_and_decay_after_reduction(optimizer, config)
+    optimizer._all_reduce_sum_gradients = list  # join_gradients does: what it is given is of all replicas already
     return optimizer
-
-
-def clip_and_decay_after_reduction(optimizer: keras.Optimizer, config: TrainConfig) -> None:
-    """Have the optimizer clip the gradient of all processes together, and add SGD's weight decay to it.
-
-    Keras clips each replica's gradient before they are summed, which is another norm, and has no public place after
-    the sum; its weight decay bypasses the momentum, unlike PyTorch's.
-    """
-    sum_over_replicas = optimizer._all_reduce_sum_gradients
-    decay = config.weight_decay if config.optimizer == "sgd" else 0.0
-
-    def sum_clip_decay(gradients_and_variables: Any) -> list[tuple[tf.Tensor, Any]]:
-        gradients, variables = zip(*sum_over_replicas(gradients_and_variables), strict=True)
-        if config.clip_norm:
-            gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
-        return [
-            (gradient if gradient is None else gradient + decay * variable, variable)
-            for gradient, variable in zip(gradients, variables, strict=True)
-        ]
-
-    optimizer._all_reduce_sum_gradients = sum_clip_decay
 
 
 def resume(training: Training) -> tuple[Progress, int]:
@@ -241,23 +241,54 @@ def for_each_replica(training: Training, values: list[Any]) -> Any:
     )
 
 
-def step_function(training: Training) -> Callable[..., tf.Tensor]:
-    """One step of all processes together; returns the mean loss over the samples of all."""
-    model, optimizer = training.task.model, training.optimizer
+def step_function(training: Training) -> Callable[..., bool]:
+    """One step of all processes together; whether it was taken, rather than skipped.
+
+    Where steps may be skipped, the host decides between two graphs: none with a condition can hold an update.
+    """
+    skips, run_all = training.config.on_nan == "skip", training.strategy.run
+    variables, statistics = training.task.model.trainable_variables, training.task.model.non_trainable_variables
+
     gradients_of = partial(sum_gradients, training)
     if training.config.compile:  # what each process computes by itself: their exchange cannot be
         gradients_of = tf.function(gradients_of, jit_compile=True)
 
-    def take_local_step(inputs: Any, targets: Any, global_size: tf.Tensor, parts: int) -> tf.Tensor:
-        local_loss, gradients = gradients_of(inputs, targets, global_size, parts)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return local_loss
+    def compute_local(*arguments: Any) -> tuple[Any, ...]:
+        before = [tf.identity(variable.value) for variable in statistics] if skips else []
+        loss, gradients = gradients_of(*arguments)
+        return loss, before, *join_gradients(training.config, gradients, variables)
+
+    def update_local(gradients: list[Any]) -> None:
+        training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    def restore_local(before: list[tf.Tensor]) -> None:
+        for variable, value in zip(statistics, before, strict=True):
+            variable.value.assign(value)
 
     @tf.function(reduce_retracing=True)
-    def take_step(inputs: Any, targets: Any, global_size: tf.Tensor, rate: tf.Tensor, parts: int) -> tf.Tensor:
-        optimizer.learning_rate.assign(rate)
-        losses = training.strategy.run(take_local_step, args=(inputs, targets, global_size, parts))
-        return training.strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+    def compute(rate: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
+        training.optimizer.learning_rate.assign(rate)
+        losses, before, norms, gradients = run_all(compute_local, args=arguments)
+        if not skips:
+            run_all(update_local, args=(gradients,))
+            gradients = []
+        local_losses = training.strategy.experimental_local_results(losses)
+        loss = tf.add_n(local_losses) * training.role.world_size
+        return loss, training.strategy.experimental_local_results(norms)[0], before, gradients
+
+    update = tf.function(lambda gradients: run_all(update_local, args=(gradients,)))
+    restore = tf.function(lambda before: run_all(restore_local, args=(before,)))
+
+    def take_step(inputs: Any, targets: Any, global_size: int, step: int, rate: float, parts: int) -> bool:
+        loss, norm, before, gradients = compute(
+            tf.constant(rate), inputs, targets, tf.constant(float(global_size)), parts
+        )
+        is_taken = training.recent.may_change(step, rate, loss, norm)
+        if not is_taken:
+            restore(before)
+        elif skips:
+            update(gradients)
+        return is_taken
 
     return take_step
 
@@ -288,6 +319,25 @@ def compute_gradients(
     return loss, tape.gradient(loss, model.trainable_variables)
 
 
+def join_gradients(config: TrainConfig, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+    """The norm of the gradient of all replicas, and this gradient clipped, with the weight decay of SGD.
+
+    Keras would clip each replica's gradient before they are summed, which is another norm; its weight decay bypasses
+    the momentum, unlike PyTorch's.
+    """
+    present = [gradient for gradient in gradients if gradient is not None]
+    summed = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))
+    joined = [None if gradient is None else next(summed) for gradient in gradients]
+    norm = tf.linalg.global_norm(joined)
+    if config.clip_norm:
+        joined, _ = tf.clip_by_global_norm(joined, config.clip_norm, use_norm=norm)
+    decay = config.weight_decay if config.optimizer == "sgd" else 0.0
+    return norm, [
+        None if gradient is None else gradient + decay * variable
+        for gradient, variable in zip(joined, variables, strict=True)
+    ]
+
+
 def may_save(training: Training, progress: Progress) -> bool:
     """Whether the checkpoint before is written; else all go on, rather than validate for nothing."""
     return from_chief(lambda: training.writer.is_free(progress.step), training.role, training.strategy)
@@ -296,15 +346,18 @@ def may_save(training: Training, progress: Progress) -> bool:
 def validate_and_save(training: Training, validation: Any, progress: Progress, report: TrainingReport) -> int:
     """Evaluate on the validation split and have a checkpoint written that knows how it did; returns its step."""
     config, role, task = training.config, training.role, training.task
+    training.recent.look()  # what a bad step spoiled is not to be saved
     with report.window.paused():
         share_statistics(task.model, role, training.strategy)
         if training.averages:
             share_statistics(training.averages.model, role, training.strategy)
-        metrics = mean_metrics(training.judged, validation, config, role, training.strategy)
+        beat = partial(training.watchdog.beat, f"the validation after step {progress.step}")
+        metrics = mean_metrics(training.judged, validation, config, role, training.strategy, beat)
         details = {"world_size": role.world_size, "metrics": metrics}
         parts = (task.model, training.optimizer, training.averages)
         began = time.perf_counter()
-        save(training.writer, training.staging, progress, details, *parts, role)
+        with training.watchdog.paused():
+            save(training.writer, training.staging, progress, details, *parts, role)
         report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)
     return progress.step
 

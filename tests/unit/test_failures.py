@@ -1,0 +1,77 @@
+"""What libraries and the operating system fail with becomes a sentence; what is not known stays what it is."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.durable_files import append, naming
+from kubetrain_trainer.failures import in_words, telling
+
+
+def test_memory_is_told_with_what_was_being_done() -> None:
+    error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes")
+    with pytest.raises(RuntimeError), telling(lambda: "in step 3, with batch_size=8"):
+        raise error
+    known = in_words(error)
+    assert str(known).startswith("out of memory in step 3, with batch_size=8: lower batch_size, raise accumulate, set")
+    assert known is not None
+    assert not known.is_curable
+    assert str(in_words(MemoryError())).startswith("out of memory at the start: ")
+
+
+def test_a_lost_peer_is_no_fault_of_the_settings() -> None:
+    known = in_words(
+        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    )
+    assert known is not None
+    assert known.is_curable
+    assert "look for the one that failed first" in str(known)
+
+
+def test_a_full_disk_is_told_with_the_file_that_a_write_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        append(path, b"text")
+    assert str(in_words(caught.value)) == (
+        f"cannot use {path} (No space left on device): free space on this volume or enlarge it, "
+        "then start this run again"
+    )
+
+
+def test_of_what_a_library_made_of_it_the_operating_systems_error_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "export"
+    with pytest.raises(RuntimeError) as caught, naming(path):
+        try:
+            raise OSError(errno.EDQUOT, "as the library puts it")
+        except OSError as error:
+            raise RuntimeError("unexpected position") from error
+    assert str(in_words(caught.value)).startswith(
+        f"cannot use {path} (Disk quota exceeded): free space under this quota"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("of the user's own"), OSError(errno.ENOSPC, "of no file"), FileNotFoundError(errno.ENOENT, "", "file")],
+)
+def test_what_is_not_known_has_no_sentence(error: Exception) -> None:
+    assert in_words(error) is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "last_line", "has_traceback"),
+    [
+        ("MemoryError('of 3 bytes')", "error: out of memory at the start: lower batch_size", False),
+        ("ValueError('of the user')", "error: ValueError: of the user", True),
+    ],
+)
+def test_a_program_ends_with_the_sentence(raised: str, last_line: str, has_traceback: bool) -> None:
+    program = f"from kubetrain_trainer.entry_point import run\ndef program(): raise {raised}\nrun(program)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[-1].startswith(last_line)
+    assert ("Traceback" in ended.stderr) == has_traceback

@@ -1,0 +1,111 @@
+"""Losses and gradients that are no numbers: found when looked at, told alike by all, skipped where that is wanted."""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.recent_steps import MOST_SKIPPED, NotFinite, RecentSteps
+
+PROCESSES = 2
+
+
+class Group:
+    """Processes of threads that add up numbers, each waiting for all."""
+
+    def __init__(self) -> None:
+        self._given: list[list[float]] = [[]] * PROCESSES
+        self._barrier = threading.Barrier(PROCESSES, timeout=10)
+
+    def sum(self, rank: int, values: list[float]) -> list[float]:
+        self._given[rank] = values
+        self._barrier.wait()
+        sums = [sum(column) for column in zip(*self._given, strict=True)]
+        self._barrier.wait()
+        return sums
+
+
+def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str = "stop") -> list[str]:
+    """What the program says, or fails with, in each process."""
+    group, said = Group(), [""] * PROCESSES
+
+    def run(rank: int) -> None:
+        role = ProcessRole(rank=rank, world_size=PROCESSES)
+        recent = RecentSteps(
+            TrainConfig(on_nan=on_nan), role, list, lambda values: group.sum(rank, values), lambda: "go on so"
+        )
+        try:
+            said[rank] = str(program(recent, rank))
+        except NotFinite as error:
+            said[rank] = str(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(PROCESSES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return said
+
+
+def test_the_mean_is_over_processes_and_steps_since_the_last_one() -> None:
+    def train(recent: RecentSteps, rank: int) -> list[float]:
+        recent.may_change(1, 0.1, 1.0 + rank, 1.0)
+        recent.look()  # before a checkpoint
+        recent.may_change(2, 0.1, 3.0 + rank, 1.0)
+        return [recent.mean_loss(), recent.mean_loss()]
+
+    assert in_all_processes(train) == ["[2.5, nan]"] * PROCESSES
+
+
+@pytest.mark.parametrize(
+    ("losses", "norm", "says"),
+    [
+        ((math.nan, 1.0), 1.0, "the loss of rank 0 is nan at step 2, with a learning rate of 0.2: most often"),
+        ((math.inf, math.inf), math.nan, "the loss of rank 0 and 1 is inf at step 2"),
+        ((1.0, 1.0), math.inf, "the gradient is inf at step 2"),
+    ],
+)
+def test_the_first_bad_step_of_any_is_told_alike_by_all(losses: tuple[float, ...], norm: float, says: str) -> None:
+    def train(recent: RecentSteps, rank: int) -> None:
+        for step, (loss, its_norm) in enumerate([(1.0, 1.0), (losses[rank], norm), (math.nan, math.nan)], start=1):
+            assert recent.may_change(step, step / 10, loss, its_norm), "nothing is looked at before it must be"
+        recent.look()
+
+    said = in_all_processes(train)
+    assert said[0] == said[1]
+    assert said[0].startswith(says)
+    assert said[0].endswith("; go on so")
+    assert len(said[0]) < 600, "Kubernetes shows so much"
+
+
+def test_a_bad_step_is_skipped_by_all_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def train(recent: RecentSteps, rank: int) -> object:
+        took = [recent.may_change(step, 0.1, math.nan if step == rank else 1.0, 1.0) for step in range(4)]
+        return took, recent.skipped, recent.mean_loss()
+
+    assert in_all_processes(train, on_nan="skip") == [str(([False, False, True, True], 2, 1.0))] * PROCESSES
+    assert caplog.messages == [
+        f"skipped a step, which changes nothing: the loss of rank {step} is nan at step {step}, with a learning rate "
+        f"of 0.1 ({step + 1} skipped so far)"
+        for step in range(2)
+    ]
+
+
+def test_too_many_in_a_row_end_the_training() -> None:
+    def train(recent: RecentSteps, rank: int) -> None:
+        for step in range(1, MOST_SKIPPED):
+            recent.may_change(step, 0.1, math.nan, 1.0)
+        recent.may_change(MOST_SKIPPED, 0.1, 1.0, 1.0)
+        for step in range(1, MOST_SKIPPED + 1):
+            recent.may_change(MOST_SKIPPED + step, 0.1, math.nan, 1.0)
+            assert step < MOST_SKIPPED
+
+    said = in_all_processes(train, on_nan="skip")
+    assert said[0] == said[1]
+    assert "is nan at step 20, with a learning rate of 0.1, and so it was in the 9 steps before: " in said[0]

@@ -1,0 +1,88 @@
+"""A process that stands still is ended: whatever keeps it, but not while it may take its time."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.standstill import Call, Standstill
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_last_words
+
+PROGRAM = """
+import ctypes, threading, time
+from kubetrain_trainer import watchdog
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import ProcessRole
+
+watchdog.FIRST_STEP_FACTOR = 2
+watchdog.BACKSTOP_SECONDS = 0.5
+
+def stand_still():
+    time.sleep(20)
+
+def keep_the_lock():
+    ctypes.PyDLL(None).sleep(20)
+
+with watchdog.Watchdog(TrainConfig(nccl_timeout_seconds=1), ProcessRole(rank=3, world_size=4)) as dog:
+{body}
+time.sleep(1.5)  # the chief exports
+print("well ended")
+"""
+
+
+def run(tmp_path: Path, *body: str) -> tuple[int, str, dict[str, object]]:
+    words = tmp_path / "words"
+    words.write_text("")
+    program = PROGRAM.format(body="\n".join(f"    {line}" for line in body))
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": ":".join(sys.path), LOG_VARIABLE: str(words)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, parse_last_words(words.read_text())
+
+
+@pytest.mark.parametrize(
+    ("before", "doing"),
+    [("pass", "the first step did not end within 2 s"), ("dog.beat('step 7')", "step 7 did not end within 1 s")],
+)
+def test_what_hangs_is_ended_and_says_where(before: str, doing: str, tmp_path: Path) -> None:
+    exit_code, said, words = run(tmp_path, before, "stand_still()")
+    assert exit_code == 134
+    assert 'File "<string>", line 11 in stand_still' in said
+    assert words == {
+        "status": "failed",
+        "curable": True,
+        "error": f"rank 3 hangs: {doing} (nccl_timeout_seconds); it stands in stand_still (<string>:11), "
+        "all stacks are in the log",
+    }
+
+
+def test_what_keeps_pythons_lock_is_ended_with_its_stack(tmp_path: Path) -> None:
+    exit_code, said, _ = run(tmp_path, "dog.beat('step 7')", "time.sleep(0.3)", "keep_the_lock()")
+    assert exit_code == -signal.SIGALRM, "more than 128, as Kubernetes counts: it may be tried again"
+    assert 'File "<string>", line 14 in keep_the_lock' in said
+
+
+def test_what_may_take_its_time_does(tmp_path: Path) -> None:
+    beats = "for step in range(8): dog.beat('step'); time.sleep(0.3)"
+    exit_code, said, words = run(tmp_path, beats, "with dog.paused(): time.sleep(2.5)", "time.sleep(0.5)")
+    assert (exit_code, said, words) == (0, "well ended\n", {})
+
+
+def test_who_waits_for_others_says_so_and_who_called_a_library() -> None:
+    sleeping = Call("wait", "/usr/lib/torch/distributed/distributed_c10d.py", 12)
+    own = Call("train", "/code/train.py", 34)
+    waiting = Standstill((sleeping, own))
+    assert waiting.is_wait
+    assert not Standstill((own, sleeping)).is_wait
+    assert str(Standstill((own,))) == "train (code/train.py:34)"
+    assert "where processes wait for one another: look for another that hangs" in str(waiting)
+    connecting = Call("connect", subprocess.__file__, 1)
+    assert str(Standstill((connecting, own))).endswith("subprocess.py:1), called by train (code/train.py:34)")
