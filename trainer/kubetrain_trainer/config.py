@@ -34,7 +34,12 @@ class TrainConfig:
         "digits_cnn, torchvision:NAME or keras:NAME, or package.module:function, which builds a Task of your own",
     )
     model_args: dict[str, Any] = setting({}, "extra keyword arguments for the model, or for your own task to read")
-    data: str = setting("image_folder", "where samples come from", choices=("image_folder", "synthetic"))
+    data: str = setting(
+        "image_folder",
+        "where samples come from: <split>/<class>/<image>; or <split>/*.tar, by WebDataset's convention, as "
+        "`kubetrain pack` writes them; or nowhere, for a try",
+        choices=("image_folder", "tar_shards", "synthetic"),
+    )
     image_size: int = setting(0, "pixels of an image's side; 0: the model's own (digits_cnn 8, others 224)", minimum=0)
     synthetic_samples: int = setting(512, "samples a split of synthetic data has", minimum=1)
     synthetic_classes: int = setting(10, "classes synthetic data has", minimum=2)

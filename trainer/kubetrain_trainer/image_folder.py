@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kubetrain_trainer.errors import KubetrainError
 
+LAYOUT = "images must lie in <split>/<class>/<image>"
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
 # What torchvision's and Keras' pretrained models expect: channel means and deviations of pixels in [0, 1].
 MEAN = (0.485, 0.456, 0.406)
@@ -17,6 +18,12 @@ class ImageFolder:
     classes: tuple[str, ...]
     paths: tuple[str, ...]
     labels: tuple[int, ...]
+
+    def read(self, sample: int) -> bytes:
+        return Path(self.paths[sample]).read_bytes()
+
+    def name(self, sample: int) -> str:
+        return self.paths[sample]
 
 
 def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:
@@ -43,15 +50,23 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
     )
 
 
+def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
+    there = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else "nothing"
+    return KubetrainError(
+        f"the dataset has no folder '{split}' (it has: {there}); {layout}, "
+        "and validation_split and test_split name the folders to use"
+    )
+
+
 def _folders(data_dir: Path, split: str) -> list[str]:
     try:
-        return sorted(entry.name for entry in os.scandir(data_dir / split) if entry.is_dir())
+        entries = list(os.scandir(data_dir / split))
     except (FileNotFoundError, NotADirectoryError):
-        there = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else "nothing"
-        raise KubetrainError(
-            f"the dataset has no folder '{split}' (it has: {there}); images must lie in <split>/<class>/<image>, "
-            "and validation_split and test_split name the folders to use"
-        ) from None
+        raise missing_split(data_dir, split, LAYOUT) from None
+    folders = sorted(entry.name for entry in entries if entry.is_dir())
+    if not folders and any(entry.name.endswith(".tar") for entry in entries):
+        raise KubetrainError(f"{data_dir / split} holds tar shards, not folders of images: set data=tar_shards")
+    return folders
 
 
 def _images(folder: Path) -> list[str]:

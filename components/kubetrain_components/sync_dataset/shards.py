@@ -2,6 +2,7 @@
 
 OUT/manifest.json                classes by label; of each shard its split, samples, size and hash
 OUT/<split>/<split>-000000.tar   <key>.jpg and <key>.cls, the number of its class, then those of the next key
+OUT/<split>/<split>-000000.index.json   where in it the images lie
 .OUT.partial/                    being written, or left by a pack that was killed
 
 A key begins with a hash of the image's path, and a split is packed by key: shuffled across classes, never at random.
@@ -21,13 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_json
+from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_atomically, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.image_folder import EXTENSIONS, list_classes, list_images
-
-SCHEMA = "kubetrain/shards/v1"
-MANIFEST = "manifest.json"
-"""With `files` as a checkpoint's manifest has them: `kubetrain verify` reads both."""
+from kubetrain_trainer.shard_index import ShardIndex, index_path
+from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(?:([KMGT])(I)?)?B?", re.IGNORECASE)
 UNSAFE_IN_KEYS = re.compile(rb"[^A-Za-z0-9_-]")
@@ -74,6 +73,14 @@ class Shard:
     @property
     def size(self) -> int:
         return sum(each.packed_size for each in self.samples) + len(END_OF_TAR)
+
+    @property
+    def index(self) -> ShardIndex:
+        index, offset = ShardIndex(), tarfile.BLOCKSIZE
+        for sample in self.samples:
+            index.add(offset, sample.size, sample.label)
+            offset += sample.packed_size
+        return index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +147,7 @@ def write_pack(plan: PackPlan, on_sample: OnSample = lambda sample: None) -> Non
             written; nothing is left of it.
     """
     with _disk_errors_explained(plan.out), _new_folder(plan.out) as folder:
-        files = [_write_shard(folder, plan.data_dir, shard, on_sample) for shard in plan.shards]
+        files = [file for shard in plan.shards for file in _write_shard(folder, plan.data_dir, shard, on_sample)]
         for split in {shard.split for shard in plan.shards}:
             flush_directory(folder / split)
         classes = [_portable(name) for name in plan.classes]
@@ -207,8 +214,8 @@ def _lock(descriptor: int, path: Path) -> None:
         raise KubetrainError(f"{path} is being written by another kubetrain pack: let it finish, or stop it") from None
 
 
-def _write_shard(folder: Path, data_dir: Path, shard: Shard, on_sample: OnSample) -> dict[str, Any]:
-    """The shard's entry in the manifest; its bytes are on disk by then."""
+def _write_shard(folder: Path, data_dir: Path, shard: Shard, on_sample: OnSample) -> list[dict[str, Any]]:
+    """The entries in the manifest of the shard and its index; their bytes are on disk by then."""
     path, digest = folder / shard.name, hashlib.sha256()
     path.parent.mkdir(exist_ok=True)
     with path.open("wb", buffering=CHUNK_BYTES) as file:
@@ -217,13 +224,17 @@ def _write_shard(folder: Path, data_dir: Path, shard: Shard, on_sample: OnSample
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
-    return {
-        "name": _portable(shard.name),
-        "split": _portable(shard.split),
-        "samples": len(shard.samples),
-        "size": shard.size,
-        "sha256": digest.hexdigest(),
-    }
+    described = {"split": _portable(shard.split), "samples": len(shard.samples)}
+    index = shard.index.to_json(shard.size)
+    write_atomically(index_path(path), index)
+    return [
+        {**described, **_entry(shard.name, shard.size, digest)},
+        _entry(str(index_path(Path(shard.name))), len(index), hashlib.sha256(index)),
+    ]
+
+
+def _entry(name: str, size: int, digest: "hashlib._Hash") -> dict[str, Any]:
+    return {"name": _portable(name), "size": size, "sha256": digest.hexdigest()}
 
 
 def _tar(data_dir: Path, shard: Shard, on_sample: OnSample) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Samples from an image folder or synthetic ones, and the loader that brings a process its share."""
+"""Samples from an image folder, from tar shards or synthetic ones, and the loader that brings a process its share."""
 
 import base64
 import io
@@ -16,13 +16,15 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder, list_classes, list_images
+from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.processors import threads_of
 from kubetrain_trainer.sampling import derived_seed
+from kubetrain_trainer.tar_shards import TarShards
 
 THUMBNAIL_PIXELS = 64
 
@@ -40,31 +42,41 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
         return ImageData(
             classes, lambda split: SyntheticImages(split, config.synthetic_samples, config.synthetic_classes, pixels)
         )
-    return ImageData(list_classes(data_dir), lambda split: FolderImages(list_images(data_dir, split), pixels))
+    stored = tar_shards if config.data == "tar_shards" else image_folder
+    return ImageData(
+        stored.list_classes(data_dir), lambda split: StoredImages(stored.list_images(data_dir, split), pixels)
+    )
 
 
-class FolderImages(Dataset[tuple[Tensor, int]]):
-    def __init__(self, folder: ImageFolder, pixels: int) -> None:
-        self._folder = folder
+class StoredImages(Dataset[tuple[Tensor, int]]):
+    def __init__(self, images: ImageFolder | TarShards, pixels: int) -> None:
+        self._images = images
         self._pixels = pixels
 
     def __len__(self) -> int:
-        return len(self._folder.paths)
+        return len(self._images.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image = read_image(self._folder.paths[index])
-        return in_channels(fitted(image, self._pixels)), self._folder.labels[index]
+        return in_channels(fitted(self._decoded(index), self._pixels)), self._images.labels[index]
 
     def prepare(self, images: Tensor) -> Tensor:
         return normalized(images)
 
     def picture(self, index: int) -> str:
         """A small copy for a report, as a data URI."""
-        small = read_image(self._folder.paths[index])
+        small = self._decoded(index)
         small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
         buffer = io.BytesIO()
         small.save(buffer, "PNG")
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+    def _decoded(self, index: int) -> Image.Image:
+        content = self._images.read(index)
+        try:
+            return Image.open(io.BytesIO(content)).convert("RGB")
+        except Exception as error:  # Pillow meets damage with exceptions of many kinds
+            name = self._images.name(index)
+            raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
@@ -85,14 +97,6 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         start = derived_seed(index) % pattern.numel()
         # Drawing new noise for each sample would take longer than a small model's step.
         return pattern + self._noise[start : start + pattern.numel()].view(pattern.shape), label
-
-
-def read_image(path: str) -> Image.Image:
-    content = Path(path).read_bytes()
-    try:
-        return Image.open(io.BytesIO(content)).convert("RGB")
-    except Exception as error:  # Pillow meets damage with exceptions of many kinds
-        raise KubetrainError(f"{path} is not an image that can be read: replace it, or remove it") from error
 
 
 def fitted(image: Image.Image, pixels: int) -> Image.Image:
