@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubetrain_components.object_store.open_store import check_access, check_uri
+from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import check_model, is_import_path
 
+LAYOUTS = {"image_folder": image_folder.LAYOUT, "tar_shards": tar_shards.LAYOUT}
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 
@@ -59,7 +61,7 @@ class RunParameters:
             KubetrainError: naming the split that is missing.
         """
         config = TrainConfig.from_dict(self.train_config)
-        if not self.framework or config.data != "image_folder" or is_import_path(config.model):
+        if not self.framework or config.data not in LAYOUTS or is_import_path(config.model):
             return
         for setting, split in (
             ("the training", "train"),
@@ -69,8 +71,8 @@ class RunParameters:
             if split not in folders:
                 there = ", ".join(folders) or "none"
                 raise KubetrainError(
-                    f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {there}): images must lie in "
-                    "<split>/<class>/<image>, and validation_split and test_split name the folders to use"
+                    f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {there}): "
+                    f"{LAYOUTS[config.data]}, and validation_split and test_split name the folders to use"
                 )
 
 

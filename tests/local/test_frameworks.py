@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kubetrain_components.sync_dataset.shards import plan_pack, write_pack
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
@@ -15,6 +17,24 @@ from kubetrain_trainer.process_role import ProcessRole
 
 SMOOTHED = (0.23954, 0.63954)
 """The loss of the scores 2, 0 and 0 where the first is right; with three tenths of the label spread over all."""
+
+DAMAGED = r"b-bad\.png in .*/damaged-\d+\.tar is not an image that can be read: replace it, or remove it$"
+
+
+def write_folder_and_shards(folder: Path) -> None:
+    """Twenty pictures in two classes as image_folder/ and tar_shards/; in the split damaged/, one is none."""
+    from PIL import Image
+
+    for number in range(20):
+        path = folder / "image_folder" / "train" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (10 + number, 10), (10 * number, 255 - number, number)).save(path)
+        if number < 4:
+            other = folder / "image_folder" / "damaged" / path.parent.name / path.name
+            other.parent.mkdir(parents=True, exist_ok=True)
+            other.write_bytes(path.read_bytes())
+    (other.parent / "bad.png").write_bytes(b"not a picture")
+    write_pack(plan_pack(folder / "image_folder", folder / "tar_shards", 8192))
 
 
 class TestPyTorch:
@@ -41,6 +61,27 @@ class TestPyTorch:
         assert (data.classes, labels.tolist(), tuple(pictures.shape)) == (("red",), [0], (1, 3, 8, 8))
         assert pictures[0, :, 4, 4].tolist() == pytest.approx([2.2489, -2.0357, -1.8044], abs=1e-3)
         assert samples.picture(0).startswith("data:image/png;base64,")
+
+    def test_images_of_shards_are_those_of_the_folder_and_a_damaged_one_is_named(self, tmp_path: Path) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.data import Loader, image_data
+
+        write_folder_and_shards(tmp_path)
+        role, device = ProcessRole(), torch.device("cpu")
+        loaded = {}
+        for data in ("image_folder", "tar_shards"):
+            config = TrainConfig(data=data, image_size=8)
+            samples = image_data(config, tmp_path / data).split("train")
+            (batch,) = Loader(samples, config, role, device).load([range(len(samples))])
+            loaded[data] = sorted(zip(batch[0].tolist(), batch[1].tolist(), strict=True))
+        assert len(loaded["tar_shards"]) == 20
+        assert loaded["tar_shards"] == loaded["image_folder"]
+        assert samples.picture(0).startswith("data:image/png;base64,")
+
+        damaged = image_data(config, tmp_path / "tar_shards").split("damaged")
+        with pytest.raises(KubetrainError, match=DAMAGED):
+            list(Loader(damaged, replace(config, loader_workers=1), role, device).load([[0, 1], [2, 3, 4]]))
 
     def test_what_is_drawn_at_random_repeats_whatever_was_drawn_before(self) -> None:
         import torch
@@ -170,11 +211,14 @@ class TestPyTorch:
 
 
 TENSORFLOW_PARTS = """
+import os
+import re
 import sys
 import numpy as np
 from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.model_names import KERAS
 from kubetrain_trainer.tensorflow_multiworker.data import image_data, load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
@@ -196,6 +240,29 @@ picture, label = samples.load(0)
 assert (data.classes, int(label), tuple(picture.shape)) == (("red",), 0, (8, 8, 3))
 np.testing.assert_allclose(picture[4, 4], [2.2489, -2.0357, -1.8044], atol=1e-3)
 assert samples.picture(0).startswith("data:image/png;base64,")
+
+loaded = {}
+for data in ("image_folder", "tar_shards"):
+    stored = image_data(TrainConfig(data=data, image_size=8), folder / data)
+    samples = stored.split("train")
+    pictures, labels = next(iter(load(samples, [range(len(samples))])))
+    loaded[data] = sorted(zip(pictures.numpy().tolist(), labels.numpy().tolist()))
+assert len(loaded["tar_shards"]) == 20
+assert loaded["tar_shards"] == loaded["image_folder"]
+assert samples.picture(0).startswith("data:image/png;base64,")
+
+def assert_refused(samples, batches, says):
+    try:
+        list(load(samples, batches))
+    except KubetrainError as error:
+        assert re.search(says, str(error)), error
+    else:
+        raise AssertionError("what is damaged was loaded")
+
+assert_refused(stored.split("damaged"), [[0, 1], [2, 3, 4]], sys.argv[3])
+for shard in (folder / "tar_shards" / "train").glob("*.tar"):
+    os.truncate(shard, 600)
+assert_refused(samples, [[0], *([index] for index in range(1, 20))], "was cut short while it was in use")
 
 noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
 sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]
@@ -234,9 +301,9 @@ for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
 
 def test_tensorflows_parts(tmp_path: Path) -> None:
     """In a process of its own: torch, imported after TensorFlow, crashes."""
-    finished = subprocess.run(
-        [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path, str(SMOOTHED)], capture_output=True, text=True, check=False
-    )
+    write_folder_and_shards(tmp_path)
+    program = [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path, str(SMOOTHED), DAMAGED]
+    finished = subprocess.run(program, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
 
 
