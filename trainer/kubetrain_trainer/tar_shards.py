@@ -51,7 +51,7 @@ class TarShards:
 
     def read(self, sample: int) -> bytes:
         path, size = self._path(sample), self.index.sizes[sample]
-        content = os.pread(_opened(path).descriptor, size, self.index.offsets[sample])
+        content = _opened(path).read(size, self.index.offsets[sample])
         if len(content) < size:
             raise KubetrainError(f"{path} was cut short while it was in use: sync or pack it again")
         return content
@@ -59,7 +59,7 @@ class TarShards:
     def name(self, sample: int) -> str:
         """For people: as the tar's header has it, of a long name the beginning."""
         path = self._path(sample)
-        header = os.pread(_opened(path).descriptor, BLOCKSIZE, self.index.offsets[sample] - BLOCKSIZE)
+        header = _opened(path).read(BLOCKSIZE, self.index.offsets[sample] - BLOCKSIZE)
         return f"{header[:100].partition(bytes(1))[0].decode(errors='replace')} in {path}"
 
     def _path(self, sample: int) -> str:
@@ -67,21 +67,22 @@ class TarShards:
 
 
 class OpenFile:
-    """Closed when nobody reads it any more, in whatever thread that was."""
+    """Closed when the last thread that reads it is done, be it forgotten meanwhile."""
 
-    def __init__(self, path: str) -> None:
-        self.descriptor = -1
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
 
     def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
+        os.close(self._descriptor)
+
+    def read(self, size: int, offset: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
 
 
 @lru_cache(maxsize=MOST_OPEN)
 def _opened(path: str) -> OpenFile:
     """In each process its own, from when it first reads of it."""
-    return OpenFile(path)
+    return OpenFile(os.open(path, os.O_RDONLY))
 
 
 def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:

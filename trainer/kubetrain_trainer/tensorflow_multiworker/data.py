@@ -63,10 +63,11 @@ class StoredImages:
 
     def _read_from_shards(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # TensorFlow itself reads a part of a file only as a data set of one record: at 20 times the cost.
-        contents = tf.numpy_function(
-            lambda several: np.array([self._images.read(index) for index in several], object), [indices], tf.string
-        )
+        contents = tf.numpy_function(self._read_several, [indices], tf.string)
         return indices, tf.ensure_shape(contents, indices.shape)
+
+    def _read_several(self, indices: np.ndarray) -> np.ndarray:
+        return np.array([self._images.read(index) for index in indices], object)
 
     def load(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         image = self._decoded(index, content)

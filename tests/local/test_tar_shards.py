@@ -1,0 +1,71 @@
+"""Digits in tar shards, trained on as the folder that they were packed from."""
+
+import shutil
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.sync_dataset.shards import Sample
+from kubetrain_trainer import image_folder, tar_shards
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import kubetrain
+from support.training import largest_difference, newest
+
+IMAGES = {"train": 200, "val": 50, "test": 50}
+SETTINGS = ("--set", "epochs=2", "--set", "log_every=1", "--set", "batch_size=16")
+
+
+@pytest.fixture(scope="module")
+def both(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder and its shards, whose images come in the same order: so named that their keys do."""
+    folder = tmp_path_factory.mktemp("shards")
+    for split, images in IMAGES.items():
+        for number in range(images):
+            label, index = divmod(10 * number, images)
+            source = sorted((digits / split / str(label)).iterdir())[index // 10]
+            target = folder / "image_folder" / name_with_key(split, str(label), number, number / images, 1 / images)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    packed = kubetrain("pack", folder / "image_folder", folder / "tar_shards", "--shard-size", "100KB")
+    assert packed.exit_code == 0, packed.output
+    return folder
+
+
+def name_with_key(split: str, label: str, number: int, first: float, share: float) -> str:
+    """A path whose key begins with a number in this part of all there are."""
+    names = (f"{split}/{label}/{number:03}-{attempt}.png" for attempt in count())
+    return next(name for name in names if first <= int(Sample(name, 0, 0).key[:16], 16) / 2**64 < first + share)
+
+
+def test_the_images_come_in_the_same_order(both: Path) -> None:
+    for split, images in IMAGES.items():
+        folder = image_folder.list_images(both / "image_folder", split)
+        shards = tar_shards.list_images(both / "tar_shards", split)
+        assert list(shards.labels) == list(folder.labels)
+        assert [shards.read(each) for each in range(images)] == [folder.read(each) for each in range(images)]
+    assert len(list(both.glob("tar_shards/train/*.tar"))) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_a_run_on_shards_trains_as_one_on_the_folder(both: Path, framework: str, tmp_path: Path) -> None:
+    folder = kubetrain(
+        *("train", "--framework", framework, "--data", both / "image_folder"),
+        *("--output", tmp_path, "--run-id", "of-folder", *SETTINGS),
+    )
+    assert folder.exit_code == 0, folder.output
+    shards = kubetrain(
+        *("run", "--pipeline", f"train-{framework}", "--workspace", tmp_path / "workspace", *SETTINGS),
+        *("--set", f"dataset_uri={both / 'tar_shards'}", "--set", "data=tar_shards"),
+    )
+    assert shards.exit_code == 0, shards.output
+    output = next((tmp_path / "workspace" / "output").iterdir())
+    one, other = newest(tmp_path / "of-folder"), newest(output)
+    assert one.manifest["world_size"] == other.manifest["world_size"] == 2
+    assert one.manifest["metrics"] == other.manifest["metrics"]
+    assert largest_difference(one, other) < 1e-6
+    evaluation = TrainingOutput(output).read_evaluation()
+    assert evaluation["samples"] == IMAGES["test"]
+    assert all(each["picture"].startswith("data:image/png;base64,") for each in evaluation["misclassified"])
+    assert evaluation["misclassified"]
