@@ -215,6 +215,7 @@ import os
 import re
 import sys
 import numpy as np
+import tensorflow as tf
 from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
@@ -250,6 +251,8 @@ for data in ("image_folder", "tar_shards"):
 assert len(loaded["tar_shards"]) == 20
 assert loaded["tar_shards"] == loaded["image_folder"]
 assert samples.picture(0).startswith("data:image/png;base64,")
+alone = tf.function(samples.load)(tf.constant(3))  # as a task of one's own may call it
+np.testing.assert_allclose(alone[0], pictures[3], atol=1e-5)
 
 def assert_refused(samples, batches, says):
     try:

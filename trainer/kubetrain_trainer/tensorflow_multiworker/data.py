@@ -48,6 +48,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
 class StoredImages:
     def __init__(self, images: ImageFolder | TarShards, pixels: int) -> None:
         self._images = images
+        self._paths = tf.constant(images.paths)
         self._labels = tf.constant(np.asarray(images.labels, np.int32))
         self._pixels = pixels
 
@@ -55,19 +56,14 @@ class StoredImages:
         return len(self._labels)
 
     def read(self, indices: tf.data.Dataset) -> tf.data.Dataset:
-        """Each index with its image's bytes."""
+        """The indices with what is better read of several images at once: of shards, their bytes."""
         if isinstance(self._images, ImageFolder):
-            paths = tf.constant(self._images.paths)
-            return indices.map(lambda index: (index, tf.io.read_file(tf.gather(paths, index))), tf.data.AUTOTUNE)
-        return indices.batch(READ_AT_ONCE).map(self._read_from_shards, tf.data.AUTOTUNE).unbatch()
-
-    def _read_from_shards(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # TensorFlow itself reads a part of a file only as a data set of one record: at 20 times the cost.
-        contents = tf.numpy_function(self._read_several, [indices], tf.string)
-        return indices, tf.ensure_shape(contents, indices.shape)
-
-    def _read_several(self, indices: np.ndarray) -> np.ndarray:
-        return np.array([self._images.read(index) for index in indices], object)
+            return indices
+        return (
+            indices.batch(READ_AT_ONCE)
+            .map(lambda several: (several, self._pieces(several)), tf.data.AUTOTUNE)
+            .unbatch()
+        )
 
     def load(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         image = self._decoded(index, content)
@@ -81,15 +77,27 @@ class StoredImages:
             image = tf.cast(tf.round(small), tf.uint8)
         return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(image).numpy()).decode()
 
-    def _decoded(self, index: tf.Tensor | int, content: tf.Tensor | None = None) -> tf.Tensor:
+    def _decoded(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tf.Tensor:
+        content = self._content(index) if content is None else content
         try:
-            content = self._images.read(int(index)) if content is None else content
             image = tf.io.decode_image(content, channels=3, expand_animations=False)
         except tf.errors.InvalidArgumentError as error:
             name = self._images.name(int(index))
             raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
         image.set_shape([None, None, 3])
         return image
+
+    def _content(self, index: tf.Tensor) -> tf.Tensor:
+        if isinstance(self._images, ImageFolder):
+            return tf.io.read_file(tf.gather(self._paths, index))
+        return self._pieces(tf.reshape(index, [1]))[0]
+
+    def _pieces(self, indices: tf.Tensor) -> tf.Tensor:
+        # TensorFlow itself reads a part of a file only as a data set of one record: at 20 times the cost.
+        return tf.ensure_shape(tf.numpy_function(self._read_pieces, [indices], tf.string), indices.shape)
+
+    def _read_pieces(self, indices: np.ndarray) -> np.ndarray:
+        return np.array([self._images.read(index) for index in indices], object)
 
 
 class SyntheticImages:
