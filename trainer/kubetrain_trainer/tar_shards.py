@@ -6,8 +6,8 @@ manifest.json            classes by label, and each split's shards; without it e
 
 An epoch's order is at random over all shards, as it is over a folder: only so can any process take any sample, and a
 run resume anywhere with more or fewer processes. An image is then one read at a random place: what a plain file costs,
-less its opening. From memory that is as fast as reading in sequence. From a disk it is not, since the kernel cannot read
-ahead (benchmarks/README.md has figures): there, several loading processes help, and so does memory for the whole.
+less its opening. From memory that is as fast as in sequence. From a disk it is not, since the kernel cannot read ahead
+(benchmarks/README.md has figures): there, several loading processes help, and so does memory for the whole.
 """
 
 import os
