@@ -105,6 +105,7 @@ def pack(**options: Any) -> None:
 @click.option("--output", type=FOLDER, required=True, help="Folder that gets a folder for this run.")
 @click.option("--run-id", default="", help="Resume the run with this id; default: a new run.")
 @click.option("--workers", type=int, default=2, show_default=True, help="Pods, the Master or Chief among them.")
+@click.option("--min-workers", type=int, default=0, help="Pods that go on when others are lost (PyTorch); 0: none do.")
 @click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Training processes in each pod.")
 @click.option("--max-restarts", type=int, default=3, show_default=True, help="Times the job may be restarted.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting of the training.")

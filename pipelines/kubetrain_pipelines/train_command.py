@@ -26,6 +26,7 @@ def train_and_show(
     output: Path,
     run_id: str,
     workers: int,
+    min_workers: int,
     processes_per_worker: int,
     max_restarts: int,
     pairs: Iterable[str],
@@ -54,6 +55,7 @@ def train_and_show(
             workers=workers,
             processes_per_worker=processes_per_worker,
             max_restarts=max_restarts,
+            min_workers=min_workers,
         )
     )
 

@@ -130,7 +130,8 @@ class TestPyTorch:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         from kubetrain_trainer.entry_point import Arguments
-        from kubetrain_trainer.pytorch_ddp.train import build_training, take_step
+        from kubetrain_trainer.pytorch_ddp.step import take_step
+        from kubetrain_trainer.pytorch_ddp.training import build_training
         from kubetrain_trainer.sampling import Batch
         from kubetrain_trainer.training_output import TrainingOutput
 

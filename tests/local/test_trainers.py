@@ -23,9 +23,9 @@ def train_arguments(framework: str, data: Path, output: Path, run_id: str) -> li
 
 
 def training_processes(output: Path) -> list[psutil.Process]:
-    """Those that train: torchrun's own processes are only their parents."""
+    """Those that train: the launchers' own processes are only their parents."""
     commands = {process: " ".join(process.cmdline()) for process in processes_of(output)}
-    return [process for process, command in commands.items() if ".train " in command and "torchrun" not in command]
+    return [process for process, command in commands.items() if ".train " in command and ".launch " not in command]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -70,6 +70,11 @@ class Checkpoint:
         return Progress(**{name: int(self.manifest[name]) for name in names})
 
     @property
+    def is_validated(self) -> bool:
+        """A training that is stopped saves without: it could take longer than is left."""
+        return bool(self.manifest["metrics"])
+
+    @property
     def manifest_sha256(self) -> str:
         return sha256_of(self.path / MANIFEST)
 
@@ -161,14 +166,14 @@ def by_merit(complete: Sequence[Checkpoint], config: TrainConfig) -> list[Checkp
 
 
 def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
-    """The greater the better; what was not a number is worst."""
+    """The greater the better; what was not a number, or not measured because the training was stopped, is worst."""
     metrics = checkpoint.manifest["metrics"]
-    if config.metric not in metrics:
+    if checkpoint.is_validated and config.metric not in metrics:
         raise KubetrainError(
             f"checkpoint {checkpoint.name} has no metric '{config.metric}' (it has: {', '.join(sorted(metrics))}): "
             "set metric to one of these, or select_checkpoint=last"
         )
-    value: float | None = metrics[config.metric]
+    value: float | None = metrics.get(config.metric)
     if value is None or not math.isfinite(value):
         return -math.inf
     return -value if config.prefers_less else value

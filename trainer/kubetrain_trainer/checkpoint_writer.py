@@ -98,7 +98,8 @@ class CheckpointWriter:
         try:
             checkpoint = self._output.write_checkpoint(progress, details, write_files)
             metrics = ", ".join(f"validation_{name} {value:.4f}" for name, value in details["metrics"].items())
-            log.info("saved %s in %.1f s: %s", checkpoint.name, time.perf_counter() - began, metrics)
+            seconds = time.perf_counter() - began
+            log.info("saved %s in %.1f s: %s", checkpoint.name, seconds, metrics or "not validated")
             remove_superseded(checkpoint, self._config)
         except Exception as error:  # noqa: BLE001 - raised by check(), in the thread that can act on it
             self._failure = self._in_words(error)

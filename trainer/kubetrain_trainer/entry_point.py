@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import in_words
-from kubetrain_trainer.termination import report_failure
+from kubetrain_trainer.stop_signal import EXIT_CODE, end_at_once, end_at_once_when_asked
+from kubetrain_trainer.termination import forget_last_words, report_failure, report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
 SENTENCE_LENGTH = 400
@@ -28,14 +29,18 @@ class Arguments:
 
 
 def run(program: Callable[[], None]) -> None:
-    """Run the program, and say why in one sentence where it fails (exit code 1).
+    """Run the program, and say why in one sentence where it fails (exit code 1) or what it saved where it was stopped.
 
     The traceback of an unforeseen error goes to the log; one that is known needs none.
     """
     os.umask(0o022)  # later steps read what this writes, as other users
+    end_at_once_when_asked()
+    forget_last_words()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         program()
+    except Stopped as stopped:
+        report_result(stopped.result)
     except KubetrainError as error:
         _fail(str(error), curable=error.is_curable)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this process's last words
@@ -45,6 +50,9 @@ def run(program: Callable[[], None]) -> None:
             _fail(str(known), curable=known.is_curable)
         traceback.print_exc()
         _fail(own_words, curable=True)
+    else:
+        return
+    end_at_once(EXIT_CODE)  # from here, where all that the training held is let go
 
 
 def training_arguments(description: str) -> Arguments:

@@ -1,8 +1,8 @@
 """Errors are for people: one sentence that says what was wrong, with which value, and what to do."""
 
 import difflib
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 LONGEST_CHOICE = 8
 """So many names are read at a glance; of more, only the nearest is shown."""
@@ -17,6 +17,15 @@ class KubetrainError(Exception):
 
 class InvalidSetting(KubetrainError, ValueError):
     """A setting that cannot be used, found before any side effect. Ends a command with exit code 2."""
+
+
+class Stopped(Exception):
+    """The training was asked to stop, and saved a step to resume from. Ends a process as SIGTERM does."""
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        super().__init__(result)
+        self.result = result
+        """The last words of every process that took part."""
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

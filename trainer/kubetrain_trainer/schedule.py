@@ -1,7 +1,8 @@
-"""The learning rate, and how weights are averaged, at any moment of a training: by how far it is."""
+"""The learning rate, how weights are averaged, and whether it is over: by how far a training is."""
 
 import math
 
+from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.config import TrainConfig
 
 EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
@@ -19,6 +20,10 @@ def learning_rate(config: TrainConfig, epochs_done: float, global_batch: int) ->
 def averaging_decay(config: TrainConfig, step: int) -> float:
     """What the average of the weights keeps of itself at this step: little at first, lest it dwell on the beginning."""
     return min(config.ema_decay, (1 + step) / (10 + step))
+
+
+def is_finished(config: TrainConfig, progress: Progress) -> bool:
+    return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 
 def _let_down(config: TrainConfig, epochs_done: float) -> float:

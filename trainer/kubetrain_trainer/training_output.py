@@ -6,7 +6,7 @@
     tensorboard/      the same, for TensorBoard
     checkpoints/      see checkpoint_layout
     export/           the model's weights for use elsewhere, with a manifest of their own
-    result.json       how the training ended; also the termination message of rank 0
+    result.json       how the training ended; also the termination message of rank 0 (that of a stopped one is no file)
     evaluation.json   how the exported model does on the test split
 """
 
@@ -112,6 +112,10 @@ class TrainingOutput:
         """Record that the training completed, naming its newest checkpoint as the proof."""
         newest = complete_checkpoints(self.checkpoints)[-1]
         write_json(self.path / "result.json", {"status": "completed", **_identity(newest)})
+
+    def stopped_result(self) -> dict[str, Any]:
+        """What a training that was stopped has to show; not on record, for it goes on when it is started again."""
+        return {"status": "stopped", **_identity(complete_checkpoints(self.checkpoints)[-1])}
 
     def is_finished(self) -> bool:
         return self.read_result() is not None

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kubetrain_components.jobs.job import Job, JobKind, Phase, RestartPolicy
 from kubetrain_components.jobs.local_pod import LocalPod
@@ -91,7 +92,7 @@ class LocalOperator(threading.Thread):
         self._restart_at[pod] = time.monotonic() + RESTART_DELAY_SECONDS
 
     def _fail(self, message: str) -> None:
-        if self._phase is Phase.FAILED:
+        if self._phase.is_final:
             return
         self._phase, self._message = Phase.FAILED, message
         self._restart_at.clear()
@@ -138,9 +139,22 @@ def pod_environments(job: Job, shares: Environments, for_all: Mapping[str, str])
     """What each pod gets beside its own settings: its share of the machine, and the addresses on loopback of all."""
     address_of = _free_addresses(job)
     return {
-        (role, index): {**for_all, **share, **operator_environment(job, role, index, address_of)}
+        (role, index): {
+            **for_all,
+            **share,
+            **operator_environment(_hosting_by(job, index), role, index, address_of),
+            **({"PET_LOCAL_ADDR": f"127.0.0.{index + 1}"} if job.elastic else {}),
+        }
         for (role, index), share in shares.items()
     }
+
+
+def _hosting_by(job: Job, index: int) -> Job:
+    """With the rendezvous at the first pod: on one machine every pod would take its address for its own."""
+    if job.elastic is None:
+        return job
+    conf = {**job.elastic.rdzv_conf, "is_host": str(int(index == 0))}
+    return replace(job, elastic=replace(job.elastic, rdzv_conf=conf))
 
 
 def _free_addresses(job: Job) -> AddressOf:

@@ -3,7 +3,9 @@
 import base64
 import io
 import multiprocessing
+import os
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -135,7 +137,7 @@ class Loader:
         self._keys: list[list[tuple[int, int]]] = []
         self.size = len(samples)
         workers = loader_workers(config, role, device)
-        multiprocessing.set_forkserver_preload([__name__])
+        multiprocessing.set_forkserver_preload([f"{__package__}.loading_processes", __name__])
         self._loader = DataLoader(
             SeededSamples(samples, config.seed),
             batch_sampler=self._keys,
@@ -143,6 +145,7 @@ class Loader:
             persistent_workers=workers > 0,
             # A fork of a process with threads, as those of gloo, may never come to life.
             multiprocessing_context="forkserver" if workers else None,
+            worker_init_fn=end_with_training if workers else None,
             pin_memory=device.type == "cuda",
         )
 
@@ -155,6 +158,16 @@ class Loader:
         except KubetrainError as error:
             # A loading process sends its whole traceback as the message: the sentence is at its end.
             raise KubetrainError(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
+
+
+def end_with_training(_: int) -> None:
+    """A loading process belongs to the server that forked it: it would outlive a training that is killed."""
+    threading.Thread(target=_end_after, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_after(process: Any) -> None:
+    process.join()
+    os._exit(0)
 
 
 class SeededSamples(Dataset[Any]):

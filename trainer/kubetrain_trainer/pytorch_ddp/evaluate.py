@@ -4,11 +4,10 @@ python -m kubetrain_trainer.pytorch_ddp.evaluate --data-dir DATA --output-dir OU
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import distributed as dist
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
@@ -19,9 +18,10 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
 from kubetrain_trainer.pytorch_ddp.data import Loader
-from kubetrain_trainer.pytorch_ddp.group import choose_device
+from kubetrain_trainer.pytorch_ddp.group import choose_device, sum_over_processes
 from kubetrain_trainer.pytorch_ddp.precision import answer
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
+from kubetrain_trainer.pytorch_ddp.training import Training
 from kubetrain_trainer.sampling import evaluation_share
 from kubetrain_trainer.termination import report_result
 
@@ -53,24 +53,20 @@ def evaluate(arguments: Arguments) -> None:
     report_result({"status": "completed", "samples": tally.samples, "metrics": finite(tally.means())})
 
 
-def mean_metrics(
-    task: Task,
-    loader: Loader,
-    config: TrainConfig,
-    role: ProcessRole,
-    device: torch.device,
-    beat: Callable[[], object],
-) -> dict[str, float]:
-    """Loss and metrics over all samples of a split, each process taking its share; a beat for each batch."""
-    tally = Tally(task, device)
+def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, float] | None:
+    """Loss and metrics over all samples of a split, each process taking its share; None where a stop cut it short."""
+    task, role, device = training.judged, training.role, training.device
+    tally, is_cut, doing = Tally(task, device), False, f"the validation after step {step}"
+    training.watchdog.beat(doing)
     share = evaluation_share(loader.size, role.rank, role.world_size)
-    beat()
-    for outputs, targets in predictions(task, loader, share, config, device):
+    for outputs, targets in predictions(task, loader, share, training.config, device):
         tally.add(outputs, targets)
-        beat()
-    if role.world_size > 1:
-        dist.all_reduce(tally.sums)
-    return tally.means()
+        training.watchdog.beat(doing)
+        if is_cut := training.stop.is_asked:
+            break
+    *sums, cuts = sum_over_processes([*tally.sums.tolist(), float(is_cut)], role, device)
+    tally.sums = torch.tensor(sums, dtype=torch.float64)
+    return None if cuts else tally.means()
 
 
 def predictions(

@@ -3,13 +3,14 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processors import processor_name, threads_of
 from kubetrain_trainer.start_banner import describe_start
@@ -21,7 +22,7 @@ LONGEST_EXPORT = timedelta(days=1)
 
 @contextlib.contextmanager
 def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.device]:
-    """The device of this process, in a group with all others; all leave it together when all went well."""
+    """The device of this process, in a group with all others; all leave it together when all went well, or stop."""
     check_gpus(config, role, torch.cuda.device_count())
     device = choose_device(role)
     if role.world_size == 1:
@@ -32,8 +33,16 @@ def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.devi
     dist.init_process_group(communication, timeout=timedelta(seconds=PEERS_FACTOR * config.nccl_timeout_seconds))
     # The others wait for the chief's export, which may take longer than the timeout of a collective.
     farewell = dist.new_group(backend="gloo", timeout=LONGEST_EXPORT)
-    yield device
-    dist.barrier(farewell)  # type: ignore[arg-type]
+    try:
+        yield device
+    except Stopped:
+        leave(farewell)
+        raise
+    leave(farewell)
+
+
+def leave(farewell: Any) -> None:
+    dist.barrier(farewell)
     dist.destroy_process_group()
 
 
@@ -76,12 +85,6 @@ def read_numbers(numbers: Sequence[Tensor]) -> list[float]:
     """Bring them from the device, for which the host waits once."""
     values: list[float] = torch.stack([number.double() for number in numbers]).tolist()
     return values
-
-
-def mean_over_processes(value: Tensor, role: ProcessRole) -> float:
-    if role.world_size > 1:
-        dist.all_reduce(value)
-    return float(value) / role.world_size
 
 
 def sum_over_processes(values: list[float], role: ProcessRole, device: torch.device) -> list[float]:

@@ -3,7 +3,8 @@
 python -m kubetrain_trainer.tensorflow_multiworker.evaluate --data-dir DATA --output-dir OUTPUT
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import keras
@@ -21,6 +22,7 @@ from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices, sum_over_processes
 from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
+from kubetrain_trainer.tensorflow_multiworker.training import Training
 from kubetrain_trainer.termination import report_result
 
 
@@ -50,22 +52,20 @@ def evaluate(arguments: Arguments) -> None:
     report_result({"status": "completed", "samples": tally.samples, "metrics": finite(tally.means())})
 
 
-def mean_metrics(
-    task: Task,
-    samples: Any,
-    config: TrainConfig,
-    role: ProcessRole,
-    strategy: tf.distribute.Strategy,
-    beat: Callable[[], object],
-) -> dict[str, float]:
-    """Loss and metrics over all samples of a split, each process taking its share; a beat for each batch."""
-    tally = Tally(task)
-    share = evaluation_share(len(samples), role.rank, role.world_size)
-    beat()
-    for outputs, targets in predictions(task, samples, share, config):
-        tally.add(outputs, targets)
-        beat()
-    tally.sums = sum_over_processes(tally.sums, role, strategy)
+def mean_metrics(training: Training, samples: Any, step: int) -> dict[str, float] | None:
+    """Loss and metrics over all samples of a split, each process taking its share; None where a stop cut it short."""
+    config, role = training.config, training.role
+    tally, doing = Tally(training.judged), f"the validation after step {step}"
+    training.watchdog.beat(doing)
+    share, largest = (evaluation_share(len(samples), rank, role.world_size) for rank in (role.rank, 0))
+    answers = predictions(training.judged, samples, share, config)
+    for _ in range(0, len(largest), config.batch_size):  # as often in each process, for all to look together
+        for outputs, targets in islice(answers, 1):
+            tally.add(outputs, targets)
+        training.watchdog.beat(doing)
+        if training.stop.is_due_now():
+            return None
+    tally.sums = sum_over_processes(tally.sums, role, training.strategy)
     return tally.means()
 
 

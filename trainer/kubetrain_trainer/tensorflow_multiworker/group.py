@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processors import processor_name, threads_of
 from kubetrain_trainer.start_banner import describe_start
@@ -21,11 +22,15 @@ DECISION_BYTES = 16384
 
 @contextlib.contextmanager
 def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[tf.distribute.Strategy]:
-    """The strategy of this process, in a group with all others; all leave it together when all went well."""
+    """The strategy of this process, in a group with all others; all leave it together when all went well, or stop."""
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(role)
     strategy = build_strategy(config, role)
-    yield strategy
+    try:
+        yield strategy
+    except Stopped:
+        sum_over_processes(np.zeros(1), role, strategy)
+        raise
     sum_over_processes(np.zeros(1), role, strategy)
 
 

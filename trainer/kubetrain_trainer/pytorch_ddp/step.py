@@ -1,0 +1,63 @@
+"""One step of all processes together: gradients, exchanged and clipped, and what they change."""
+
+import contextlib
+
+import torch
+from torch import Tensor, nn
+
+from kubetrain_trainer.pytorch_ddp.data import split
+from kubetrain_trainer.pytorch_ddp.precision import answer
+from kubetrain_trainer.pytorch_ddp.training import Training
+from kubetrain_trainer.sampling import Batch
+
+
+def take_step(training: Training, inputs: object, targets: object, share: Batch, step: int, rate: float) -> bool:
+    """Whether the step was taken, rather than skipped."""
+    for group in training.optimizer.param_groups:
+        group["lr"] = rate
+    training.optimizer.zero_grad(set_to_none=True)
+    statistics = keep_statistics(training)
+    loss = add_gradients(training, inputs, targets, share)
+    is_taken = training.recent.may_change(step, rate, loss, clip_gradients(training))
+    if is_taken:
+        training.optimizer.step()
+    else:
+        restore_statistics(training, statistics)
+    return is_taken
+
+
+def clip_gradients(training: Training) -> Tensor:
+    """The norm of the gradient of all processes, before it is clipped; zero where nothing asks for it."""
+    parameters = list(training.model.parameters())
+    if training.config.clip_norm:
+        return nn.utils.clip_grad_norm_(parameters, training.config.clip_norm)
+    if training.config.on_nan == "skip":
+        return nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+    return torch.zeros((), device=training.device)
+
+
+def keep_statistics(training: Training) -> list[Tensor]:
+    """What a step changes before it is known whether it is to be skipped: running statistics."""
+    return [buffer.clone() for buffer in training.task.model.buffers()] if training.config.on_nan == "skip" else []
+
+
+def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
+    for buffer, before in zip(training.task.model.buffers(), statistics, strict=True):
+        buffer.copy_(before)
+
+
+def add_gradients(training: Training, inputs: object, targets: object, share: Batch) -> Tensor:
+    """The gradient of the mean over all samples, in parts; the processes exchange theirs once, with the last part."""
+    weight = share.weight(training.role.world_size)
+    *parts, last = split([inputs, targets], share.parts(training.config.accumulate, training.role.world_size))
+    with getattr(training.model, "no_sync", contextlib.nullcontext)():
+        losses = [add_gradient(training, weight, *part) for part in parts]
+    return sum(losses, start=add_gradient(training, weight, *last))
+
+
+def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
+    outputs = answer(training.model, inputs, training.config, training.device)
+    losses = (training.task.training_loss or training.task.loss)(outputs, targets)
+    loss = losses.sum() * weight
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()

@@ -1,0 +1,110 @@
+"""One step of all processes together: gradients, exchanged and clipped, and what they change."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.tensorflow_multiworker.data import split
+from kubetrain_trainer.tensorflow_multiworker.precision import answer
+from kubetrain_trainer.tensorflow_multiworker.training import Training
+
+
+def step_function(training: Training) -> Callable[..., bool]:
+    """A function that takes a step, and tells whether it was taken, rather than skipped.
+
+    Where steps may be skipped, the host decides between two graphs: none with a condition can hold an update.
+    """
+    skips, run_all = training.config.on_nan == "skip", training.strategy.run
+    variables, statistics = training.task.model.trainable_variables, training.task.model.non_trainable_variables
+    gradients_of = partial(sum_gradients, training)
+    if training.config.compile:  # what each process computes by itself: their exchange cannot be
+        gradients_of = tf.function(gradients_of, jit_compile=True)
+
+    def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
+        before = [tf.identity(variable.value) for variable in statistics] if skips else []
+        loss, gradients = gradients_of(*arguments)
+        return loss, tf.identity(stop_request), before, *join_gradients(training.config, gradients, variables)
+
+    def update_local(gradients: list[Any]) -> None:
+        training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    def restore_local(before: list[tf.Tensor]) -> None:
+        for variable, value in zip(statistics, before, strict=True):
+            variable.value.assign(value)
+
+    @tf.function(reduce_retracing=True)
+    def compute(rate: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
+        training.optimizer.learning_rate.assign(rate)
+        losses, stop_requests, before, norms, gradients = run_all(compute_local, args=arguments)
+        if not skips:
+            run_all(update_local, args=(gradients,))
+            gradients = []
+        loss = tf.add_n(training.strategy.experimental_local_results(losses)) * training.role.world_size
+        norm, *_ = training.strategy.experimental_local_results(norms)
+        stops = training.strategy.reduce(tf.distribute.ReduceOp.SUM, stop_requests, axis=None)
+        return loss, norm, stops, before, gradients
+
+    update = tf.function(lambda gradients: run_all(update_local, args=(gradients,)))
+    restore = tf.function(lambda before: run_all(restore_local, args=(before,)))
+
+    def take_step(inputs: Any, targets: Any, global_size: int, step: int, rate: float, parts: int) -> bool:
+        size, request = tf.constant(float(global_size)), training.stop.request
+        loss, norm, stops, before, gradients = compute(tf.constant(rate), request, inputs, targets, size, parts)
+        training.stop.note(stops)
+        is_taken = training.recent.may_change(step, rate, loss, norm)
+        if not is_taken:
+            restore(before)
+        elif skips:
+            update(gradients)
+        return is_taken
+
+    return take_step
+
+
+def sum_gradients(
+    training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, parts: int
+) -> tuple[tf.Tensor, list[Any]]:
+    """This replica's part of the loss and of its gradient, computed in parts."""
+    first, *others = split([inputs, targets], parts)
+    loss, gradients = compute_gradients(training, global_size, *first)
+    for part in others:
+        # One after another: all at once would take as much memory as the whole.
+        with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
+            part_loss, part_gradients = compute_gradients(training, global_size, *part)
+        loss += part_loss
+        pairs = zip(gradients, part_gradients, strict=True)
+        gradients = [one if one is None else tf.add_n([one, other]) for one, other in pairs]
+    return loss, gradients
+
+
+def compute_gradients(
+    training: Training, global_size: tf.Tensor, inputs: Any, targets: Any
+) -> tuple[tf.Tensor, list[Any]]:
+    model, task = training.task.model, training.task
+    with tf.GradientTape() as tape:
+        losses = (task.training_loss or task.loss)(answer(model, inputs, training=True), targets)
+        loss = tf.reduce_sum(losses) / global_size
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+
+def join_gradients(config: TrainConfig, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+    """The norm of the gradient of all replicas (zero where nothing asks for it), and this gradient clipped, with the
+    weight decay of SGD.
+
+    Keras would clip each replica's gradient before they are summed, which is another norm; its weight decay bypasses
+    the momentum, unlike PyTorch's.
+    """
+    present = [gradient for gradient in gradients if gradient is not None]
+    summed = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))
+    joined = [None if gradient is None else next(summed) for gradient in gradients]
+    norm = tf.linalg.global_norm(joined) if config.clip_norm or config.on_nan == "skip" else tf.zeros(())
+    if config.clip_norm:
+        joined, _ = tf.clip_by_global_norm(joined, config.clip_norm, use_norm=norm)
+    decay = config.weight_decay if config.optimizer == "sgd" else 0.0
+    return norm, [
+        None if gradient is None else gradient + decay * variable
+        for gradient, variable in zip(joined, variables, strict=True)
+    ]
