@@ -30,6 +30,11 @@ def write(directory: Path, step: int, accuracy: float | None = 0.5, content: byt
     ).path
 
 
+def write_unvalidated(directory: Path, step: int) -> Path:
+    """As a training does that is stopped."""
+    return write_checkpoint(directory, Progress(step=step), {"metrics": {}}, lambda path: None).path
+
+
 def flip_a_byte(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[0] ^= 1
@@ -165,3 +170,10 @@ def test_rewriting_a_step_replaces_it_whole(tmp_path: Path) -> None:
     manifest = json.loads((path / MANIFEST).read_text())
     assert manifest["files"][0]["size"] == 3
     assert [checkpoint.step for checkpoint in intact_checkpoints(tmp_path)] == [1]
+
+
+def test_a_checkpoint_that_was_not_validated_is_not_the_best(tmp_path: Path) -> None:
+    best = write(tmp_path, 10)
+    last = write_unvalidated(tmp_path, 20)
+    assert choose_checkpoint(tmp_path, TrainConfig()).path == best
+    assert choose_checkpoint(tmp_path, TrainConfig(select_checkpoint="last")).path == last

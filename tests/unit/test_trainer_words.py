@@ -9,7 +9,7 @@ import pytest
 from kubetrain_trainer import termination
 from kubetrain_trainer.metrics_log import MetricsLog, read_metrics
 from kubetrain_trainer.progress_line import format_progress, parse_progress
-from kubetrain_trainer.termination import parse_last_words, report_failure, report_result
+from kubetrain_trainer.termination import forget_last_words, parse_last_words, report_failure, report_result
 
 
 def test_progress_lines_read_back() -> None:
@@ -87,3 +87,15 @@ def test_outside_a_pod_nobody_listens(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("text", ["", "Segmentation fault", "[1]", '"x"'])
 def test_words_that_are_not_ours_say_nothing(text: str) -> None:
     assert parse_last_words(text) == {}
+
+
+def test_processes_in_the_place_of_lost_ones_have_last_words_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "termination"
+    path.touch()
+    monkeypatch.setenv(termination.LOG_VARIABLE, str(path))
+    report_failure("lost the other process", curable=True)
+    forget_last_words()
+    report_failure("the loss is not a number", curable=False)
+    assert parse_last_words(path.read_text())["error"] == "the loss is not a number"

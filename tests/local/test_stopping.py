@@ -1,0 +1,189 @@
+"""SIGTERM to trainers and to their launcher: what is saved, what is said, and how all end."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_last_words
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import read_until
+from support.process_groups import free_ports, start_python, tf_config, torchrun_variables
+
+FRAMEWORKS = ["pytorch", "tensorflow"]
+TASK = """
+import os, time
+from dataclasses import replace
+from kubetrain_trainer.FRAMEWORK.task import build_task as built_in
+
+def build(config, data_dir):
+    task = built_in(replace(config, model="digits_cnn"), data_dir)
+    if os.path.exists("slow-start"):
+        print("building", flush=True)
+        time.sleep(60)
+    def accuracy(outputs, targets):
+        if os.path.exists("slow-validation"):
+            print("validating", flush=True)
+            time.sleep(0.5)
+        return task.metrics["accuracy"](outputs, targets)
+    return replace(task, metrics={"accuracy": accuracy})
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def prepare(framework: str, folder: Path, *wanted: str) -> None:
+    (folder / "own.py").write_text(TASK.replace("FRAMEWORK", package_of(framework).rpartition(".")[2]))
+    for rank in range(2):
+        (folder / f"last-words-{rank}").touch()
+    for name in wanted:
+        (folder / name).touch()
+
+
+def train_pair(framework: str, folder: Path, *settings: object) -> list["subprocess.Popen[str]"]:
+    fixed = ("--model", "own:build", "--data", "synthetic", "--metrics-port", 0, "--log-every", 10)
+    ports = free_ports(2)
+    return [
+        start_python(
+            *("-u", "-m", f"{package_of(framework)}.train", "--data-dir", ".", "--output-dir", "output"),
+            *(*fixed, *settings),
+            cwd=folder,
+            **{LOG_VARIABLE: str(folder / f"last-words-{rank}"), "PYTHONPATH": _with_folder(folder)},
+            **(torchrun_variables(ports, rank) if framework == "pytorch" else {"TF_CONFIG": tf_config(ports, rank)}),
+        )
+        for rank in range(2)
+    ]
+
+
+def _with_folder(folder: Path) -> str:
+    return ":".join([str(folder), *filter(None, sys.path)])
+
+
+def ends(pair: list["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
+    outputs = [process.communicate(timeout=60)[0] for process in pair]
+    return [(process.returncode, output) for process, output in zip(pair, outputs, strict=True)]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_when_one_is_asked_all_stop_after_the_same_step_and_go_on_from_there(framework: str, tmp_path: Path) -> None:
+    prepare(framework, tmp_path)
+    output = TrainingOutput(tmp_path / "output")
+    endless = ("--epochs", 1000, "--checkpoint-every", 100000)
+    first = train_pair(framework, tmp_path, *endless)
+    read_until(first[0], "step=20/")
+    first[1].send_signal(signal.SIGTERM)
+    (chief, said), (other, also_said) = ends(first)
+    assert (chief, other) == (143, 143), said + also_said
+
+    (checkpoint,) = complete_checkpoints(output.checkpoints)
+    assert f"stopped by SIGTERM after step {checkpoint.step}: saved {checkpoint.name}; start this run again" in said
+    words = [parse_last_words((tmp_path / f"last-words-{rank}").read_text()) for rank in range(2)]
+    assert words[0] == words[1]
+    assert (words[0]["status"], words[0]["step"]) == ("stopped", checkpoint.step)
+    assert output.prove(words[0]) == checkpoint
+    assert not output.is_finished()
+
+    again = train_pair(framework, tmp_path, *endless)
+    seen = read_until(again[0], f"step={checkpoint.step // 10 * 10 + 20}/")
+    for process in again:  # all at once
+        process.send_signal(signal.SIGTERM)
+    (chief, said), (other, also_said) = ends(again)
+    assert (chief, other) == (143, 143), said + also_said
+    assert f"rank 0 resumes from output/checkpoints/{checkpoint.name}" in seen
+    steps = [row["step"] for row in read_metrics(output.metrics) if "loss" in row]
+    assert steps == sorted({*range(10, steps[-1] + 1, 10), checkpoint.step, steps[-1]}), "each step is measured once"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_validation_is_abandoned_and_made_up_for(framework: str, tmp_path: Path) -> None:
+    """It would take 20 seconds, and comes after the last step: all that is left to do is to validate and export."""
+    prepare(framework, tmp_path, "slow-validation")
+    settings = ("--max-steps", 5, "--synthetic-samples", 1280, "--batch-size", 16)
+    first = train_pair(framework, tmp_path, *settings)
+    read_until(first[1], "validating")
+    asked = time.monotonic()
+    first[0].send_signal(signal.SIGTERM)
+    (chief, said), (other, also_said) = ends(first)
+    assert (chief, other) == (143, 143), said + also_said
+    assert time.monotonic() - asked < 12
+    assert "saved step-00000005 in" in said
+    assert "not validated" in said
+
+    (tmp_path / "slow-validation").unlink()
+    (code, said), _ = ends(train_pair(framework, tmp_path, *settings))
+    assert code == 0, said
+    output = TrainingOutput(tmp_path / "output")
+    assert output.read_result() == parse_last_words((tmp_path / "last-words-0").read_text())
+    (checkpoint,) = complete_checkpoints(output.checkpoints)
+    assert checkpoint.manifest["metrics"]["accuracy"] >= 0
+    assert output.read_export()["manifest_sha256"] == checkpoint.manifest_sha256
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_before_the_first_step_all_end_at_once(framework: str, tmp_path: Path) -> None:
+    prepare(framework, tmp_path, "slow-start")
+    pair = train_pair(framework, tmp_path)
+    for process in pair:
+        read_until(process, "building")
+    asked = time.monotonic()
+    for process in pair:
+        process.send_signal(signal.SIGTERM)
+    assert [code for code, _ in ends(pair)] == [143, 143]
+    assert time.monotonic() - asked < 10
+    assert complete_checkpoints(TrainingOutput(tmp_path / "output").checkpoints) == []
+
+
+def test_processes_that_load_samples_serve_the_last_steps_too(tmp_path: Path) -> None:
+    """torchrun sends the signal to them as well."""
+    (tmp_path / "words").touch()
+    launcher = start_python(
+        *("-u", "-m", "kubetrain_trainer.pytorch_ddp.launch", "-m", "kubetrain_trainer.pytorch_ddp.train"),
+        *("--data-dir", ".", "--output-dir", "output", "--data", "synthetic", "--metrics-port", 0),
+        *("--epochs", 1000, "--log-every", 10, "--loader-workers", 2),
+        cwd=tmp_path,
+        **{LOG_VARIABLE: str(tmp_path / "words")},
+    )
+    read_until(launcher, "step=20/")
+    launcher.send_signal(signal.SIGTERM)
+    said, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 143, said
+    assert "stopped by SIGTERM after step" in said
+
+
+@pytest.mark.parametrize(
+    ("worker", "exit_code", "line"),
+    [
+        ("sys.exit(7)", 7, "rank 0 ended with exit code 7"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "rank 0 ended with exit code 137"),
+        ("print('done')", 0, "done"),
+    ],
+)
+def test_a_launcher_ends_as_its_process_did(worker: str, exit_code: int, line: str, tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(f"import os, signal, sys\n{worker}\n")
+    launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", "worker.py", cwd=tmp_path)
+    said, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == exit_code
+    assert said.splitlines() == [line]
+
+
+def test_a_launcher_waits_for_its_processes_orderly_end(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(
+        "import signal, sys, time\n"
+        "def end(*_):\n    time.sleep(2)\n    print('ended in order', flush=True)\n    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", "worker.py", cwd=tmp_path)
+    read_until(launcher, "ready")
+    for _ in range(2):  # asked again, it still waits
+        launcher.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+    said, _ = launcher.communicate(timeout=60)
+    assert (launcher.returncode, said) == (143, "ended in order\n")

@@ -1,0 +1,65 @@
+"""What a training becomes as a job: the roles of its pods, their command, and what elastic ones need."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.local_operator import pod_environments
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+
+
+def training(framework: str = "pytorch", workers: int = 3, min_workers: int = 0) -> TrainingJob:
+    return TrainingJob(
+        framework=framework,
+        config=TrainConfig(),
+        pipeline="p",
+        run_id="r",
+        data_dir=Path("/data"),
+        output_dir=Path("/output"),
+        workers=workers,
+        min_workers=min_workers,
+    )
+
+
+def test_each_framework_has_its_lead_role_and_launcher() -> None:
+    pytorch, tensorflow = training().to_job(), training("tensorflow").to_job()
+    assert (pytorch.roles, pytorch.elastic) == ({"Master": 1, "Worker": 2}, None)
+    assert tensorflow.roles == {"Chief": 1, "Worker": 2}
+    modules = [
+        [part for part in job.replicas[0].command if part.startswith("kubetrain_trainer.")]
+        for job in (pytorch, tensorflow)
+    ]
+    assert modules == [
+        ["kubetrain_trainer.pytorch_ddp.launch", "kubetrain_trainer.pytorch_ddp.train"],
+        ["kubetrain_trainer.tensorflow_multiworker.train"],
+    ]
+
+
+def test_an_elastic_job_has_workers_only_and_needs_few_of_them() -> None:
+    job = training(min_workers=1).to_job()
+    assert job.roles == {"Worker": 3}
+    assert job.elastic is not None
+    assert (job.elastic.min_replicas, job.elastic.max_replicas) == (1, 3)
+
+
+def test_of_elastic_pods_on_one_machine_the_first_hosts_the_rendezvous() -> None:
+    job = training(min_workers=1).to_job()
+    pods = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
+    environments = [pods["Worker", index] for index in range(3)]
+    assert [each["PET_LOCAL_ADDR"] for each in environments] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    assert [each["PET_RDZV_CONF"].split(",")[-1] for each in environments] == ["is_host=1", "is_host=0", "is_host=0"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "min_workers", "said"),
+    [
+        ("tensorflow", 1, "min_workers: tensorflow cannot go on without a worker that was lost"),
+        ("pytorch", 4, "min_workers: 4 must be from 0 to 3"),
+        ("pytorch", -1, "min_workers: -1 must be from 0 to 3"),
+    ],
+)
+def test_what_cannot_be_elastic_is_refused(framework: str, min_workers: int, said: str) -> None:
+    with pytest.raises(InvalidSetting, match=said):
+        training(framework, min_workers=min_workers)
