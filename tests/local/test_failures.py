@@ -107,7 +107,7 @@ class TestLossThatIsNoNumber:
         said = ended(train("pytorch", tmp_path, model_args=spoiled, on_nan="skip"), 1)[0]
         assert said.count("skipped a step") == 9
         assert "is nan at step 10" in words(tmp_path)["error"]
-        assert words(tmp_path)["error"].endswith("goes on from step-00000008")
+        assert re.search(r"goes on from step-0000000[48]$", words(tmp_path)["error"])
 
 
 class TestProcessThatHangs:
@@ -117,15 +117,16 @@ class TestProcessThatHangs:
         trouble = {"trouble": "hang", "place": place, "rank": 1, "after": 60 if place == "data" else 7}
         processes = train(framework, tmp_path, processes=2, model_args=trouble, nccl_timeout_seconds=5)
         waiting, hung = (process.communicate(timeout=100)[0] for process in processes)
-        assert (processes[0].returncode, processes[1].returncode) == (1, 134), waiting + hung
+        assert processes[1].returncode == 134, hung
+        assert processes[0].returncode in (1, 134), waiting
         assert re.search(r'File ".*own\.py", line \d+ in stand_still', hung)
         assert re.match(
             r"rank 1 hangs: step \d+ did not end within 5 s .* it stands in stand_still \(", words(tmp_path, 1)["error"]
         )
-        assert re.fullmatch(
-            r"another process was lost in step \d+, with batch_size=8: look for the one that failed first",
-            words(tmp_path, 0)["error"],
-        )
+        # On a machine that is busy the other may notice too late whom it waits for.
+        lost = r"another process was lost in step \d+, with batch_size=8: look for the one that failed first"
+        waits = r"rank 0 hangs: step \d+ did .* where processes wait for one another: look for another that hangs, .*"
+        assert re.fullmatch(f"{lost}|{waits}", words(tmp_path, 0)["error"])
         assert all(words(tmp_path, rank)["curable"] for rank in range(2))
 
 
