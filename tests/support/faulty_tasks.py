@@ -31,6 +31,8 @@ def go_wrong(arguments, place):
     if arguments["trouble"] == "kill":
         os.kill(os.getpid(), 9)
     if arguments["trouble"] == "fill" and not os.path.exists("mended"):
+        while not any(name.startswith("step-") for name in os.listdir("output/checkpoints")):
+            time.sleep(0.01)
         with open("output/filling", "wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1000))

@@ -12,8 +12,8 @@ from pathlib import Path
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import in_words
-from kubetrain_trainer.stop_signal import EXIT_CODE, end_at_once, end_at_once_when_asked
-from kubetrain_trainer.termination import forget_last_words, report_failure, report_result
+from kubetrain_trainer.stop_signal import EXIT_CODE, end_when_asked
+from kubetrain_trainer.termination import end_process, forget_last_words, report_failure, report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
 SENTENCE_LENGTH = 400
@@ -34,7 +34,7 @@ def run(program: Callable[[], None]) -> None:
     The traceback of an unforeseen error goes to the log; one that is known needs none.
     """
     os.umask(0o022)  # later steps read what this writes, as other users
-    end_at_once_when_asked()
+    end_when_asked()
     forget_last_words()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
@@ -52,7 +52,7 @@ def run(program: Callable[[], None]) -> None:
         _fail(own_words, curable=True)
     else:
         return
-    end_at_once(EXIT_CODE)  # from here, where all that the training held is let go
+    end_process(EXIT_CODE)  # from here, where all that the training held is let go
 
 
 def training_arguments(description: str) -> Arguments:
@@ -88,5 +88,4 @@ def _arguments(parsed: argparse.Namespace, config: TrainConfig) -> Arguments:
 def _fail(sentence: str, *, curable: bool) -> None:
     print(f"error: {sentence}", flush=True)
     report_failure(sentence, curable=curable)
-    sys.stderr.flush()
-    os._exit(1)  # libraries that failed half-way hang or crash where they are taken down in order
+    end_process(1)

@@ -1,12 +1,11 @@
 """SIGTERM, as a drained node or a cancelled job sends it: heard at any time, acted on between two steps."""
 
-import os
 import signal
-import sys
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Self
 
 from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.termination import end_process
 
 EXIT_CODE = 128 + signal.SIGTERM
 """As shells and Kubernetes count: it was asked to end, it did not fail."""
@@ -34,12 +33,6 @@ class StopSignal:
         self.is_asked = True
 
 
-def end_at_once_when_asked() -> None:
+def end_when_asked() -> None:
     """Where no training is to be saved. As the first process of a container this one would not hear it otherwise."""
-    signal.signal(signal.SIGTERM, lambda *_: end_at_once(EXIT_CODE))
-
-
-def end_at_once(exit_code: int) -> NoReturn:
-    """Without what a library does at the end, or of an exception: to take down PyTorch takes seconds."""
-    sys.stdout.flush()
-    os._exit(exit_code)
+    signal.signal(signal.SIGTERM, lambda *_: end_process(EXIT_CODE))

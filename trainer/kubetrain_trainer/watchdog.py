@@ -3,7 +3,6 @@
 import contextlib
 import faulthandler
 import math
-import os
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ from typing import Self
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.standstill import Standstill, find_standstill
-from kubetrain_trainer.termination import report_failure
+from kubetrain_trainer.termination import end_process, report_failure
 
 EXIT_CODE = 134
 """As of a process that aborts: a cluster may try again."""
@@ -85,4 +84,4 @@ class Watchdog:
         )
         print(f"error: {sentence}", flush=True)
         report_failure(sentence, curable=True)
-        os._exit(EXIT_CODE)
+        end_process(EXIT_CODE)

@@ -9,7 +9,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from kubetrain_trainer.stop_signal import end_at_once, end_at_once_when_asked
+from kubetrain_trainer.stop_signal import end_when_asked
+from kubetrain_trainer.termination import end_process
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LONGEST_STOP_SECONDS = 3600
@@ -58,5 +59,5 @@ def in_shells_terms(exit_code: int) -> int:
 
 
 if __name__ == "__main__":
-    end_at_once_when_asked()
-    end_at_once(launch(sys.argv[1:]))
+    end_when_asked()
+    end_process(launch(sys.argv[1:]))

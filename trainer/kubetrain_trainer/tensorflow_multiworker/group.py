@@ -14,7 +14,7 @@ from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.processors import processor_name, threads_of
 from kubetrain_trainer.start_banner import describe_start
-from kubetrain_trainer.stop_signal import end_at_once_when_asked
+from kubetrain_trainer.stop_signal import end_when_asked
 
 Decision = TypeVar("Decision")
 DECISION_BYTES = 16384
@@ -27,7 +27,7 @@ def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[tf.distrib
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(role)
     strategy = build_strategy(config, role)
-    end_at_once_when_asked()  # again: a strategy of several processes takes the signal, and does nothing with it
+    end_when_asked()  # again: a strategy of several processes takes the signal, and does nothing with it
     try:
         yield strategy
     except Stopped:
