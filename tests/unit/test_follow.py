@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_components.jobs.follow import Budgets, JobNotOurs, create_or_attach, run_job
-from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Elastic, Job, JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.verdict import JobFailed
 from support.jobs import MemoryBackend, job, script
 
@@ -69,6 +69,25 @@ def test_a_job_that_lost_a_pod_did_not_succeed() -> None:
         backend.change(NAME, phase=Phase.SUCCEEDED, pods=(replace(chief, phase=Phase.SUCCEEDED),))
     assert isinstance(outcome[0], JobFailed)
     assert "1 of 2 pods succeeded" in str(outcome[0])
+
+
+def test_an_elastic_job_succeeds_without_a_pod_that_still_looks_for_the_others() -> None:
+    elastic = replace(JOB, elastic=Elastic(min_replicas=1, max_replicas=2))
+    backend = MemoryBackend()
+    with running(backend, elastic) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        backend.change(NAME, phase=Phase.SUCCEEDED, pods=(replace(chief, phase=Phase.SUCCEEDED), worker))
+    assert isinstance(outcome[0], JobState)
+
+
+def test_an_elastic_job_does_not_succeed_without_its_lead() -> None:
+    elastic = replace(JOB, elastic=Elastic(min_replicas=1, max_replicas=2))
+    backend = MemoryBackend()
+    with running(backend, elastic) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        failed = replace(chief, phase=Phase.FAILED, exit_code=1, finished=1.0)
+        backend.change(NAME, phase=Phase.SUCCEEDED, pods=(failed, replace(worker, phase=Phase.SUCCEEDED)))
+    assert "chief-0 exited with code 1" in str(outcome[0])
 
 
 def test_failed_dominates_while_other_pods_go_on() -> None:

@@ -25,7 +25,7 @@ from kubetrain_components.jobs.job import (
     Phase,
 )
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine
-from kubetrain_components.jobs.verdict import JobFailed, describe, judge, restart_notices
+from kubetrain_components.jobs.verdict import JobFailed, describe, is_won, judge, restart_notices
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
 
@@ -137,8 +137,8 @@ def _follow(
     for state in backend.watch(handle):
         if state is None:
             raise JobFailed(f"job {handle.name} is gone: it was deleted by someone else; start the run again to resume")
-        if state.phase is Phase.FAILED or state.is_over:
-            # Pods of a failed job may go on for ever: theirs are not the lines to wait for.
+        if state.phase is Phase.FAILED or state.is_over or is_won(job, state):
+            # Pods that are left then may go on for ever: theirs are not the lines to wait for.
             logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
             return state
         if (reason := _hopeless(state) or stages.exceeded(state)) is not None:

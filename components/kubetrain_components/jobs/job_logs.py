@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.verdict import KEPT_LINES
+from kubetrain_components.jobs.verdict import TAIL_LINES
 
 OnLine = Callable[[LogLine], None]
 
@@ -14,7 +14,7 @@ class JobLogs:
     def __init__(self, lines: Iterator[LogLine], on_line: OnLine) -> None:
         self._lines = lines
         self._on_line = on_line
-        self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
+        self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._pass_on_all, daemon=True)
         self._thread.start()

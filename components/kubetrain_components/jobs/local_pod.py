@@ -32,7 +32,7 @@ class LocalPod:
             **replica.env,
             **environment,
             LOG_VARIABLE: str(self._last_words),
-            self._mark: "1",
+            self._mark: self.state.name,
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._failed_to_start = False

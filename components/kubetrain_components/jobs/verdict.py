@@ -1,6 +1,5 @@
 """How a job ended, from what is known of its pods: success is proven, anything else is a failure with its cause."""
 
-import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,9 +9,6 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
 
 TAIL_LINES = 20
-KEPT_LINES = 100
-"""So many that the last lines are among them whatever follows."""
-TORCHRUN_EPILOGUE = re.compile(r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode")
 
 
 class JobFailed(KubetrainError):
@@ -33,23 +29,27 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
     succeeded = [pod for pod in state.pods if pod.phase is Phase.SUCCEEDED]
     if state.phase is Phase.SUCCEEDED and len(succeeded) == len(state.pods) == job.total_replicas:
         return
+    if is_won(job, state):
+        return
     culprit = _first_to_fail(state.pods)
     if culprit is None:
         missing = f"{len(succeeded)} of {job.total_replicas} pods succeeded"
         raise JobFailed(f"{job.identity.stage} failed: {state.message or missing}")
-    raise JobFailed(f"{job.identity.stage} failed: {describe(culprit)}", readable_tail(tails.get(culprit.name, ())))
+    raise JobFailed(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
 
 
-def readable_tail(lines: Sequence[str]) -> list[str]:
-    """The last lines that are of the program: torchrun follows them with forty of its own, which say no more."""
-    ends = [number for number, line in enumerate(lines) if TORCHRUN_EPILOGUE.search(line)]
-    return list(lines)[: ends[-1] if ends else None][-TAIL_LINES:]
+def is_won(job: Job, state: JobState) -> bool:
+    """Whether an elastic job has succeeded without a pod that was lost: it may look for the others for ever."""
+    return job.elastic is not None and state.phase is Phase.SUCCEEDED and _lead(job, state).phase is Phase.SUCCEEDED
 
 
 def lead_result(job: Job, state: JobState) -> dict[str, Any]:
     """What the job's first process reported of its success; empty where it reported nothing."""
-    lead = next(pod for pod in state.pods if (pod.role, pod.index) == (job.lead_role, 0))
-    return parse_last_words(lead.last_words)
+    return parse_last_words(_lead(job, state).last_words)
+
+
+def _lead(job: Job, state: JobState) -> PodState:
+    return next(pod for pod in state.pods if (pod.role, pod.index) == (job.lead_role, 0))
 
 
 def describe(pod: PodState) -> str:

@@ -1,0 +1,101 @@
+"""A training that loses processes, or gains one, goes on: from a checkpoint, each step measured once, and soon."""
+
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+import pytest
+
+from kubetrain_components.jobs.local_operator import pod_environments
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import processes_of, read_until, start
+from support.pods import import_seconds, pause_until_next_step, pod_processes
+from support.process_groups import start_python
+
+LONGEST_PAUSE_SECONDS = 15
+"""Imports aside."""
+ELASTIC = ("--min-workers", "1")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("framework", "flags", "pod", "signal", "restarted"),
+    [
+        pytest.param("pytorch", (), "worker-0", SIGTERM, {"master-0", "worker-0"}, id="drained"),
+        pytest.param("pytorch", ELASTIC, "worker-1", SIGKILL, {"worker-1"}, id="elastic-worker-killed"),
+        pytest.param("pytorch", ELASTIC, "worker-0", SIGKILL, {"worker-0", "worker-1"}, id="elastic-first-killed"),
+        pytest.param("pytorch", ELASTIC, "worker-1", SIGTERM, {"worker-1"}, id="elastic-drained"),
+        pytest.param("tensorflow", (), "chief-0", SIGKILL, {"chief-0", "worker-0"}, id="tensorflow-chief-killed"),
+    ],
+)
+def test_a_training_goes_on_without_a_lost_pod_and_with_it_again(
+    framework: str,
+    flags: tuple[str, ...],
+    pod: str,
+    signal: Signals,
+    restarted: set[str],
+    digits: Path,
+    tmp_path: Path,
+) -> None:
+    settings = ("--set", "epochs=6", "--set", "checkpoint_every=10", "--set", "log_every=5")
+    run = start(
+        *("train", "--framework", framework, "--data", digits, "--output", tmp_path, "--run-id", "run"),
+        *(*flags, *settings),
+    )
+    seen = read_until(run, "[kubetrain] step=35/")
+    processes = pod_processes(pod, tmp_path)
+    for process in processes[:1] if signal == SIGTERM else processes:  # a kubelet asks the first only
+        process.send_signal(signal)
+    pause = pause_until_next_step(run)
+    rest, _ = run.communicate(timeout=200)
+    assert run.returncode == 0, seen + pause.output + rest
+    assert pause.seconds - import_seconds(framework) < LONGEST_PAUSE_SECONDS, pause.output
+
+    notices = [line for line in pause.output.splitlines() if line.endswith("its container is started again")]
+    assert {line[1 : line.index("]")] for line in notices} == restarted
+    if signal == SIGTERM:
+        assert "stopped by SIGTERM after step" in pause.output
+        assert all("(exit code 143)" in line for line in notices)
+    output = TrainingOutput(tmp_path / "run")
+    assert complete_checkpoints(output.checkpoints)[-1].progress.epoch == 6
+    steps = [row["step"] for row in read_metrics(output.metrics) if "loss" in row]
+    assert steps == sorted(set(steps)), "each step is measured once"
+    assert set(range(5, steps[-1] + 1, 5)) <= set(steps)
+    assert processes_of(tmp_path) == []
+
+
+def test_a_worker_that_joins_late_trains_with_the_others_from_where_they_are(digits: Path, tmp_path: Path) -> None:
+    job = TrainingJob(
+        framework="pytorch",
+        config=TrainConfig(epochs=1000, checkpoint_every=100000, log_every=5, metrics_port=0),
+        pipeline="p",
+        run_id="run",
+        data_dir=digits,
+        output_dir=tmp_path,
+        workers=2,
+        min_workers=1,
+    ).to_job()
+    environments = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
+    command = job.replicas[0].command[1:]
+    both = [{**environments["Worker", index], "GLOO_SOCKET_IFNAME": "lo"} for index in range(2)]
+
+    first = start_python(*command, cwd=tmp_path, **both[0])
+    assert "1 process," in read_until(first, "[kubetrain] step=20/")
+    second = start_python(*command, cwd=tmp_path, **both[1])
+    pause = pause_until_next_step(first)
+    for process in (first, second):
+        process.send_signal(SIGTERM)
+    ends = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [143, 143], ends
+    assert pause.seconds - import_seconds("pytorch") < LONGEST_PAUSE_SECONDS, pause.output
+
+    stopped_at = int(pause.output.partition("stopped by SIGTERM after step ")[2].partition(":")[0])
+    assert f"rank 0 resumes from {tmp_path}/checkpoints/step-{stopped_at:08}" in pause.output
+    assert "2 processes," in pause.output
+    steps = [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl") if "loss" in row]
+    assert steps == sorted(set(steps)), "each step is measured once"
+    assert stopped_at in steps
