@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterator
 
-import pytest
-
 from kubetrain_trainer.step_window import RECENT_STEPS, StepWindow, quantile
 
 
@@ -33,18 +31,16 @@ def test_a_step_lasts_from_the_one_before_with_its_data() -> None:
     train(window, clock, waits=[3.0, 0.0, 1.0])
     assert list(window.step_seconds) == [4.0, 1.0, 2.0]
     assert (window.total_steps, window.total_seconds) == (3, 7.0)
-    assert window.total_wait_share == pytest.approx(4 / 7)
     assert window.rates() == {"samples_per_second": round(30 / 7, 2), "data_wait_share": round(4 / 7, 4)}
 
 
-def test_a_new_window_forgets_rates_and_keeps_totals() -> None:
+def test_a_new_window_forgets_rates() -> None:
     clock = Clock()
     window = StepWindow(clock)
     train(window, clock, waits=[3.0])
     window.restart()
     train(window, clock, waits=[0.0])
     assert window.rates() == {"samples_per_second": 10.0, "data_wait_share": 0.0}
-    assert window.total_wait_share == pytest.approx(3 / 5)
 
 
 def test_what_is_paused_for_is_no_steps_time() -> None:
@@ -69,4 +65,3 @@ def test_a_quantile_is_a_value_that_was_measured() -> None:
     values = [float(each) for each in range(1, 11)]
     assert [quantile(values, share) for share in (0, 0.5, 0.51, 0.9, 0.99, 1)] == [1, 5, 6, 9, 10, 10]
     assert math.isnan(quantile([], 0.5))
-    assert StepWindow().total_wait_share == 0.0

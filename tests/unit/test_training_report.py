@@ -18,11 +18,22 @@ from kubetrain_trainer.training_report import TrainingReport
 from support.outside import free_port, sample, scrape, tensorboard_scalars
 
 
-def begin(path: Path, rank: int = 0, resumed_step: int = 0, gpu_memory: int = 0, **settings: object) -> TrainingReport:
+def begin(
+    path: Path,
+    rank: int = 0,
+    resumed_step: int = 0,
+    gpu_memory: int = 0,
+    other_waits: float = 0.0,
+    **settings: object,
+) -> TrainingReport:
     plan = SamplePlan(size=64, batch_size=8, world_size=2, seed=0)
     role = ProcessRole(rank=rank, world_size=2)
     config = TrainConfig.from_dict({"metrics_port": 0, **settings})
-    return TrainingReport(config, TrainingOutput(path), plan, role, resumed_step, lambda: gpu_memory)
+
+    def add_the_others(values: list[float]) -> list[float]:
+        return [value + other_waits * (each != rank) for each, value in enumerate(values)]
+
+    return TrainingReport(config, TrainingOutput(path), plan, role, resumed_step, lambda: gpu_memory, add_the_others)
 
 
 def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
@@ -83,23 +94,25 @@ def test_only_the_chief_speaks(
 
 
 @pytest.mark.parametrize(
-    ("steps", "waited_seconds", "while_it_trains", "at_the_end"),
+    ("steps", "waited_seconds", "other_waits", "while_it_trains", "at_the_end"),
     [
-        (40, 1.25, 1, 2),
-        (40, 0.5, 0, 0),  # fast enough
-        (10, 1.25, 0, 1),  # too early to tell
-        (4, 1.25, 0, 0),  # over before it began
+        (40, 1.24, 0.3, 1, 2),
+        (40, 0.1, 0.62, 1, 2),  # this process waits for the other, which waits for its data
+        (40, 0.5, 0.1, 0, 0),  # fast enough
+        (10, 1.24, 0.3, 0, 1),  # too early to tell
+        (4, 1.24, 0.3, 0, 0),  # over before it began
     ],
 )
 def test_a_training_that_waits_for_its_data_says_what_to_do(
     steps: int,
     waited_seconds: float,
+    other_waits: float,
     while_it_trains: int,
     at_the_end: int,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    report = begin(tmp_path)
+    report = begin(tmp_path, other_waits=other_waits)
     train(report, steps, waited_seconds)
     report.steps(Progress(step=steps), loss=0.5, rate=0.1)
     report.steps(Progress(step=steps), loss=0.5, rate=0.1)

@@ -12,7 +12,7 @@ GAUGES = {
     "loss": "Mean loss of the newest steps, over all processes.",
     "learning_rate": "The rate of the newest step.",
     "samples_per_second": "Samples that all processes together trained on, per second of the newest steps.",
-    "data_wait_share": "Share of the newest steps' time that this process waited for data.",
+    "data_wait_share": "Share of the newest steps' time that the process that waited longest for data did.",
     "gpu_memory_peak_bytes": "The most that this process took of its GPU's memory.",
 }
 QUANTILES = (0.5, 0.9, 0.99)

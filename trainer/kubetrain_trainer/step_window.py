@@ -24,7 +24,6 @@ class StepWindow:
         self.total_steps = 0
         self.total_seconds = 0.0
         """Of all steps, each from the one before; its data included, what was paused for not."""
-        self._total_waited_seconds = 0.0
         self._last_step = clock()
         self.restart()
 
@@ -43,9 +42,7 @@ class StepWindow:
                 item = next(iterator)
             except StopIteration:
                 return
-            waited = self._clock() - asked
-            self._waited_seconds += waited
-            self._total_waited_seconds += waited
+            self._waited_seconds += self._clock() - asked
             yield item
 
     @contextlib.contextmanager
@@ -72,10 +69,6 @@ class StepWindow:
             "samples_per_second": round(self._samples / seconds, 2),
             "data_wait_share": round(min(self._waited_seconds / seconds, 1.0), 4),
         }
-
-    @property
-    def total_wait_share(self) -> float:
-        return self._total_waited_seconds / self.total_seconds if self.total_seconds else 0.0
 
 
 def quantile(values: Iterable[float], share: float) -> float:

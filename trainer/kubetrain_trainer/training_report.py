@@ -33,12 +33,15 @@ class TrainingReport:
         role: ProcessRole,
         resumed_step: int,
         gpu_memory_peak: Callable[[], int],
+        sum_over_processes: Callable[[list[float]], list[float]],
     ) -> None:
         self.window = StepWindow()
         steps = config.epochs * plan.steps_per_epoch
         self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
         self._gpu_memory_peak = gpu_memory_peak
-        self._is_chief = role.is_chief
+        self._sum_over_processes = sum_over_processes
+        self._role = role
+        self._waits, self._steps = 0.0, 0
         self._has_warned = False
         if not role.is_chief:
             return
@@ -52,8 +55,11 @@ class TrainingReport:
         """The steps since the last report: their mean loss, how fast they were; a new window begins. Since this process
         began, so many were skipped."""
         rates = self.window.rates()
+        rates["data_wait_share"] = self._largest(rates["data_wait_share"])
+        self._waits += rates["data_wait_share"] * self.window.steps
+        self._steps += self.window.steps
         self.window.restart()
-        if not self._is_chief:
+        if not self._role.is_chief:
             return
         row = {"step": progress.step, "epoch": progress.epoch, "loss": loss, "learning_rate": rate, **rates}
         if peak := self._gpu_memory_peak():
@@ -68,7 +74,7 @@ class TrainingReport:
 
     def checkpoint(self, progress: Progress, metrics: Mapping[str, float], stall_seconds: float) -> None:
         """A checkpoint is being written; for so long the training stood still for it, evaluation aside."""
-        if not self._is_chief:
+        if not self._role.is_chief:
             return
         row: dict[str, Any] = {f"validation_{metric}": value for metric, value in metrics.items()}
         self._log({"step": progress.step, "epoch": progress.epoch, **row, "checkpoint_stall_seconds": stall_seconds})
@@ -76,17 +82,23 @@ class TrainingReport:
 
     def end(self) -> None:
         """The last word on a training that was slow for a reason."""
-        if self._is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
+        if self._role.is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
             self._warn_of_waiting()
 
     def _log(self, row: dict[str, Any]) -> None:
         self._metrics.append(row)
         self._events.append(row)
 
+    def _largest(self, value: float) -> float:
+        """Of all processes: those that wait least wait for this one."""
+        ranks = range(self._role.world_size)
+        return max(self._sum_over_processes([value * (rank == self._role.rank) for rank in ranks]))
+
     def _warn_of_waiting(self) -> None:
         self._has_warned = True
-        if self.window.total_wait_share >= LARGE_WAIT_SHARE:
-            log.warning(describe_waiting(self.window.total_wait_share))
+        share = self._waits / max(self._steps, 1)
+        if share >= LARGE_WAIT_SHARE:
+            log.warning(describe_waiting(share))
 
 
 def describe_waiting(share: float) -> str:

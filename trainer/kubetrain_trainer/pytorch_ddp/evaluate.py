@@ -18,7 +18,7 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
 from kubetrain_trainer.pytorch_ddp.data import Loader
-from kubetrain_trainer.pytorch_ddp.group import choose_device, sum_over_processes
+from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.precision import answer
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.training import Training
@@ -64,7 +64,7 @@ def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, flo
         training.watchdog.beat(doing)
         if is_cut := training.stop.is_asked:
             break
-    *sums, cuts = sum_over_processes([*tally.sums.tolist(), float(is_cut)], role, device)
+    *sums, cuts = training.sum_over_processes([*tally.sums.tolist(), float(is_cut)])
     tally.sums = torch.tensor(sums, dtype=torch.float64)
     return None if cuts else tally.means()
 

@@ -64,7 +64,9 @@ def run_epochs(training: Training) -> None:
     resumed, saved_step = resume(training)
     plan = SamplePlan(size=loader.size, batch_size=config.batch_size, world_size=role.world_size, seed=config.seed)
     progress = plan.resumed(resumed)
-    report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
+    report = TrainingReport(
+        config, training.output, plan, role, progress.step, gpu_memory_peak, training.sum_over_processes
+    )
 
     while not is_finished(config, progress):
         shares = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))

@@ -1,5 +1,6 @@
 """What the loop works with: the task, and all that trains, watches, stops and saves it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +37,7 @@ class Training:
     averages: Averages | None
     writer: CheckpointWriter
     staging: Staging
+    sum_over_processes: Callable[[list[float]], list[float]]
     recent: RecentSteps
     watchdog: Watchdog
     stop: Stop
@@ -64,6 +66,10 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
         task.model.to(memory_format=torch.channels_last)  # a model of one's own may not bear it
     averages = Averages(config, task.model) if config.ema_decay else None
     writer = CheckpointWriter(arguments.output, config)
+
+    def sum_numbers(values: list[float]) -> list[float]:
+        return sum_over_processes(values, role, device)
+
     return Training(
         config=config,
         output=arguments.output,
@@ -75,13 +81,8 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
         averages=averages,
         writer=writer,
         staging=Staging(),
-        recent=RecentSteps(
-            config,
-            role,
-            read_numbers,
-            lambda values: sum_over_processes(values, role, device),
-            lambda: from_chief(writer.way_on, role),
-        ),
+        sum_over_processes=sum_numbers,
+        recent=RecentSteps(config, role, read_numbers, sum_numbers, lambda: from_chief(writer.way_on, role)),
         watchdog=Watchdog(config, role),
         stop=Stop(role),
     )

@@ -64,7 +64,9 @@ def run_epochs(training: Training) -> None:
     resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=training.replicas, seed=config.seed)
     progress = plan.resumed(resumed)
-    report = TrainingReport(config, training.output, plan, role, progress.step, gpu_memory_peak)
+    report = TrainingReport(
+        config, training.output, plan, role, progress.step, gpu_memory_peak, training.sum_over_processes
+    )
     take_step = step_function(training)
     vary_dropout(training.task.model, training.strategy)
 

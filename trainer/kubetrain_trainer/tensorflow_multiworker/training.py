@@ -1,5 +1,6 @@
 """What the loop works with: the task, and all that trains, watches, stops and saves it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import keras
@@ -34,6 +35,7 @@ class Training:
     averages: Averages | None
     writer: CheckpointWriter
     staging: Staging
+    sum_over_processes: Callable[[list[float]], list[float]]
     recent: RecentSteps
     watchdog: Watchdog
     stop: Stop
@@ -71,6 +73,11 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         optimizer = build_optimizer(config, task.model)
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     writer = CheckpointWriter(arguments.output, config)
+
+    def sum_numbers(values: list[float]) -> list[float]:
+        sums: list[float] = sum_over_processes(np.array(values), role, strategy).tolist()
+        return sums
+
     return Training(
         config=config,
         output=arguments.output,
@@ -81,13 +88,8 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         averages=averages,
         writer=writer,
         staging=Staging(keeps=role.is_chief),
-        recent=RecentSteps(
-            config,
-            role,
-            read_numbers,
-            lambda values: sum_over_processes(np.array(values), role, strategy).tolist(),
-            lambda: from_chief(writer.way_on, role, strategy),
-        ),
+        sum_over_processes=sum_numbers,
+        recent=RecentSteps(config, role, read_numbers, sum_numbers, lambda: from_chief(writer.way_on, role, strategy)),
         watchdog=Watchdog(config, role),
         stop=Stop(strategy),
     )
