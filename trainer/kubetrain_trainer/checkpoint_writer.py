@@ -79,6 +79,14 @@ class CheckpointWriter:
         if self._failure is not None:
             raise self._failure
 
+    def conclude_stop(self) -> dict[str, Any]:
+        """What a training that was asked to stop has to show, when all of it is written."""
+        self.wait()
+        result = self._output.stopped_result()
+        saved = (result["step"], result["checkpoint"])
+        log.info("stopped by SIGTERM after step %d: saved %s; start this run again to go on", *saved)
+        return result
+
     def way_on(self) -> str:
         """How a run with other settings takes over from this one, its last checkpoint included."""
         if self.is_writing:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
@@ -152,19 +152,8 @@ def save_and_stop(training: Training, progress: Progress) -> NoReturn:
     """Save without validating, which could take longer than is left; every process ends when all is written."""
     share_all_statistics(training)
     save_state(training, progress, metrics={})
-    raise Stopped(from_chief(lambda: conclude_stop(training), training.role))
-
-
-def conclude_stop(training: Training) -> dict[str, Any]:
     with training.watchdog.paused():
-        training.writer.wait()
-    result = training.output.stopped_result()
-    log.info(
-        "stopped by SIGTERM after step %d: saved %s; start this run again to go on",
-        result["step"],
-        result["checkpoint"],
-    )
-    return result
+        raise Stopped(from_chief(training.writer.conclude_stop, training.role))
 
 
 def finish(training: Training) -> None:

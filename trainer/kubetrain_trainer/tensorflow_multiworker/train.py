@@ -182,19 +182,8 @@ def save_and_stop(training: Training, progress: Progress) -> NoReturn:
     """Save without validating, which could take longer than is left; every process ends when all is written."""
     share_all_statistics(training)
     save_state(training, progress, metrics={})
-    raise Stopped(from_chief(lambda: conclude_stop(training), training.role, training.strategy))
-
-
-def conclude_stop(training: Training) -> dict[str, Any]:
     with training.watchdog.paused():
-        training.writer.wait()
-    result = training.output.stopped_result()
-    log.info(
-        "stopped by SIGTERM after step %d: saved %s; start this run again to go on",
-        result["step"],
-        result["checkpoint"],
-    )
-    return result
+        raise Stopped(from_chief(training.writer.conclude_stop, training.role, training.strategy))
 
 
 def finish(training: Training, arguments: Arguments) -> None:
