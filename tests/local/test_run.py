@@ -166,6 +166,7 @@ def test_a_second_run_at_once_in_one_workspace_is_refused(tmp_path: Path) -> Non
     assert "another run is using the workspace" in finished.output
 
 
+@pytest.mark.slow
 def test_foreign_aws_settings_do_not_reach_the_embedded_server(tmp_path: Path) -> None:
     """A profile that does not exist would stop boto3; a proxy would swallow requests to the loopback device."""
     run = start(

@@ -167,6 +167,7 @@ def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_
     assert "saved step-00000002" in finished.output
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_trains_without_a_fork(tmp_path: Path) -> None:
     """The example: a text transformer on Python's own language reference."""
     example = Path(__file__).parents[2] / "examples" / "own_task"
