@@ -136,7 +136,7 @@ class TrainConfig:
     nccl_timeout_seconds: int = setting(
         600,
         "seconds a step, a batch of the validation, or waiting for another process may take before a process gives up, "
-        "saying where it stands (the first step ten times as long: it may compile)",
+        "saying where it stands (the first step three times as long: it may compile)",
         minimum=1,
     )
 

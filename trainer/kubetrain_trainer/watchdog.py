@@ -17,7 +17,7 @@ from kubetrain_trainer.termination import end_process, report_failure
 
 EXIT_CODE = 134
 """As of a process that aborts: a cluster may try again."""
-FIRST_STEP_FACTOR = 10
+FIRST_STEP_FACTOR = 3
 """The first step may compile."""
 PEERS_FACTOR = 1.25
 """Who waits for a process that hangs gives up later than that process: only it can say where."""
