@@ -92,7 +92,7 @@ def recovery_seconds(scenario: Scenario, data: Path, output: Path, is_verbose: b
                 if now >= settled:
                     signal_pod(scenario, output)
                     lost = time.monotonic()
-            is_back = is_back or bool(lost and "resumes from" in line)
+            is_back = is_back or bool(lost and "training starts:" in line)
     raise SystemExit(f"{scenario}: the training did not come back")
 
 
