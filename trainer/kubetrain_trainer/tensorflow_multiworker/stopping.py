@@ -18,6 +18,7 @@ class Stop:
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._signal = StopSignal()
         self._strategy = strategy
+        self._answers = (tf.zeros(()), tf.ones(()))
         self._asked, self._asked_before = tf.zeros(()), tf.zeros(())
         self._count_asked = tf.function(self._sum_over_replicas)
 
@@ -33,7 +34,7 @@ class Stop:
     @property
     def request(self) -> tf.Tensor:
         """What this process brings to a step: one where it was asked."""
-        return tf.constant(float(self._signal.is_asked))
+        return self._answers[self._signal.is_asked]
 
     def note(self, asked: tf.Tensor) -> None:
         """What a step brought: the sum of all requests."""
@@ -41,11 +42,11 @@ class Stop:
 
     def is_due(self) -> bool:
         """Whether all stop after this step; to be asked after each."""
-        return bool(self._asked_before > 0)
+        return float(self._asked_before) > 0  # compared by Python: TensorFlow would take longer
 
     def is_due_now(self) -> bool:
         """The same between steps, for all processes together."""
-        return bool(self._count_asked(self.request) > 0)
+        return float(self._count_asked(self.request)) > 0
 
     def _sum_over_replicas(self, request: tf.Tensor) -> tf.Tensor:
         requests = self._strategy.run(lambda: tf.identity(request))
