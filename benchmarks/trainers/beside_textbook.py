@@ -21,7 +21,6 @@ from launches import (
 )
 
 HERE = Path(__file__).parent
-LIBRARIES = {"pytorch": "torchvision", "tensorflow": "keras"}
 
 
 def main() -> None:
@@ -62,10 +61,8 @@ def textbook(arguments: argparse.Namespace, data_dir: Path) -> float:
 
 
 def ours(arguments: argparse.Namespace, precision: str, output: Path, data_dir: Path) -> float:
-    settings = measured_settings(
-        f"{LIBRARIES[arguments.framework]}:{arguments.model}",
-        *(arguments.pixels, arguments.batch, arguments.steps, arguments.processes),
-    )
+    asked = (arguments.framework, arguments.model, arguments.pixels, arguments.batch, arguments.steps)
+    settings = measured_settings(*asked, arguments.processes)
     settings["precision"] = precision
     if arguments.source == "files":
         settings["data"] = "image_folder"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.model_names import LIBRARIES
 
 UNTIMED_STEPS = 2
 """Of each launch, which find everything cold."""
@@ -83,10 +84,12 @@ def our_program(framework: str, program: str, output: Path, data_dir: Path) -> l
     return ["-m", f"{package_of(framework)}.{program}", *places]
 
 
-def measured_settings(model: str, pixels: int, batch: int, steps: int, processes: int) -> dict[str, Any]:
+def measured_settings(
+    framework: str, model: str, pixels: int, batch: int, steps: int, processes: int
+) -> dict[str, Any]:
     """Of a training that is measured, on data from memory: nothing but steps, and a line of metrics for each."""
     return {
-        "model": model,
+        "model": f"{LIBRARIES[framework][0]}:{model}",
         "image_size": pixels,
         "batch_size": batch,
         "data": "synthetic",

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from launches import Command, measured_settings, our_rate, our_training, run_together
 
-LIBRARIES = {"pytorch": "torchvision", "tensorflow": "keras"}
-
 
 def main() -> None:
     arguments = parsed()
@@ -60,8 +58,8 @@ def trained(arguments: argparse.Namespace, folder: Path, groups: list[set[int]])
 
 
 def training(arguments: argparse.Namespace, output: Path, processes: int) -> list[Command]:
-    model = f"{LIBRARIES[arguments.framework]}:{arguments.model}"
-    settings = measured_settings(model, arguments.pixels, arguments.batch, arguments.steps, processes)
+    asked = (arguments.framework, arguments.model, arguments.pixels, arguments.batch, arguments.steps)
+    settings = measured_settings(*asked, processes)
     return our_training(
         arguments.framework, {**settings, "precision": arguments.precision}, output, output.parent, processes
     )

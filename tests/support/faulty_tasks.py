@@ -1,5 +1,7 @@
 """Tasks that go wrong where `model_args` says so: one for each framework, with what a step changes beside weights."""
 
+from support.own_tasks import BALLAST
+
 TROUBLE = '''
 import contextlib, json, os, sys, time
 
@@ -82,8 +84,9 @@ def build(config, data_dir):
 )
 TENSORFLOW = (
     TROUBLE
+    + BALLAST
     + """
-import keras, tensorflow as tf
+import tensorflow as tf
 from kubetrain_trainer.tensorflow_multiworker.task import Task
 
 class Samples(Split):
@@ -96,14 +99,6 @@ class Samples(Split):
             bad = tf.constant(self.arguments.get("nan", []), tf.int64)
             value = tf.where(tf.reduce_any(index == bad), float("nan"), value)
         return tf.linspace(0.0, value, 1024), index if self.trains else tf.constant(-1, tf.int64)
-
-class Ballast(keras.layers.Layer):
-    def __init__(self, megabytes):
-        super().__init__()
-        self.values = self.add_weight(shape=(megabytes, 250_000), initializer="uniform", trainable=False)
-
-    def call(self, inputs):
-        return inputs
 
 def build(config, data_dir):
     arguments = config.model_args

@@ -43,10 +43,22 @@ def build(config, data_dir):
     return Task(model=model, data=Samples, loss=loss)
 """
 )
+BALLAST = """
+import keras
+
+class Ballast(keras.layers.Layer):
+    def __init__(self, megabytes):
+        super().__init__()
+        self.values = self.add_weight(shape=(megabytes, 250_000), initializer="uniform", trainable=False)
+
+    def call(self, inputs):
+        return inputs
+"""
 TENSORFLOW = (
     RECORD
+    + BALLAST
     + """
-import keras, tensorflow as tf
+import tensorflow as tf
 from kubetrain_trainer.tensorflow_multiworker.task import Task
 
 class Samples(Split):
@@ -57,14 +69,6 @@ class Samples(Split):
 def loss(outputs, targets):
     with tf.control_dependencies([tf.numpy_function(record, [targets], [])]):
         return tf.square(outputs[:, 0] - tf.cast(targets, tf.float32) / 2048)
-
-class Ballast(keras.layers.Layer):
-    def __init__(self, megabytes):
-        super().__init__()
-        self.values = self.add_weight(shape=(megabytes, 250_000), initializer="uniform", trainable=False)
-
-    def call(self, inputs):
-        return inputs
 
 def build(config, data_dir):
     layers = [keras.Input((4,)), Ballast(config.model_args["megabytes"]), keras.layers.Dense(1)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.process_role import ProcessRole, of_each_process
 
 MOST_SKIPPED = 10
 """Steps in a row: after so many, no other batch is going to help."""
@@ -102,9 +102,8 @@ class RecentSteps:
     def _describe(self, loss: float, norm: float, *, is_ours: bool) -> str:
         if math.isfinite(loss):
             return f"the gradient is {norm}"
-        ranks = range(self._role.world_size)
-        marks = self._sum_over_processes([float(is_ours and rank == self._role.rank) for rank in ranks])
-        return f"the loss of rank {' and '.join(str(rank) for rank in ranks if marks[rank])} is {loss}"
+        marks = of_each_process(float(is_ours), self._role, self._sum_over_processes)
+        return f"the loss of rank {' and '.join(str(rank) for rank, mark in enumerate(marks) if mark)} is {loss}"
 
     def _failure(self, bad: str) -> NotFinite:
         return NotFinite(f"{bad}: {REMEDY}; {self._way_on()}")

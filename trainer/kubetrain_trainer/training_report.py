@@ -11,7 +11,7 @@ from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.process_role import ProcessRole, of_each_process
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
@@ -55,7 +55,8 @@ class TrainingReport:
         """The steps since the last report: their mean loss, how fast they were; a new window begins. Since this process
         began, so many were skipped."""
         rates = self.window.rates()
-        rates["data_wait_share"] = self._largest(rates["data_wait_share"])
+        # Those that wait least for data wait for the process that waits longest.
+        rates["data_wait_share"] = max(of_each_process(rates["data_wait_share"], self._role, self._sum_over_processes))
         self._waits += rates["data_wait_share"] * self.window.steps
         self._steps += self.window.steps
         self.window.restart()
@@ -88,11 +89,6 @@ class TrainingReport:
     def _log(self, row: dict[str, Any]) -> None:
         self._metrics.append(row)
         self._events.append(row)
-
-    def _largest(self, value: float) -> float:
-        """Of all processes: those that wait least wait for this one."""
-        ranks = range(self._role.world_size)
-        return max(self._sum_over_processes([value * (rank == self._role.rank) for rank in ranks]))
 
     def _warn_of_waiting(self) -> None:
         self._has_warned = True

@@ -92,7 +92,8 @@ def sum_over_processes(values: list[float], role: ProcessRole, device: torch.dev
         return values
     sums = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(sums)
-    return read_numbers(list(sums))
+    totals: list[float] = sums.tolist()
+    return totals
 
 
 def share_statistics(model: nn.Module, role: ProcessRole) -> None:
