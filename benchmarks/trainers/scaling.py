@@ -20,15 +20,15 @@ from launches import Command, measured_settings, our_rate, our_training, run_tog
 def main() -> None:
     arguments = parsed()
     first, second, *_ = sorted(os.sched_getaffinity(0))
-    rates: dict[str, list[float]] = {"one": [], "two alone": [], "two together": []}
+    contenders = {"one": [{first}], "two alone": [{first}, {second}], "two together": [{first, second}]}
+    launches: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         for launch in range(arguments.launches):
-            rates["one"].append(trained(arguments, Path(folder), [{first}]))
-            rates["two alone"].append(trained(arguments, Path(folder), [{first}, {second}]))
-            rates["two together"].append(trained(arguments, Path(folder), [{first, second}]))
-            latest = ", ".join(f"{name} {measured[-1]:.2f}" for name, measured in rates.items())
+            order = list(contenders)[:: -1 if launch % 2 else 1]  # a machine that slows down slows each as often
+            launches.append({name: trained(arguments, Path(folder), contenders[name]) for name in order})
+            latest = ", ".join(f"{name} {launches[-1][name]:.2f}" for name in contenders)
             print(f"launch {launch + 1}: {latest} images/s", file=sys.stderr, flush=True)
-    print(table(arguments, {name: statistics.median(measured) for name, measured in rates.items()}))
+    print(table(arguments, launches))
 
 
 def parsed() -> argparse.Namespace:
@@ -70,10 +70,18 @@ def pinned(commands: list[Command], processors: set[int]) -> list[Command]:
     return [(["taskset", "--cpu-list", chosen, *arguments], environment) for arguments, environment in commands]
 
 
-def table(arguments: argparse.Namespace, rates: dict[str, float]) -> str:
+def table(arguments: argparse.Namespace, launches: list[dict[str, float]]) -> str:
+    """Medians: of the rates, and of each launch's own ratios, since no two launches find the machine alike."""
     title = f"{arguments.framework}, {arguments.model} at {arguments.pixels}, {arguments.precision}"
-    one, alone = rates["one"], rates["two alone"]
-    rows = [f"| {name} | {rate:.2f} | {rate / one:.2f} | {rate / alone:.2f} |" for name, rate in rates.items()]
+    rows = [
+        "| {} | {:.2f} | {:.2f} | {:.2f} |".format(
+            name,
+            statistics.median(launch[name] for launch in launches),
+            statistics.median(launch[name] / launch["one"] for launch in launches),
+            statistics.median(launch[name] / launch["two alone"] for launch in launches),
+        )
+        for name in launches[0]
+    ]
     return "\n".join([f"| {title} | images/s | of one | of two alone |", "| - | -: | -: | -: |", *rows])
 
 
