@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubetrain_trainer.config import TrainConfig, parse_setting, setting_names
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FRAMEWORKS = {"train-pytorch": "pytorch", "train-tensorflow": "tensorflow"}
@@ -54,10 +54,10 @@ def parse_settings(framework: str, pairs: Iterable[str], names: Sequence[str] = 
             raise InvalidSetting(f"--set takes name=value, not '{pair}'")
         if name in names:
             parameters[name] = _parse_parameter(name, text)
-        elif name in setting_names():
-            config[name] = parse_setting(name, text)
+        elif name in TrainConfig.names():
+            config[name] = TrainConfig.parse(name, text)
         else:
-            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, [*names, *setting_names()])}")
+            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, [*names, *TrainConfig.names()])}")
     return RunSettings(framework=framework, parameters=parameters, config=TrainConfig.from_dict(config))
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kubetrain_trainer.config import TrainConfig, parse_setting
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 
 
@@ -72,11 +72,11 @@ def test_a_wrong_setting_is_named_with_its_value_and_the_remedy(settings: object
 
 
 def test_a_text_on_the_command_line_is_read_by_the_kind_of_its_setting() -> None:
-    assert parse_setting("model", "3") == "3"
-    assert parse_setting("epochs", "3") == 3
-    assert parse_setting("model_args", '{"a": 1}') == {"a": 1}
+    assert TrainConfig.parse("model", "3") == "3"
+    assert TrainConfig.parse("epochs", "3") == 3
+    assert TrainConfig.parse("model_args", '{"a": 1}') == {"a": 1}
     with pytest.raises(InvalidSetting, match="model_args must be a JSON object, not 'a=1'"):
-        parse_setting("model_args", "a=1")
+        TrainConfig.parse("model_args", "a=1")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from kubetrain_pipelines.cli import kubetrain
 from kubetrain_pipelines.settings import PARAMETERS
-from kubetrain_trainer.config import setting_names
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import KERAS, TORCHVISION
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_every_command_parses_and_sets_what_exists(command: list[str]) -> None:
     parser = kubetrain.commands[command[1]]
     context = parser.make_context(command[1], command[2:], resilient_parsing=False)
     names = [pair.partition("=")[0] for pair in context.params.get("pairs", ())]
-    assert set(names) <= {*PARAMETERS, *setting_names()}
+    assert set(names) <= {*PARAMETERS, *TrainConfig.names()}
 
 
 def test_every_command_is_listed_and_no_other() -> None:

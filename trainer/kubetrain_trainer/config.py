@@ -1,34 +1,19 @@
-"""TrainConfig: every setting of a training, as one frozen dataclass that turns into JSON and into flags and back."""
+"""TrainConfig: every setting of a training."""
 
-import argparse
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-
-
-def setting(
-    default: Any,
-    meaning: str,
-    *,
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> Any:
-    """A field with its meaning (and unit) and the values it takes."""
-    rules = {"meaning": meaning, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=rules)
-    return field(default=default, metadata=rules)
+from kubetrain_trainer.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Settings):
+    CALLED: ClassVar[str] = "train_config"
+
     model: str = setting(
         "digits_cnn",
         "digits_cnn, torchvision:NAME or keras:NAME, or package.module:function, which builds a Task of your own",
@@ -141,28 +126,9 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = _coerced(each.name, each.type, getattr(self, each.name))
-            _check_rules(each.name, value, each.metadata)
-            object.__setattr__(self, each.name, value)
+        super().__post_init__()
         if "/" in self.resume_from or self.resume_from in (".", ".."):
             raise InvalidSetting(f"resume_from must be the id of another run, not the path '{self.resume_from}'")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read settings as JSON brings them.
-
-        Raises:
-            InvalidSetting: for an unknown name (with the nearest valid one), a wrong type or a value out of range.
-        """
-        if not isinstance(values, Mapping):
-            raise InvalidSetting(f"train_config must be a JSON object of settings, not {values!r}")
-        for name in values:
-            check_name(name)
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def digest(self) -> str:
@@ -184,92 +150,3 @@ class TrainConfig:
         names = ["loss", *measured]
         if self.select_checkpoint == "best" and self.metric not in names:
             raise InvalidSetting(f"metric cannot be '{self.metric}': {did_you_mean(self.metric, names)}")
-
-    @classmethod
-    def add_flags(cls, parser: argparse._ActionsContainer) -> None:
-        for each in fields(cls):
-            parser.add_argument(_flag(each.name), metavar="VALUE", help=each.metadata["meaning"].replace("%", "%%"))
-
-    @classmethod
-    def from_flags(cls, arguments: argparse.Namespace) -> Self:
-        given = {name: text for name in setting_names() if (text := getattr(arguments, name)) is not None}
-        return cls.from_dict({name: parse_setting(name, text) for name, text in given.items()})
-
-    def to_flags(self) -> tuple[str, ...]:
-        """Flags for what differs from the defaults: the command line of a job says what is special about it."""
-        usual = type(self)()
-        changed = [name for name in setting_names() if getattr(self, name) != getattr(usual, name)]
-        return tuple(part for name in changed for part in (_flag(name), _text(getattr(self, name))))
-
-
-def setting_names() -> list[str]:
-    return [each.name for each in fields(TrainConfig)]
-
-
-def check_name(name: str) -> None:
-    if name not in setting_names():
-        raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, setting_names())}")
-
-
-def parse_setting(name: str, text: str) -> Any:
-    """The value that a text on a command line stands for."""
-    check_name(name)
-    kind = {each.name: each.type for each in fields(TrainConfig)}[name]
-    if kind is str:
-        return text
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise InvalidSetting(f"{name} must be {_describe(kind)}, not '{text}'") from None
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _coerced(name: str, kind: Any, value: Any) -> Any:
-    """The value in the field's own type. kfp.local turns integers in a dict into floats: integral floats are taken."""
-    if kind is int and _is_number(value) and float(value).is_integer():
-        return int(value)
-    if kind is float and _is_number(value):
-        return float(value)
-    if kind in (str, bool) and isinstance(value, kind):
-        return value
-    if kind == dict[str, Any] and isinstance(value, Mapping):
-        return _with_integers(value)
-    raise InvalidSetting(f"{name} must be {_describe(kind)}, not {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _with_integers(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _with_integers(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_integers(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _describe(kind: Any) -> str:
-    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(kind, "a JSON object")
-
-
-def _check_rules(name: str, value: Any, rules: Mapping[str, Any]) -> None:
-    if rules["choices"] and value not in rules["choices"]:
-        raise InvalidSetting(f"{name} cannot be '{value}': {did_you_mean(value, rules['choices'])}")
-    if rules["minimum"] is not None and value < rules["minimum"]:
-        raise InvalidSetting(f"{name} must be at least {rules['minimum']}, not {_short(value)}")
-    if rules["above"] is not None and value <= rules["above"]:
-        raise InvalidSetting(f"{name} must be above {rules['above']}, not {_short(value)}")
-    if rules["maximum"] is not None and value > rules["maximum"]:
-        raise InvalidSetting(f"{name} must be at most {rules['maximum']}, not {_short(value)}")
-
-
-def _short(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

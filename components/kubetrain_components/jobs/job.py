@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
 
 LABEL_PREFIX = "kubetrain/"
@@ -46,6 +47,20 @@ class Phase(StrEnum):
     @property
     def is_final(self) -> bool:
         return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+class TroubleKind(StrEnum):
+    """In the words of people; how long each is put up with is follow.py's to decide."""
+
+    UNSCHEDULABLE = "no node takes it"
+    IMAGE_PULL = "its image cannot be pulled"
+    BAD_IMAGE_NAME = "its image has no valid name"
+    CONFIGURATION = "something that it refers to is missing"
+    CRASH_LOOP = "it crashes again and again"
+    VOLUME = "a volume does not mount"
+    REFUSED = "the cluster refuses its pods"
+    QUOTA = "the namespace's quota is used up"
+    QUEUE = "the queue has not admitted it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +115,16 @@ class Replica:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClaimMount:
+    """A claim, or a part of it, as every pod of a job sees it."""
+
+    claim: str
+    path: str
+    sub_path: str = ""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Elastic:
     min_replicas: int
     max_replicas: int
@@ -107,6 +132,8 @@ class Elastic:
     rdzv_id: str = ""
     rdzv_conf: Mapping[str, str] = field(default_factory=dict)
     max_restarts: int | None = None
+    metrics: tuple[Mapping[str, Any], ...] = ()
+    """What an autoscaler (HPA) sizes the job by, between both numbers; none: no autoscaler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +145,10 @@ class Job:
     elastic: Elastic | None = None
     backoff_limit: int = 1
     """The job fails when its containers' restarts reach this number; the operator takes 0 as 1."""
+    placement: Placement = Placement()
+    """Where and how its pods run; of no account on one machine."""
+    mounts: tuple[ClaimMount, ...] = ()
+    """The claims that its pods see; on one machine they see its folders."""
 
     def __post_init__(self) -> None:
         if any(replica.count < 1 for replica in self.replicas):
@@ -173,6 +204,8 @@ class PodState:
     """Of the newest container that ended; 128 and more: the signal that ended it."""
     last_words: str = ""
     """The termination message of that container."""
+    cause: str = ""
+    """Why it ended, where others than the container know: out of memory, evicted, its node is gone."""
     finished: float = 0.0
     """When that container ended, in seconds since the epoch."""
 
@@ -182,10 +215,21 @@ class PodState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What keeps a job from going on, as far as can be told from outside."""
+
+    kind: TroubleKind
+    subject: str
+    """The pod, or the job, that it is the trouble of."""
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobState:
     handle: JobHandle
     phase: Phase
     pods: tuple[PodState, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     message: str = ""

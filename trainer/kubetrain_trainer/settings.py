@@ -1,0 +1,148 @@
+"""Settings: frozen dataclasses that turn into JSON and into flags and back, and know what each field takes."""
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A field with its meaning (and unit) and the values it takes."""
+    rules = {"meaning": meaning, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
+    if isinstance(default, dict | list):
+        return field(default_factory=default.copy, metadata=rules)
+    return field(default=default, metadata=rules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The base of a class whose fields are all made by setting()."""
+
+    CALLED: ClassVar[str]
+    """The parameter that brings these settings as a JSON object."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = _coerced(each.name, each.type, getattr(self, each.name))
+            _check_rules(each.name, value, each.metadata)
+            object.__setattr__(self, each.name, value)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [each.name for each in fields(cls)]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read settings as JSON brings them.
+
+        Raises:
+            InvalidSetting: for an unknown name (with the nearest valid one), a wrong type or a value out of range.
+        """
+        if not isinstance(values, Mapping):
+            raise InvalidSetting(f"{cls.CALLED} must be a JSON object of settings, not {values!r}")
+        for name in values:
+            cls._check_name(name)
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Any:
+        """The value that a text on a command line stands for."""
+        cls._check_name(name)
+        kind = {each.name: each.type for each in fields(cls)}[name]
+        if kind is str:
+            return text
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            raise InvalidSetting(f"{name} must be {_describe(kind)}, not '{text}'") from None
+
+    @classmethod
+    def _check_name(cls, name: str) -> None:
+        if name not in cls.names():
+            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, cls.names())}")
+
+    @classmethod
+    def add_flags(cls, parser: argparse._ActionsContainer) -> None:
+        for each in fields(cls):
+            parser.add_argument(_flag(each.name), metavar="VALUE", help=each.metadata["meaning"].replace("%", "%%"))
+
+    @classmethod
+    def from_flags(cls, arguments: argparse.Namespace) -> Self:
+        given = {name: text for name in cls.names() if (text := getattr(arguments, name)) is not None}
+        return cls.from_dict({name: cls.parse(name, text) for name, text in given.items()})
+
+    def to_flags(self) -> tuple[str, ...]:
+        """Flags for what differs from the defaults: the command line of a job says what is special about it."""
+        usual = type(self)()
+        changed = [name for name in self.names() if getattr(self, name) != getattr(usual, name)]
+        return tuple(part for name in changed for part in (_flag(name), _text(getattr(self, name))))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _coerced(name: str, kind: Any, value: Any) -> Any:
+    """The value in the field's own type. kfp.local turns integers in a dict into floats: integral floats are taken."""
+    if kind is int and _is_number(value) and float(value).is_integer():
+        return int(value)
+    if kind is float and _is_number(value):
+        return float(value)
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    if (kind == dict[str, Any] and isinstance(value, Mapping)) or (
+        kind == list[Any] and isinstance(value, list | tuple)
+    ):
+        return _with_integers(value)
+    raise InvalidSetting(f"{name} must be {_describe(kind)}, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _with_integers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_integers(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_integers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _describe(kind: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list[Any]: "a JSON list"}
+    return words.get(kind, "a JSON object")
+
+
+def _check_rules(name: str, value: Any, rules: Mapping[str, Any]) -> None:
+    if rules["choices"] and value not in rules["choices"]:
+        raise InvalidSetting(f"{name} cannot be '{value}': {did_you_mean(value, rules['choices'])}")
+    if rules["minimum"] is not None and value < rules["minimum"]:
+        raise InvalidSetting(f"{name} must be at least {rules['minimum']}, not {_short(value)}")
+    if rules["above"] is not None and value <= rules["above"]:
+        raise InvalidSetting(f"{name} must be above {rules['above']}, not {_short(value)}")
+    if rules["maximum"] is not None and value > rules["maximum"]:
+        raise InvalidSetting(f"{name} must be at most {rules['maximum']}, not {_short(value)}")
+
+
+def _short(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
