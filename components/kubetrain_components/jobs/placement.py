@@ -74,6 +74,9 @@ class Placement(Settings):
     labels: dict[str, Any] = setting({}, "labels of the pods")
     annotations: dict[str, Any] = setting({}, "annotations of the pods")
 
+    scale_metrics: list[Any] = setting(
+        [], "what an autoscaler sizes an elastic job by, as Kubernetes writes metrics; none: nothing does"
+    )
     restart_policy: str = setting(
         "OnFailure",
         "which ends of a container are followed by a new start; ExitCode: those of 128 and more",
