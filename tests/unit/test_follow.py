@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from kubetrain_components.jobs.follow import Budgets, JobNotOurs, create_or_attach, run_job
+from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
 from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Elastic, Job, JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.patience import Budgets
 from kubetrain_components.jobs.verdict import JobFailed
 from support.jobs import MemoryBackend, job, script
 
@@ -142,7 +143,7 @@ def test_a_restart_is_announced_once() -> None:
         backend.change(NAME, pods=(chief, lost))
         threading.Event().wait(0.2)
         backend.finish(NAME, Phase.SUCCEEDED)
-    assert heard == ["worker1-0 was ended by SIGKILL (exit code 137); its container is started again"]
+    assert heard == ["worker1-0 was ended by SIGKILL (exit code 137); it is started again"]
 
 
 def test_a_job_deleted_behind_our_back_is_a_failure() -> None:
@@ -305,11 +306,11 @@ class TestCreateOrAttach:
         find = backend.find
         answers = iter([None])
 
-        def too_early(name: str) -> JobState | None:
+        def too_early(wanted: Job) -> JobState | None:
             try:
                 return next(answers)
             except StopIteration:
-                return find(name)
+                return find(wanted)
 
         backend.create(JOB)
         backend.find = too_early

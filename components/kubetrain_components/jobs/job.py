@@ -14,7 +14,9 @@ from kubetrain_trainer.errors import InvalidSetting
 LABEL_PREFIX = "kubetrain/"
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """For every Python program in a pod: its log is followed while it runs."""
-VERDICT_ANNOTATION = LABEL_PREFIX + "verdict"
+VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
+RESULT_ANNOTATION = LABEL_PREFIX + "result"
+"""The last words of a job's first process, which outlive its pod here."""
 # Together with attempt, role and index of a pod at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
@@ -190,6 +192,7 @@ class Job:
 class JobHandle:
     """One job as its backend knows it: another of the same name, made later, is another job."""
 
+    kind: JobKind
     name: str
     uid: str
 

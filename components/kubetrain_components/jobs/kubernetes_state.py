@@ -65,7 +65,7 @@ DISRUPTIONS = {
 def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> JobState:
     """The state, of pods that belong to this very job."""
     metadata = job["metadata"]
-    handle = JobHandle(name=metadata["name"], uid=metadata["uid"])
+    handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
     newest = newest_pods(pod for pod in pods if _is_of(pod, handle))
     phase, message = _phase(job)
     return JobState(

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from kubetrain_components.jobs.job import ClaimMount, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, JobKind, Replica
 from kubetrain_components.jobs.placement import Placement
 
 Manifest = dict[str, Any]
@@ -48,7 +48,13 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
     placement = job.placement
     return {
         "metadata": {
-            "labels": {**_text(placement.labels), **_istio(placement), **queue_label(placement), **job.labels},
+            "labels": {
+                **_text(placement.labels),
+                **_istio(placement),
+                **queue_label(placement),
+                **job.labels,
+                LABEL_PREFIX + "role": replica.role.lower(),
+            },
             "annotations": {**_text(placement.annotations), **_istio(placement), **job.identity.annotations()},
         },
         "spec": _without_empty(
