@@ -239,6 +239,11 @@ class JobState:
     is_deleting: bool = False
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether it has pods, all of which have started."""
+        return bool(self.pods) and all(pod.phase is not Phase.PENDING for pod in self.pods)
+
+    @property
     def is_over(self) -> bool:
         return self.phase.is_final and all(pod.phase.is_final for pod in self.pods)
 

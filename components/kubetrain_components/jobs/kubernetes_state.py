@@ -66,7 +66,7 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
     """The state, of pods that belong to this very job."""
     metadata = job["metadata"]
     handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
-    newest = newest_pods(pod for pod in pods if _is_of(pod, handle))
+    newest = newest_pods(pod for pod in pods if is_of(pod, handle))
     phase, message = _phase(job)
     return JobState(
         handle=handle,
@@ -129,7 +129,7 @@ def _phase(job: Manifest) -> tuple[Phase, str]:
     return (Phase.RUNNING if status.get("active") else Phase.PENDING), ""
 
 
-def _is_of(pod: Manifest, handle: JobHandle) -> bool:
+def is_of(pod: Manifest, handle: JobHandle) -> bool:
     return any(owner["uid"] == handle.uid for owner in pod["metadata"].get("ownerReferences") or [])
 
 
@@ -168,7 +168,7 @@ def _cause(history: Sequence[Manifest], ended: Mapping[str, Any]) -> str:
         return f"ran out of memory{_memory_limit(pod)}: raise memory, or lower batch_size or loader_workers"
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         return _with_words("could not be started", ended.get("message", ""))
-    if pod.get("deleted") and not _pod_ended(pod):
+    if pod.get("deleted") and not has_ended(pod):
         return "was deleted while it ran"
     return ""
 
@@ -177,7 +177,7 @@ def _is_lost(pod: Manifest) -> bool:
     return bool(pod.get("deleted")) or (pod.get("status") or {}).get("phase") == "Failed"
 
 
-def _pod_ended(pod: Manifest) -> bool:
+def has_ended(pod: Manifest) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
@@ -193,13 +193,13 @@ def _with_words(said: str, message: str) -> str:
 def _troubles(job: Manifest, replicas: Mapping[str, Sequence[Manifest]], events: Sequence[Manifest]) -> list[Trouble]:
     found = [trouble for name, history in replicas.items() for trouble in _pod_troubles(name, history[-1])]
     pending = {
-        history[-1]["metadata"]["name"]: name
+        history[-1]["metadata"]["uid"]: name
         for name, history in replicas.items()
         if _pod_phase(history[-1]) is Phase.PENDING
     }
-    names = {job["metadata"]["name"]: "the job", **pending}
+    names = {job["metadata"]["uid"]: "the job", **pending}
     for event in events:
-        concerned = names.get((event.get("involvedObject") or {}).get("name", ""))
+        concerned = names.get((event.get("involvedObject") or {}).get("uid", ""))
         if concerned and (trouble := _event_trouble(concerned, event)) is not None:
             found.append(trouble)
     return list(dict.fromkeys(found))

@@ -111,6 +111,4 @@ def _stage_of(state: JobState) -> str:
         return "waiting in the queue"
     if state.phase is Phase.SUCCEEDED:
         return "ending"
-    if any(pod.phase is Phase.PENDING for pod in state.pods) or not state.pods:
-        return "starting"
-    return "running"
+    return "running" if state.is_under_way else "starting"
