@@ -26,6 +26,7 @@ VENDORS = {
     "object_store/s3_requests.py": {"botocore"},
     "object_store/s3_store.py": {"botocore"},
     "object_store/s3_writer.py": {"boto3", "botocore"},
+    "jobs/kubernetes_api.py": {"kubernetes", "urllib3"},
     "jobs/process_guard.py": {"psutil"},
     "jobs/local_record.py": {"psutil"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
@@ -37,6 +38,10 @@ WIRING = {
     "object_store/open_store.py": {f"{COMPONENTS}.object_store.s3_store", f"{COMPONENTS}.object_store.directory_store"},
 }
 ADAPTERS = (
+    f"{COMPONENTS}.jobs.kubernetes_",
+    f"{COMPONENTS}.jobs.watched",
+    f"{COMPONENTS}.jobs.pod_log",
+    f"{COMPONENTS}.jobs.log_position",
     f"{COMPONENTS}.jobs.local_",
     f"{COMPONENTS}.jobs.process_guard",
     f"{COMPONENTS}.object_store.s3_",
