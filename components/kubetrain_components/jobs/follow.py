@@ -122,7 +122,7 @@ def _create(job: Job, backend: JobBackend) -> JobHandle:
         with interrupts_deferred():
             handle = backend.create(job)
     except KeyboardInterrupt:
-        if handle is not None:
+        if handle is not None and not backend.run_goes_on():
             backend.delete(handle)
         raise
     return handle
