@@ -179,7 +179,10 @@ def test_a_name_that_is_taken_by_another_spec_is_refused(backend: KubernetesBack
 
 
 def test_a_worker_that_is_killed_is_started_again(backend: KubernetesBackend) -> None:
-    once = "import os, pathlib; p = pathlib.Path('/dev/shm/x'); n = p.exists(); p.touch(); os._exit(0 if n else 9)"
+    once = (
+        "import os, pathlib, time; path = pathlib.Path('/dev/shm/been'); again = path.exists(); path.touch()\n"
+        "time.sleep(1); os._exit(0 if again else 9)"
+    )
     heard = Heard()
     job = pods_job("import time; time.sleep(8)", once, run_id="again", policy=RestartPolicy.ON_FAILURE)
     assert run_job(job, backend, heard).pods[1].restarts == 1

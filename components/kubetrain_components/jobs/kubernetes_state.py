@@ -72,7 +72,7 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
         handle=handle,
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in newest.values()),
-        troubles=() if phase.is_final else tuple(_troubles(job, newest, list(events))),
+        troubles=() if phase.is_final else tuple(_troubles(kind, job, newest, list(events))),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         message=message,
@@ -109,7 +109,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
     return PodState(
         role=role.capitalize(),
         index=index,
-        phase=_pod_phase(pod),
+        phase=_pod_phase(kind, pod),
         restarts=len(history) - 1 + sum(status.get("restartCount", 0) for status in statuses),
         exit_code=ended.get("exitCode"),
         last_words=ended.get("message") or "",
@@ -145,14 +145,21 @@ def _newest_end(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _pod_phase(pod: Manifest) -> Phase:
+def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
     """A pod that was deleted before it ended has not succeeded."""
-    phase = (pod.get("status") or {}).get("phase") or "Pending"
-    if phase in ("Succeeded", "Failed"):
-        return Phase(phase)
+    if has_ended(pod):
+        return Phase(pod["status"]["phase"])
+    ended = (_container_status(kind, pod).get("state") or {}).get("terminated")
+    if ended and not _starts_again(pod, ended["exitCode"]):
+        return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # its phase follows
     if pod.get("deleted"):
         return Phase.FAILED
-    return Phase.RUNNING if phase == "Running" else Phase.PENDING
+    return Phase.RUNNING if (pod.get("status") or {}).get("phase") == "Running" else Phase.PENDING
+
+
+def _starts_again(pod: Manifest, exit_code: int) -> bool:
+    policy = pod["spec"].get("restartPolicy", "Always")
+    return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
 def _cause(history: Sequence[Manifest], ended: Mapping[str, Any]) -> str:
@@ -190,12 +197,14 @@ def _with_words(said: str, message: str) -> str:
     return f"{said}: {message.strip().rstrip('.')}" if message.strip() else said
 
 
-def _troubles(job: Manifest, replicas: Mapping[str, Sequence[Manifest]], events: Sequence[Manifest]) -> list[Trouble]:
+def _troubles(
+    kind: JobKind, job: Manifest, replicas: Mapping[str, Sequence[Manifest]], events: Sequence[Manifest]
+) -> list[Trouble]:
     found = [trouble for name, history in replicas.items() for trouble in _pod_troubles(name, history[-1])]
     pending = {
         history[-1]["metadata"]["uid"]: name
         for name, history in replicas.items()
-        if _pod_phase(history[-1]) is Phase.PENDING
+        if _pod_phase(kind, history[-1]) is Phase.PENDING
     }
     names = {job["metadata"]["uid"]: "the job", **pending}
     for event in events:
