@@ -89,10 +89,14 @@ class Stream:
 
     def __init__(self, answer: urllib3.BaseHTTPResponse) -> None:
         self._answer = answer
+        self._is_stopped = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._answer.stream(CHUNK_BYTES, decode_content=False)
+            for chunk in self._answer.stream(CHUNK_BYTES, decode_content=False):
+                if self._is_stopped:  # with its socket shut down, TLS passes on what it did not decipher
+                    raise StreamCut("the answer is not wanted any more")
+                yield chunk
         except ReadTimeoutError as error:
             raise StreamSilent(f"nothing came from the API server any more ({error})") from error
         except (HTTPError, OSError) as error:
@@ -100,6 +104,7 @@ class Stream:
 
     def stop(self) -> None:
         """End it, from whichever thread; its reader sees it cut."""
+        self._is_stopped = True
         with contextlib.suppress(Exception):  # it has ended already
             self._answer.shutdown()
 
