@@ -122,9 +122,9 @@ def test_a_secret_that_is_missing(backend: KubernetesBackend, monkeypatch: pytes
 
 
 def test_what_pod_security_refuses(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SECONDS, TroubleKind.REFUSED, 1.0)
+    monkeypatch.setitem(SECONDS, TroubleKind.POD_SECURITY, 1.0)
     error = failure_of(pods_job(QUICK, QUICK, run_id="refused", host_network=True), backend)
-    assert "the cluster refuses its pods" in str(error)
+    assert "Pod Security refuses its pods" in str(error)
     assert "violates PodSecurity" in str(error)
 
 
