@@ -122,9 +122,9 @@ def test_a_secret_that_is_missing(backend: KubernetesBackend, monkeypatch: pytes
 
 
 def test_what_pod_security_refuses(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SECONDS, TroubleKind.REFUSED, 1.0)
+    monkeypatch.setitem(SECONDS, TroubleKind.POD_SECURITY, 1.0)
     error = failure_of(pods_job(QUICK, QUICK, run_id="refused", host_network=True), backend)
-    assert "the cluster refuses its pods" in str(error)
+    assert "Pod Security refuses its pods" in str(error)
     assert "violates PodSecurity" in str(error)
 
 
@@ -179,7 +179,10 @@ def test_a_name_that_is_taken_by_another_spec_is_refused(backend: KubernetesBack
 
 
 def test_a_worker_that_is_killed_is_started_again(backend: KubernetesBackend) -> None:
-    once = "import os, pathlib; p = pathlib.Path('/dev/shm/x'); n = p.exists(); p.touch(); os._exit(0 if n else 9)"
+    once = (
+        "import os, pathlib, time; path = pathlib.Path('/dev/shm/been'); again = path.exists(); path.touch()\n"
+        "time.sleep(1); os._exit(0 if again else 9)"
+    )
     heard = Heard()
     job = pods_job("import time; time.sleep(8)", once, run_id="again", policy=RestartPolicy.ON_FAILURE)
     assert run_job(job, backend, heard).pods[1].restarts == 1

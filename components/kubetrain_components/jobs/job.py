@@ -61,7 +61,10 @@ class TroubleKind(StrEnum):
     CONFIGURATION = "something that it refers to is missing"
     CRASH_LOOP = "it crashes again and again"
     VOLUME = "a volume does not mount"
+    INIT_CONTAINER = "Pod Security refuses the init container that the operator gives to Workers beside a Master"
+    POD_SECURITY = "Pod Security refuses its pods"
     REFUSED = "the cluster refuses its pods"
+    NOT_CREATED = "its pods cannot be created"
     QUOTA = "the namespace's quota is used up"
     QUEUE = "the queue has not admitted it"
 
@@ -238,6 +241,8 @@ class JobState:
     handle: JobHandle
     phase: Phase
     pods: tuple[PodState, ...] = ()
+    missing: int = 0
+    """Pods that it cannot begin without and that are not there."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -246,8 +251,8 @@ class JobState:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it has pods, all of which have started."""
-        return bool(self.pods) and all(pod.phase is not Phase.PENDING for pod in self.pods)
+        """Whether it has its pods, all of which have started."""
+        return bool(self.pods) and not self.missing and all(pod.phase is not Phase.PENDING for pod in self.pods)
 
     @property
     def is_over(self) -> bool:

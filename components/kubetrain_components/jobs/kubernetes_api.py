@@ -65,7 +65,7 @@ class Request:
     address: str
     query: Mapping[str, Any]
     body: Manifest | None = None
-    read_timeout: float = ANSWER_SECONDS
+    read_timeout: float | None = None
 
     def __str__(self) -> str:
         return f"{self.method} {urlsplit(self.address).path}"
@@ -89,10 +89,14 @@ class Stream:
 
     def __init__(self, answer: urllib3.BaseHTTPResponse) -> None:
         self._answer = answer
+        self._is_stopped = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._answer.stream(CHUNK_BYTES, decode_content=False)
+            for chunk in self._answer.stream(CHUNK_BYTES, decode_content=False):
+                if self._is_stopped:  # with its socket shut down, TLS passes on what it did not decipher
+                    raise StreamCut("the answer is not wanted any more")
+                yield chunk
         except ReadTimeoutError as error:
             raise StreamSilent(f"nothing came from the API server any more ({error})") from error
         except (HTTPError, OSError) as error:
@@ -100,6 +104,7 @@ class Stream:
 
     def stop(self) -> None:
         """End it, from whichever thread; its reader sees it cut."""
+        self._is_stopped = True
         with contextlib.suppress(Exception):  # it has ended already
             self._answer.shutdown()
 
@@ -137,13 +142,14 @@ class KubernetesApi:
         from kubernetes import client, config
 
         configuration = client.Configuration()
+        named = os.environ.get("KUBECONFIG")  # the library has read it at its import, once and for all
         try:
-            if not os.environ.get("KUBECONFIG") and (SERVICE_ACCOUNT / "token").exists():
+            if not named and (SERVICE_ACCOUNT / "token").exists():
                 config.load_incluster_config(configuration)
                 usual = (SERVICE_ACCOUNT / "namespace").read_text().strip()
             else:
-                config.load_kube_config(client_configuration=configuration)
-                usual = config.list_kube_config_contexts()[1]["context"].get("namespace")
+                config.load_kube_config(named, client_configuration=configuration)
+                usual = config.list_kube_config_contexts(named)[1]["context"].get("namespace")
         except (config.ConfigException, OSError) as error:
             raise KubernetesError(
                 f"no cluster is configured ({error}): name one by KUBECONFIG, or run in a pod of it"
@@ -241,7 +247,7 @@ class KubernetesApi:
                 request.url,
                 headers=headers,
                 body=request.content,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.read_timeout),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.read_timeout or ANSWER_SECONDS),
                 retries=False,
                 redirect=False,
                 preload_content=pool is self._plain,

@@ -3,12 +3,12 @@
 A job's own word is one voice of several: Failed outweighs Succeeded, and of each replica the newest pod counts.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from kubetrain_components.jobs.job import JobHandle, JobKind, JobState, Phase, PodState, Trouble, TroubleKind
+from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobKind, JobState, Phase, PodState
+from kubetrain_components.jobs.kubernetes_troubles import is_suspended, troubles
+from kubetrain_components.jobs.pod_end import container_status, newest_end, seconds, status_of
 from kubetrain_components.jobs.pod_template import CONTAINERS, Manifest
 
 REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
@@ -22,57 +22,21 @@ PHASES = (
     ("Running", Phase.RUNNING),
     ("Restarting", Phase.RUNNING),
 )
-WAITING = {
-    "ErrImagePull": TroubleKind.IMAGE_PULL,
-    "ImagePullBackOff": TroubleKind.IMAGE_PULL,
-    "ErrImageNeverPull": TroubleKind.IMAGE_PULL,
-    "RegistryUnavailable": TroubleKind.IMAGE_PULL,
-    "InvalidImageName": TroubleKind.BAD_IMAGE_NAME,
-    "CreateContainerConfigError": TroubleKind.CONFIGURATION,
-    "CreateContainerError": TroubleKind.CONFIGURATION,
-    "RunContainerError": TroubleKind.CONFIGURATION,
-    "CrashLoopBackOff": TroubleKind.CRASH_LOOP,
-}
-"""By the reason that a container is waiting for."""
-EVENTS = (
-    (r"violates PodSecurity|admission webhook|is forbidden(?!.*quota)|[Ff]orbidden: (?!exceeded)", TroubleKind.REFUSED),
-    (r"exceeded quota|failed quota", TroubleKind.QUOTA),
-    (r"FailedMount|FailedAttachVolume|MountVolume|AttachVolume", TroubleKind.VOLUME),
-)
-"""By what is in an event's reason or message; the first that fits."""
-LOST = {
-    "Evicted": "was evicted",
-    "Preempted": "was preempted by pods of a higher priority",
-    "Preempting": "was preempted by pods of a higher priority",
-    "NodeLost": "was lost with its node",
-    "NodeShutdown": "was ended with its node",
-    "Terminated": "was ended with its node",
-    "DeadlineExceeded": "was ended at the deadline",
-    "OutOfcpu": "was refused by its node, which has no free processor",
-    "OutOfmemory": "was refused by its node, which has no free memory",
-    "UnexpectedAdmissionError": "was refused by its node",
-}
-"""By a failed pod's reason, or that of its DisruptionTarget."""
-DISRUPTIONS = {
-    "PreemptionByScheduler": "was preempted by pods of a higher priority",
-    "DeletionByTaintManager": "was deleted because of a taint of its node",
-    "EvictionByEvictionAPI": "was evicted, as when a node is drained",
-    "DeletionByPodGC": "was lost with its node",
-    "TerminationByKubelet": "was evicted by its node",
-}
 
 
 def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> JobState:
-    """The state, of pods that belong to this very job."""
+    """The state, of pods that belong to this very job. Pods that are gone have "deleted": True on their manifest."""
     metadata = job["metadata"]
     handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
-    newest = newest_pods(pod for pod in pods if is_of(pod, handle))
+    replicas = newest_pods(pod for pod in pods if is_of(pod, handle) and not _was_suspended(job, pod))
+    newest = {name: history[-1] for name, history in replicas.items()}
     phase, message = _phase(job)
     return JobState(
         handle=handle,
         phase=phase,
-        pods=tuple(pod_state(kind, history) for history in newest.values()),
-        troubles=() if phase.is_final else tuple(_troubles(job, newest, list(events))),
+        pods=tuple(pod_state(kind, history) for history in replicas.values()),
+        missing=max(_least_pods(job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
+        troubles=() if phase.is_final else tuple(troubles(job, newest, events)),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         message=message,
@@ -83,9 +47,15 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
 def newest_pods(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
     """By replica all the pods that there have been of it, the newest last."""
     found: dict[str, list[Manifest]] = {}
-    for pod in sorted(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["uid"])):
+    for pod in sorted(pods, key=_age):
         found.setdefault(replica_name(pod), []).append(pod)
     return dict(sorted(found.items()))
+
+
+def _age(pod: Manifest) -> tuple[float, bool, str]:
+    """Two pods of one replica have the same second where one was deleted by force: then that is the older."""
+    metadata = pod["metadata"]
+    return seconds(metadata["creationTimestamp"]), not pod.get("deleted"), metadata["uid"]
 
 
 def replica_name(pod: Manifest) -> str:
@@ -97,139 +67,76 @@ def _replica(pod: Manifest) -> tuple[str, int]:
     labels = pod["metadata"].get("labels") or {}
     if REPLICA_TYPE in labels:
         return labels[REPLICA_TYPE], int(labels.get(REPLICA_INDEX, 0))
-    return labels.get("kubetrain/role", "pod"), 0
+    return labels.get(LABEL_PREFIX + "role", "pod"), 0
 
 
 def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
-    """Of the newest pod of a replica; earlier ones count as restarts, and speak while it has nothing to say."""
-    pod = history[-1]
-    role, index = _replica(pod)
-    statuses = [_container_status(kind, each) for each in history]
-    ended = next((end for status in reversed(statuses) if (end := _newest_end(status))), {})
+    """Of the newest pod of a replica; earlier ones count as restarts."""
+    role, index = _replica(history[-1])
+    end = newest_end(CONTAINERS[kind], history)
+    restarts = sum(container_status(CONTAINERS[kind], pod).get("restartCount", 0) for pod in history)
     return PodState(
         role=role.capitalize(),
         index=index,
-        phase=_pod_phase(pod),
-        restarts=len(history) - 1 + sum(status.get("restartCount", 0) for status in statuses),
-        exit_code=ended.get("exitCode"),
-        last_words=ended.get("message") or "",
-        cause=_cause(history, ended),
-        finished=_seconds(ended.get("finishedAt")),
+        phase=_pod_phase(kind, history[-1]),
+        restarts=len(history) - 1 + restarts,
+        exit_code=end.exit_code,
+        last_words=end.words,
+        cause=end.cause,
+        finished=end.finished,
     )
 
 
-def _phase(job: Manifest) -> tuple[Phase, str]:
-    conditions = {each["type"]: each for each in (job.get("status") or {}).get("conditions") or []}
-    for name, phase in PHASES:
-        if (condition := conditions.get(name)) and condition["status"] == "True":
-            return phase, condition.get("message") or "" if phase.is_final or phase is Phase.SUSPENDED else ""
-    status = job.get("status") or {}
-    if (job["spec"].get("suspend") or (job["spec"].get("runPolicy") or {}).get("suspend")) and not status.get("active"):
-        return Phase.SUSPENDED, ""
-    return (Phase.RUNNING if status.get("active") else Phase.PENDING), ""
+def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
+    """A pod that was deleted before it ended has not succeeded."""
+    if has_ended(pod):
+        return Phase(status_of(pod)["phase"])
+    ended = (container_status(CONTAINERS[kind], pod).get("state") or {}).get("terminated")
+    if ended and not _starts_again(pod, ended["exitCode"]):
+        return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # the pod's own phase follows
+    if pod.get("deleted"):
+        return Phase.FAILED
+    return Phase.RUNNING if status_of(pod).get("phase") == "Running" else Phase.PENDING
+
+
+def _starts_again(pod: Manifest, exit_code: int) -> bool:
+    policy = pod["spec"].get("restartPolicy", "Always")
+    return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
+
+
+def has_ended(pod: Manifest) -> bool:
+    return status_of(pod).get("phase") in ("Succeeded", "Failed")
 
 
 def is_of(pod: Manifest, handle: JobHandle) -> bool:
     return any(owner["uid"] == handle.uid for owner in pod["metadata"].get("ownerReferences") or [])
 
 
-def _container_status(kind: JobKind, pod: Manifest) -> Mapping[str, Any]:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    return next((each for each in statuses if each["name"] == CONTAINERS[kind]), {})
+def _phase(job: Manifest) -> tuple[Phase, str]:
+    conditions = _conditions(job)
+    for name, phase in PHASES:
+        if (condition := conditions.get(name)) and condition["status"] == "True":
+            return phase, condition.get("message") or "" if phase.is_final or phase is Phase.SUSPENDED else ""
+    is_active = (job.get("status") or {}).get("active")
+    if is_suspended(job) and not is_active:
+        return Phase.SUSPENDED, ""
+    return (Phase.RUNNING if is_active else Phase.PENDING), ""
 
 
-def _newest_end(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    for state in ("state", "lastState"):
-        if ended := (status.get(state) or {}).get("terminated"):
-            return dict(ended)
-    return {}
+def _conditions(job: Manifest) -> dict[str, Mapping[str, Any]]:
+    return {each["type"]: each for each in (job.get("status") or {}).get("conditions") or []}
 
 
-def _pod_phase(pod: Manifest) -> Phase:
-    """A pod that was deleted before it ended has not succeeded."""
-    phase = (pod.get("status") or {}).get("phase") or "Pending"
-    if phase in ("Succeeded", "Failed"):
-        return Phase(phase)
-    if pod.get("deleted"):
-        return Phase.FAILED
-    return Phase.RUNNING if phase == "Running" else Phase.PENDING
+def _was_suspended(job: Manifest, pod: Manifest) -> bool:
+    """Whether it was deleted because a queue took its leave back, which is no failure of the pod."""
+    since = seconds(_conditions(job).get("Suspended", {}).get("lastTransitionTime"))
+    return bool(pod.get("deleted")) and seconds(pod["metadata"]["creationTimestamp"]) < since
 
 
-def _cause(history: Sequence[Manifest], ended: Mapping[str, Any]) -> str:
-    pod = history[-1] if len(history) == 1 or _is_lost(history[-1]) else history[-2]
-    status = pod.get("status") or {}
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            said = DISRUPTIONS.get(condition.get("reason", ""), "was disrupted")
-            return _with_words(said, condition.get("message", ""))
-    if (reason := status.get("reason", "")) in LOST:
-        return _with_words(LOST[reason], status.get("message", ""))
-    if ended.get("reason") == "OOMKilled":
-        return f"ran out of memory{_memory_limit(pod)}: raise memory, or lower batch_size or loader_workers"
-    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
-        return _with_words("could not be started", ended.get("message", ""))
-    if pod.get("deleted") and not has_ended(pod):
-        return "was deleted while it ran"
-    return ""
-
-
-def _is_lost(pod: Manifest) -> bool:
-    return bool(pod.get("deleted")) or (pod.get("status") or {}).get("phase") == "Failed"
-
-
-def has_ended(pod: Manifest) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
-def _memory_limit(pod: Manifest) -> str:
-    limits = (pod["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
-    return f", of which it may use {limits['memory']}" if "memory" in limits else ""
-
-
-def _with_words(said: str, message: str) -> str:
-    return f"{said}: {message.strip().rstrip('.')}" if message.strip() else said
-
-
-def _troubles(job: Manifest, replicas: Mapping[str, Sequence[Manifest]], events: Sequence[Manifest]) -> list[Trouble]:
-    found = [trouble for name, history in replicas.items() for trouble in _pod_troubles(name, history[-1])]
-    pending = {
-        history[-1]["metadata"]["uid"]: name
-        for name, history in replicas.items()
-        if _pod_phase(history[-1]) is Phase.PENDING
-    }
-    names = {job["metadata"]["uid"]: "the job", **pending}
-    for event in events:
-        concerned = names.get((event.get("involvedObject") or {}).get("uid", ""))
-        if concerned and (trouble := _event_trouble(concerned, event)) is not None:
-            found.append(trouble)
-    return list(dict.fromkeys(found))
-
-
-def _pod_troubles(name: str, pod: Manifest) -> list[Trouble]:
-    status = pod.get("status") or {}
-    found = []
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            found.append(_trouble(TroubleKind.UNSCHEDULABLE, name, condition.get("message", "")))
-    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if (kind := WAITING.get(waiting.get("reason", ""))) is not None:
-            image = f"{container['image']}: " if kind in (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME) else ""
-            found.append(_trouble(kind, name, f"{image}{waiting.get('message') or waiting['reason']}"))
-    return found
-
-
-def _event_trouble(name: str, event: Manifest) -> Trouble | None:
-    if event.get("type") != "Warning":
-        return None
-    text = f"{event.get('reason', '')} {event.get('message', '')}"
-    kind = next((kind for pattern, kind in EVENTS if re.search(pattern, text)), None)
-    return _trouble(kind, name, event.get("message", "")) if kind else None
-
-
-def _trouble(kind: TroubleKind, name: str, message: str) -> Trouble:
-    return Trouble(kind=kind, subject=name, sentence=f"{name}: {kind.value} ({message.strip().rstrip('.')})")
-
-
-def _seconds(timestamp: str | None) -> float:
-    return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+def _least_pods(job: Manifest) -> int:
+    """As many as the job cannot begin without; a batch Job has one."""
+    spec = job["spec"]
+    if elastic := spec.get("elasticPolicy"):
+        return int(elastic.get("minReplicas", 1))
+    replicas = spec.get("pytorchReplicaSpecs") or spec.get("tfReplicaSpecs") or {"Job": {}}
+    return sum(int(each.get("replicas", 1)) for each in replicas.values())

@@ -4,6 +4,7 @@ from typing import Any
 
 from kubetrain_components.jobs.job import Elastic, Job, JobKind, Replica, RestartPolicy
 from kubetrain_components.jobs.misread import refuse_what_is_misread
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.pod_template import Manifest, pod_template, queue_label, rendezvous_port
 
 MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
@@ -71,12 +72,17 @@ def _run_policy(job: Job) -> Any:
         clean_pod_policy="None",
         # The operator stops counting here when it replaces pods itself.
         backoff_limit=None if _replaces_pods(job.replicas) else job.backoff_limit,
-        active_deadline_seconds=placement.deadline_seconds or None,
+        active_deadline_seconds=_deadline(placement),
         # Without a completion time, which a permanent failure under ExitCode lacks, it would fail to clean for ever.
         ttl_seconds_after_finished=None if _replaces_pods(job.replicas) else placement.ttl_seconds or None,
         suspend=True if placement.scheduler == "kueue" else None,  # until Kueue admits it
         scheduling_policy=_scheduling_policy(job),
     )
+
+
+def _deadline(placement: Placement) -> int | None:
+    """For a job that nobody follows any more: whoever does counts the time that its pods run, not that of the start."""
+    return placement.start_seconds + placement.deadline_seconds if placement.deadline_seconds else None
 
 
 def _replaces_pods(replicas: tuple[Replica, ...]) -> bool:
@@ -116,16 +122,13 @@ def _elastic_policy(job: Job, elastic: Elastic) -> Any:
 def _batch_job(job: Job) -> Manifest:
     placement = job.placement
     (replica,) = job.replicas
-    limits = {
-        "activeDeadlineSeconds": placement.deadline_seconds,
-        "ttlSecondsAfterFinished": placement.ttl_seconds,
-    }
+    limits = {"activeDeadlineSeconds": _deadline(placement), "ttlSecondsAfterFinished": placement.ttl_seconds}
     return {
         "apiVersion": "batch/v1",
         "kind": job.kind.value,
         "spec": {
             # Here the limit is of new starts; the operator's is of the start that is one too many.
-            "backoffLimit": max(job.backoff_limit - 1, 0),
+            "backoffLimit": 0 if replica.restart_policy is RestartPolicy.NEVER else max(job.backoff_limit - 1, 0),
             **{name: value for name, value in limits.items() if value},
             **({"suspend": True} if placement.scheduler == "kueue" else {}),
             "template": pod_template(job, replica),

@@ -16,6 +16,8 @@ SECONDS = {
     TroubleKind.IMAGE_PULL: 120.0,  # a registry may be down for a moment
     TroubleKind.BAD_IMAGE_NAME: 0.0,
     TroubleKind.CONFIGURATION: 60.0,  # a secret may be on its way
+    TroubleKind.INIT_CONTAINER: 10.0,
+    TroubleKind.POD_SECURITY: 10.0,
     TroubleKind.REFUSED: 10.0,
 }
 """By kind of trouble; any other may take as long as the stage that the job is in: autoscalers make nodes, quota is
@@ -28,13 +30,13 @@ REMEDIES = {
     TroubleKind.BAD_IMAGE_NAME: "correct image",
     TroubleKind.CONFIGURATION: "make what is missing in this namespace, or correct its name",
     TroubleKind.CRASH_LOOP: "look at its last lines",
-    TroubleKind.VOLUME: "see that the claim is bound, and that its volume can be mounted on that node",
-    TroubleKind.REFUSED: (
-        "beside a Master the operator gives Workers an init container, which Pod Security `restricted` refuses as long "
-        "as deploy/operator is not applied: apply it, or set min_workers to workers"
-    ),
+    TroubleKind.VOLUME: "see that what it mounts exists, is bound, and can be mounted on that node",
+    TroubleKind.INIT_CONTAINER: "apply deploy/operator, or set min_workers to workers: then there is no Master",
+    TroubleKind.POD_SECURITY: "host_network, rdma and some volumes need a namespace that enforces less",
+    TroubleKind.REFUSED: "correct what it names",
+    TroubleKind.NOT_CREATED: "look at the cluster's admission webhooks and its operator",
     TroubleKind.QUOTA: "wait until other jobs have ended, or have the quota raised",
-    TroubleKind.QUEUE: "look at the queue",
+    TroubleKind.QUEUE: "look at the queue, and see that its system manages jobs of this kind",
 }
 
 
@@ -43,7 +45,7 @@ class Budgets:
     """How long a job may be in each of its stages; None: as long as it takes."""
 
     queue_seconds: float | None = None
-    """Suspended: waiting for a queue to admit it."""
+    """Waiting for a queue to admit it."""
     start_seconds: float | None = None
     """Until every pod runs."""
     run_seconds: float | None = None
@@ -107,7 +109,7 @@ def with_remedy(trouble: Trouble) -> str:
 
 
 def _stage_of(state: JobState) -> str:
-    if state.phase is Phase.SUSPENDED:
+    if state.phase is Phase.SUSPENDED or any(trouble.kind is TroubleKind.QUEUE for trouble in state.troubles):
         return "waiting in the queue"
     if state.phase is Phase.SUCCEEDED:
         return "ending"

@@ -93,9 +93,9 @@ class Placement(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in QUANTITIES:
-            value = getattr(self, name)
-            if value and not QUANTITY.fullmatch(value):
+        quantities = {name: getattr(self, name) for name in QUANTITIES} | self.extra_resources
+        for name, value in quantities.items():
+            if value and not QUANTITY.fullmatch(str(value)):
                 raise InvalidSetting(f"{name} '{value}' is no Kubernetes quantity: write it like 500m, 4 or 16Gi")
         for name in self.nccl:
             _check_nccl(name)

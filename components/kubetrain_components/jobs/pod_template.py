@@ -41,6 +41,7 @@ RENDEZVOUS_PORT = 23456
 HOST_PORTS = range(20_000, 30_000)
 """Below those that Kubernetes gives to services, and the kernel to connections."""
 ZONE = "topology.kubernetes.io/zone"
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARED_MEMORY = "shared-memory"
 
 
@@ -51,7 +52,6 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
             "labels": {
                 **_text(placement.labels),
                 **_istio(placement),
-                **queue_label(placement),
                 **job.labels,
                 LABEL_PREFIX + "role": replica.role.lower(),
             },
@@ -133,7 +133,7 @@ def _resources(placement: Placement) -> Manifest:
     devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
     exact = {name: str(count) for name, count in devices.items() if count} | _text(placement.extra_resources)
     return {
-        "requests": {"cpu": placement.cpu, "memory": placement.memory, **exact},
+        "requests": _without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
         "limits": _without_empty(
             {"cpu": placement.cpu_limit, "memory": placement.memory_limit or placement.memory, **exact}
         ),
@@ -219,7 +219,7 @@ def _istio(placement: Placement) -> dict[str, str]:
 
 
 def queue_label(placement: Placement) -> dict[str, str]:
-    return {"kueue.x-k8s.io/queue-name": placement.queue} if placement.scheduler == "kueue" else {}
+    return {KUEUE_LABEL: placement.queue} if placement.scheduler == "kueue" else {}
 
 
 def _text(values: Mapping[str, Any]) -> dict[str, str]:
