@@ -21,7 +21,7 @@ from kubetrain_components.sync_dataset.claims import CLAIM
 from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
 from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
 from kubetrain_components.sync_dataset.expose_version import expose_version
-from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest
+from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_trainer.errors import KubetrainError
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, pods_job
 

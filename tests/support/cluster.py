@@ -65,13 +65,20 @@ class Bucket:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        for each in self._s3.list_objects_v2(Bucket=self.name).get("Contents", []):
-            self._s3.delete_object(Bucket=self.name, Key=each["Key"])
+        while found := self._s3.list_objects_v2(Bucket=self.name).get("Contents"):
+            for each in found:
+                self._s3.delete_object(Bucket=self.name, Key=each["Key"])
         self._s3.delete_bucket(Bucket=self.name)
 
     def put(self, contents: Mapping[str, bytes]) -> None:
         for key, content in contents.items():
             self._s3.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._s3.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+    def uri(self, prefix: str) -> str:
+        return f"s3://{self.name}/{prefix}"
 
 
 class Launched:
