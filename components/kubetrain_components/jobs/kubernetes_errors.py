@@ -29,6 +29,10 @@ class Forbidden(KubernetesError):
     """Our account may not do that. What admission (Pod Security, quota, webhooks) refuses is no such."""
 
 
+class BadRequest(KubernetesError):
+    """What is asked for makes no sense, or not yet."""
+
+
 class UnknownKind(KubernetesError):
     """The cluster has no objects of this kind."""
 
@@ -90,7 +94,7 @@ def _refusal(request: str, status: int, message: str) -> KubernetesError:
             f"{rules['user']} may not {rules['verb']} {rules['resource']} {where}: "
             "give it the Role in deploy/, or ask who looks after the cluster to"
         )
-    kinds = {404: NotFound, 409: Conflict, 410: Gone}
+    kinds = {400: BadRequest, 404: NotFound, 409: Conflict, 410: Gone}
     return kinds.get(status, KubernetesError)(f"the API server refuses {request}: {message}")
 
 
