@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs import kubernetes_api, pod_log, watched
+from kubetrain_components.jobs import kubernetes_api, pod_log, pod_logs, watched
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_errors import Forbidden
@@ -26,7 +26,8 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
-    monkeypatch.setattr(pod_log, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(pod_log, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(pod_logs, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "LONGEST_PAUSE_SECONDS", 0.1)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
@@ -118,8 +119,8 @@ def test_blank_unfinished_foreign_and_endless_lines_are_kept(server: ApiServer, 
 def test_nothing_is_lost_or_doubled_when_streams_break(server: ApiServer, pods: Watched) -> None:
     """Anywhere, also within lines and among lines of one time."""
     run = server.run("a")
-    for number in range(30):
-        server.fail("/log?", cut(after_bytes=1 + 733 * number))
+    for number in range(20):
+        server.fail("/log?", cut(after_bytes=1 + 1033 * number))
     reader = Reader(server, pods)
     for start in range(0, 1000, 50):
         server.write(run, *lines_of(range(start, start + 50), per_second=1000))
@@ -303,6 +304,6 @@ def test_times_are_as_exact_as_they_are_written() -> None:
 
 def test_what_is_remembered_of_a_log_does_not_grow() -> None:
     position = LogPosition()
-    for start in range(0, 100_000, 100):
+    for start in range(0, 30_000, 100):
         position.new(lines_of(range(start, start + 100), per_second=100))
     assert sum(len(lines) for _, lines in position._recent) < 1000
