@@ -134,7 +134,7 @@ class Flood(Handler):
         self.begin_stream()
         if "sinceTime" not in self.query:  # otherwise all has been sent
             for start in range(0, self.num_lines, 500):
-                time_of = stamp(start / 1_000_000).encode()
+                time_of = stamp(start / 50_000).encode()
                 self.send_chunk(
                     b"".join(b"%s %d %s\n" % (time_of, number, b"x" * 80) for number in range(start, start + 500))
                 )

@@ -219,8 +219,11 @@ def test_another_pod_of_the_same_name_is_another(server: ApiServer, pods: Watche
         del server.runs["a"]
     server.write(server.run("a"), *lines_of(range(100)))
     reader.wait_for(200)
+    server.end("a", "Running")
+    server.write(server.run("a", restarts=1), *lines_of(range(100, 200)))
+    reader.wait_for(300)
     server.end("a")
-    assert numbers(reader.finish()) == [*range(100), *range(100)]
+    assert numbers(reader.finish()) == [*range(100), *range(200)]
 
 
 def test_what_runs_on_when_the_job_is_over_is_not_waited_for(server: ApiServer, pods: Watched) -> None:
@@ -307,3 +310,10 @@ def test_what_is_remembered_of_a_log_does_not_grow() -> None:
     for start in range(0, 30_000, 100):
         position.new(lines_of(range(start, start + 100), per_second=100))
     assert sum(len(lines) for _, lines in position._recent) < 1000
+
+
+def test_what_was_written_out_of_order_is_asked_for_again() -> None:
+    position = LogPosition()
+    assert position.since_time is None
+    position.new([stamp(5).encode() + b" from one output, before a line of 4.9 from the other"])
+    assert position.since_time == stamp(4)

@@ -113,20 +113,25 @@ class PodLog(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._told_to_stop.is_set():
-                known = self._pods.find(self._uid)
-                pod = self._api.get(self._path)  # a watch may be late
-                if pod is None or pod["metadata"]["uid"] != self._uid:
-                    return
-                run = Run.of(pod, self._container)
-                if run is not None and run.number >= self._runs_read:
-                    self._read_run(run)
-                elif is_final(pod):
-                    return
-                else:
-                    self._wait_for_change(known)
+            self._read_runs()
         except Exception as error:  # noqa: BLE001 - raised by who reads the lines, in the thread that can act on it
             self.error = error
+        finally:
+            self._position.forget()
+
+    def _read_runs(self) -> None:
+        while not self._told_to_stop.is_set():
+            known = self._pods.find(self._uid)
+            pod = self._api.get(self._path)  # a watch may be late
+            if pod is None or pod["metadata"]["uid"] != self._uid:
+                return
+            run = Run.of(pod, self._container)
+            if run is not None and run.number >= self._runs_read:
+                self._read_run(run)
+            elif is_final(pod):
+                return
+            else:
+                self._wait_for_change(known)
 
     def _read_run(self, run: Run) -> None:
         known = self._pods.find(self._uid)
