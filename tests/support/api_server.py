@@ -36,7 +36,8 @@ class Run:
 
 
 class ApiServer:
-    def __init__(self) -> None:
+    def __init__(self, handler: "type[Handler] | None" = None) -> None:
+        self._handler = handler or Handler
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 1
         self.forgotten = 0
@@ -66,7 +67,7 @@ class ApiServer:
         self.refuse()
 
     def listen(self) -> None:
-        self._server = _Server(("127.0.0.1", self._port), Handler)
+        self._server = _Server(("127.0.0.1", self._port), self._handler)
         self._server.api = self
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -215,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         if self._is_answered_by_fault():
             return
         if match := LOG_PATH.fullmatch(self.parts.path):
-            self._send_log(match[1])
+            self.send_log(match[1])
         elif self.parts.path in self.api.objects:
             self.send_json(200, self.api.objects[self.parts.path])
         elif not self._is_collection():
@@ -344,7 +345,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_chunk(json.dumps(event).encode() + b"\n")
         return self.end_stream()
 
-    def _send_log(self, pod: str) -> None:
+    def send_log(self, pod: str) -> None:
         runs = self.api.runs.get(pod, [])
         is_previous = "previous" in self.query
         if f"{PODS}/{pod}" not in self.api.objects:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs import kubernetes_api
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_errors import (
     Conflict,
@@ -35,6 +36,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubernetesApi:
+    monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
     return KubernetesApi.connect(patience_seconds=10)
 

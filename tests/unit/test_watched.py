@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs import watched
+from kubetrain_components.jobs import kubernetes_api, watched
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_errors import Forbidden, KubernetesError, Unreachable
 from kubetrain_components.jobs.watched import Watched
@@ -25,6 +25,7 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
     pods = Watched(KubernetesApi.connect(patience_seconds=10), PODS)
     yield pods

@@ -29,6 +29,10 @@ class Forbidden(KubernetesError):
     """Our account may not do that. What admission (Pod Security, quota, webhooks) refuses is no such."""
 
 
+class BadRequest(KubernetesError):
+    """What is asked for makes no sense, or not yet."""
+
+
 class UnknownKind(KubernetesError):
     """The cluster has no objects of this kind."""
 
@@ -92,7 +96,7 @@ def _refusal(request: str, status: int, message: str) -> KubernetesError:
         )
     if status == 422 and "metadata.uid: " in message:  # a patch that is meant for this uid alone
         return Conflict(f"{request} was meant for another object of this name: {message}")
-    kinds = {404: NotFound, 409: Conflict, 410: Gone}
+    kinds = {400: BadRequest, 404: NotFound, 409: Conflict, 410: Gone}
     return kinds.get(status, KubernetesError)(f"the API server refuses {request}: {message}")
 
 

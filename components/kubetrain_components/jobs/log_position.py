@@ -53,6 +53,11 @@ class LogPosition:
         self._known = Counter(known for _, lines in self._recent for known in lines)
         self._known_until = self.time + OVERLAP
 
+    def forget(self) -> None:
+        """The log is over: no line comes again."""
+        self._recent.clear()
+        self._known = None
+
     def new(self, lines: Sequence[bytes]) -> list[bytes]:
         """Those lines that have not come before; from now on they have."""
         fresh = list(lines) if self._known is None else [line for line in lines if self._is_new(line)]

@@ -1,6 +1,7 @@
 """The log of one pod, read by a thread: every run of its container, in order, none of its lines twice."""
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -9,14 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest, Stream
-from kubetrain_components.jobs.kubernetes_errors import (
-    Forbidden,
-    KubernetesError,
-    StreamCut,
-    StreamSilent,
-    Unauthorized,
-    Unreachable,
-)
+from kubetrain_components.jobs.kubernetes_errors import BadRequest, Forbidden, KubernetesError, NotFound, StreamSilent
 from kubetrain_components.jobs.log_position import LogPosition, nanoseconds
 from kubetrain_components.jobs.watched import Watched, WatchedObject
 
@@ -27,6 +21,8 @@ CALM_SECONDS = PATIENCE_SECONDS + 10
 PAUSE_SECONDS = 1.0
 LONGEST_LINE_BYTES = 64 << 10
 """What is longer is passed on in pieces: a progress bar may never end its line."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ class PodLog(threading.Thread):
         self._position = LogPosition(since)
         self._runs_read = 0
         self._last_trouble = time.monotonic()
-        self._is_stopped = threading.Event()
+        self._told_to_stop = threading.Event()
         self._stream: Stream | None = None
 
     @property
@@ -111,42 +107,53 @@ class PodLog(threading.Thread):
         return not pod.is_gone and (run is None or not run.is_over or run.number < self._runs_read)
 
     def stop(self) -> None:
-        self._is_stopped.set()
+        self._told_to_stop.set()
         if (stream := self._stream) is not None:
             stream.stop()
 
     def run(self) -> None:
         try:
-            while not self._is_stopped.is_set():
-                known = self._pods.find(self._uid)
-                pod = self._api.get(self._path)  # a watch may be late
-                if pod is None or pod["metadata"]["uid"] != self._uid:
-                    return
-                run = Run.of(pod, self._container)
-                if run is not None and run.number >= self._runs_read:
-                    self._read_run(run)
-                elif is_final(pod):
-                    return
-                else:
-                    self._wait_for_change(known)
+            self._read_runs()
         except Exception as error:  # noqa: BLE001 - raised by who reads the lines, in the thread that can act on it
             self.error = error
+        finally:
+            self._position.forget()
+
+    def _read_runs(self) -> None:
+        while not self._told_to_stop.is_set():
+            known = self._pods.find(self._uid)
+            pod = self._api.get(self._path)  # a watch may be late
+            if pod is None or pod["metadata"]["uid"] != self._uid:
+                return
+            run = Run.of(pod, self._container)
+            if run is not None and run.number >= self._runs_read:
+                self._read_run(run)
+            elif is_final(pod):
+                return
+            else:
+                self._wait_for_change(known)
 
     def _read_run(self, run: Run) -> None:
-        if run.number > self._runs_read:
-            self._read(previous="true")  # what is left of it
-            self._runs_read = run.number
         known = self._pods.find(self._uid)
-        is_read = self._read(**({} if run.is_over else {"follow": "true"}))
-        if is_read and run.is_over:
+        if self._is_read(run):
             self._runs_read = run.number + 1
         else:
             self._wait_for_change(known, PAUSE_SECONDS)
 
+    def _is_read(self, run: Run) -> bool:
+        if run.number > self._runs_read:
+            if not self._read(previous="true"):  # what is left of it
+                return False
+            self._runs_read = run.number
+        if run.is_over:
+            return self._read()
+        self._read(follow="true")
+        return False
+
     def _wait_for_change(self, known: WatchedObject | None, seconds: float | None = None) -> None:
         with self._pods.changed:
             self._pods.changed.wait_for(
-                lambda: self._is_stopped.is_set() or self._pods.find(self._uid) is not known, seconds
+                lambda: self._told_to_stop.is_set() or self._pods.find(self._uid) is not known, seconds
             )
 
     def _read(self, **query: str) -> bool:
@@ -158,13 +165,14 @@ class PodLog(threading.Thread):
             self._read_stream(query)
         except StreamSilent:
             return False
-        except (StreamCut, Unreachable):
+        except (BadRequest, NotFound):
+            return True  # it has not begun, or is not kept any more
+        except Forbidden:
+            raise
+        except KubernetesError as error:  # perhaps the kubelet's: whatever concerns us is answered to the next GET
+            log.info("log of %s: %s", self.pod_name, error)
             self._last_trouble = time.monotonic()
             return False
-        except (Unauthorized, Forbidden):
-            raise
-        except KubernetesError:  # it has not begun, or is no longer kept
-            return True
         finally:
             self._stream = None
         return True
@@ -188,7 +196,7 @@ class PodLog(threading.Thread):
             self._put(Lines(self, [_text(line) for line in new], self._position.time))
 
     def _put(self, lines: Lines) -> None:
-        while not self._is_stopped.is_set():
+        while not self._told_to_stop.is_set():
             with contextlib.suppress(queue.Full):
                 self._lines.put(lines, timeout=PAUSE_SECONDS)
                 return

@@ -75,7 +75,9 @@ class PodLogs:
         self._newest = max(self._newest, batch.until)
 
     def _are_read(self) -> bool:
-        return all(pod.uid in self._logs and self._logs[pod.uid].has_read(pod) for pod in self._pods.objects())
+        return self._pods.has_synced and all(
+            pod.uid in self._logs and self._logs[pod.uid].has_read(pod) for pod in self._pods.objects()
+        )
 
     def _begin_new(self) -> None:
         for pod in self._pods.objects():

@@ -46,7 +46,7 @@ class Watched(threading.Thread):
         """What ended it."""
         self._api, self._path, self._selector = api, path, selector
         self._objects: dict[str, WatchedObject] = {}
-        self._is_stopped = threading.Event()
+        self._told_to_stop = threading.Event()
         self._stream: Stream | None = None
 
     def objects(self) -> list[WatchedObject]:
@@ -59,17 +59,17 @@ class Watched(threading.Thread):
             return self._objects.get(uid)
 
     def stop(self) -> None:
-        self._is_stopped.set()
+        self._told_to_stop.set()
         if (stream := self._stream) is not None:
             stream.stop()
 
     def run(self) -> None:
         version = LIST_AGAIN
         try:
-            while not self._is_stopped.is_set():
+            while not self._told_to_stop.is_set():
                 began = time.monotonic()
                 version = self._watch(version or self._list())
-                self._is_stopped.wait(began + TURN_SECONDS - time.monotonic())
+                self._told_to_stop.wait(began + TURN_SECONDS - time.monotonic())
         except KubetrainError as error:
             with self.changed:
                 self.error = error

@@ -1,0 +1,326 @@
+"""Every line of every pod, once, through restarts of containers, pods and servers."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs import kubernetes_api, pod_log, pod_logs, watched
+from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_errors import Forbidden
+from kubetrain_components.jobs.log_position import LogPosition, nanoseconds, rfc3339
+from kubetrain_components.jobs.pod_logs import MOST_WAITING, PodLogs
+from kubetrain_components.jobs.watched import Watched
+from support.api_server import PODS, ApiServer, answer, cut, end_at_once, lines_of, stamp
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(pod_log, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(pod_logs, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(kubernetes_api, "LONGEST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    pods = Watched(KubernetesApi.connect(patience_seconds=10), PODS)
+    pods.start()
+    yield pods
+    pods.stop()
+
+
+class Reader:
+    """Reads in a thread, as a launcher does."""
+
+    def __init__(self, server: ApiServer, pods: Watched, since: str = "") -> None:
+        self.server, self.pods = server, pods
+        self.lines: list[LogLine] = []
+        self.is_over = False
+        self.error: Exception | None = None
+        self.logs = PodLogs(pods._api, pods, "main", lambda pod: str(pod["metadata"]["name"]), since)
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        try:
+            for line in self.logs.lines(lambda: self.is_over and self._has_seen_all()):
+                self.lines.append(line)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def _has_seen_all(self) -> bool:
+        """It is from the pods that a launcher knows when the job is over."""
+        seen = {pod.uid: pod.manifest["metadata"]["resourceVersion"] for pod in self.pods.objects()}
+        there = [pod["metadata"] for pod in self.server.objects.values()]
+        return all(seen.get(pod["uid"]) == pod["resourceVersion"] for pod in there)
+
+    def wait_for(self, count: int) -> None:
+        end = time.monotonic() + 10
+        while len(self.lines) < count:
+            assert time.monotonic() < end, f"{len(self.lines)} of {count} lines"
+            time.sleep(0.005)
+
+    def wait_for_position(self, position: str) -> None:
+        """A batch counts once the reader has come back for more."""
+        end = time.monotonic() + 10
+        while self.logs.position != position:
+            assert time.monotonic() < end, self.logs.position
+            time.sleep(0.005)
+
+    def finish(self) -> list[LogLine]:
+        self.is_over = True
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.lines
+
+
+def numbers(lines: list[LogLine], pod: str = "a") -> list[int]:
+    return [int(line.text.removeprefix("line ")) for line in lines if line.pod == pod]
+
+
+def test_lines_come_while_they_are_written(server: ApiServer, pods: Watched) -> None:
+    run = server.run("a")
+    reader = Reader(server, pods)
+    server.write(run, *lines_of(range(3)))
+    reader.wait_for(3)
+    server.write(run, *lines_of(range(3, 5)))
+    server.end("a")
+    assert numbers(reader.finish()) == list(range(5))
+
+
+def test_each_pod_has_its_own_and_one_that_is_pending_is_waited_for(server: ApiServer, pods: Watched) -> None:
+    server.put(f"{PODS}/b", status={"phase": "Pending"})
+    server.write(server.run("a"), *lines_of(range(10)))
+    reader = Reader(server, pods)
+    reader.wait_for(10)
+    server.write(server.run("b"), *lines_of(range(20)))
+    reader.wait_for(30)
+    server.end("a")
+    server.end("b")
+    lines = reader.finish()
+    assert (numbers(lines, "a"), numbers(lines, "b")) == (list(range(10)), list(range(20)))
+
+
+def test_blank_unfinished_foreign_and_endless_lines_are_kept(server: ApiServer, pods: Watched) -> None:
+    run = server.run("a")
+    endless = b"x" * 200_000
+    texts = [b"\n", b"\xff\xfe\n", b"with \r in it\r\n", endless + b"\n", b"  no end"]
+    server.write(run, *(stamp(number).encode() + b" " + text for number, text in enumerate(texts)))
+    server.end("a")
+    lines = [line.text for line in Reader(server, pods).finish()]
+    assert lines[:3] == ["", "\ufffd\ufffd", "with \r in it"]
+    assert "".join(lines[3:-1]) == endless.decode()
+    assert lines[-1] == "  no end"
+
+
+def test_nothing_is_lost_or_doubled_when_streams_break(server: ApiServer, pods: Watched) -> None:
+    """Anywhere, also within lines and among lines of one time."""
+    run = server.run("a")
+    for number in range(20):
+        server.fail("/log?", cut(after_bytes=1 + 1033 * number))
+    reader = Reader(server, pods)
+    for start in range(0, 1000, 50):
+        server.write(run, *lines_of(range(start, start + 50), per_second=1000))
+        time.sleep(0.01)
+    server.end("a")
+    assert numbers(reader.finish()) == list(range(1000))
+
+
+def test_lines_of_one_time_and_out_of_order_are_told_apart(server: ApiServer, pods: Watched) -> None:
+    """As of a program that writes to both its outputs."""
+    run = server.run("a")
+    lines = [f"{stamp(5 - number % 3 * 0.001)} line {number % 7}\n".encode() for number in range(300)]
+    for number in range(10):
+        server.fail("/log?", cut(after_bytes=40 * 30 * number + 17))
+    reader = Reader(server, pods)
+    server.write(run, *lines)
+    server.end("a")
+    assert numbers(reader.finish()) == [number % 7 for number in range(300)]
+
+
+def test_a_stream_that_ends_is_no_end_of_the_log(server: ApiServer, pods: Watched) -> None:
+    run = server.run("a")
+    server.fail("/log?", end_at_once, times=3)
+    reader = Reader(server, pods)
+    server.write(run, *lines_of(range(10)))
+    reader.wait_for(10)
+    server.end("a")
+    assert numbers(reader.finish()) == list(range(10))
+
+
+def test_a_server_that_was_away_is_read_from_where_it_was_left(server: ApiServer, pods: Watched) -> None:
+    run = server.run("a")
+    reader = Reader(server, pods)
+    server.write(run, *lines_of(range(100)))
+    reader.wait_for(100)
+    server.refuse()
+    server.write(run, *lines_of(range(100, 200)))
+    threading.Timer(0.3, server.listen).start()
+    reader.wait_for(200)
+    server.end("a")
+    assert numbers(reader.finish()) == list(range(200))
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_each_run_of_a_container_is_read_to_its_end(server: ApiServer, pods: Watched, is_away: bool) -> None:
+    reader = Reader(server, pods)
+    for restarts in range(3):
+        run = server.run("a", restarts=restarts)
+        server.write(run, *lines_of(range(100 * restarts, 100 * restarts + 50)))
+        reader.wait_for(100 * restarts + 50)
+        if is_away:
+            server.refuse()
+        server.write(run, *lines_of(range(100 * restarts + 50, 100 * restarts + 100)))
+        server.end("a", "Running")
+        if restarts < 2:
+            server.run("a", restarts=restarts + 1)
+        if is_away:
+            server.listen()
+        reader.wait_for(100 * restarts + 100)
+    server.end("a")
+    assert numbers(reader.finish()) == list(range(300))
+
+
+def test_a_job_that_is_found_running_is_read_with_the_run_before(server: ApiServer, pods: Watched) -> None:
+    server.write(server.run("a"), *lines_of(range(100)))
+    server.end("a", "Running")
+    server.write(server.run("a", restarts=1), *lines_of(range(100, 200)))
+    reader = Reader(server, pods)
+    reader.wait_for(200)
+    server.end("a")
+    assert numbers(reader.finish()) == list(range(200))
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500, 502])
+def test_a_kubelet_that_has_just_started_is_asked_again(server: ApiServer, pods: Watched, status: int) -> None:
+    """It refuses everybody, as long as it does not know whom to trust."""
+    run = server.run("a")
+    message = "Forbidden (user=kube-apiserver, verb=get, resource=nodes, subresource=proxy)"
+    reader = Reader(server, pods)
+    server.write(run, *lines_of(range(100)))
+    reader.wait_for(100)
+    server.fail("/log?", answer(status, message), times=3 if status != 400 else 0)
+    server.cut_all()
+    server.write(run, *lines_of(range(100, 200)))
+    server.end("a")
+    assert numbers(reader.finish()) == list(range(200))
+
+
+def test_another_pod_of_the_same_name_is_another(server: ApiServer, pods: Watched) -> None:
+    server.write(server.run("a"), *lines_of(range(100)))
+    reader = Reader(server, pods)
+    reader.wait_for(100)
+    with server.changed:
+        server.runs["a"][-1].is_over = True
+        server.remove(f"{PODS}/a")
+        del server.runs["a"]
+    server.write(server.run("a"), *lines_of(range(100)))
+    reader.wait_for(200)
+    server.end("a", "Running")
+    server.write(server.run("a", restarts=1), *lines_of(range(100, 200)))
+    reader.wait_for(300)
+    server.end("a")
+    assert numbers(reader.finish()) == [*range(100), *range(200)]
+
+
+def test_what_runs_on_when_the_job_is_over_is_not_waited_for(server: ApiServer, pods: Watched) -> None:
+    server.write(server.run("a"), *lines_of(range(10)))
+    server.write(server.run("b"), *lines_of(range(10)))
+    server.put(f"{PODS}/c", status={"phase": "Pending"})
+    reader = Reader(server, pods)
+    reader.wait_for(20)
+    server.end("a")
+    assert len(reader.finish()) == 20
+
+
+def test_reading_goes_on_where_another_launcher_was(server: ApiServer, pods: Watched) -> None:
+    a, b = server.run("a"), server.run("b")
+    first = Reader(server, pods)
+    server.write(a, *lines_of(range(250)))
+    server.write(b, *lines_of(range(250)))
+    first.wait_for(500)
+    position = stamp(2.49)
+    first.wait_for_position(position)
+    server.write(a, *lines_of(range(250, 300)))
+    server.write(b, *lines_of(range(250, 300)))
+    second = Reader(server, pods, since=position)
+    second.wait_for(100)
+    server.end("a")
+    server.end("b")
+    lines = second.finish()
+    assert numbers(lines, "a") == numbers(lines, "b") == list(range(250, 300))
+    first.finish()
+
+
+def test_the_position_waits_for_the_slowest_but_not_for_the_silent(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.run("silent")
+    run = server.run("a")
+    reader = Reader(server, pods)
+    assert reader.logs.position == ""
+    server.write(run, *lines_of(range(2000)))
+    reader.wait_for(2000)
+    reader.wait_for_position(stamp(0))
+    monkeypatch.setattr(pod_log, "CALM_SECONDS", 0.0)
+    reader.wait_for_position(stamp(19.99 - 5))
+    server.end("a")
+    server.end("silent")
+    reader.finish()
+    assert reader.logs.position == stamp(19.99)
+
+
+def test_a_reader_that_is_slow_holds_the_streams_up(server: ApiServer, pods: Watched) -> None:
+    run = server.run("a")
+    line = stamp(0).encode() + b" " + b"x" * 1000 + b"\n"
+    server.write(run, *([line] * 20_000))
+    server.end("a")
+    reader = Reader(server, pods)
+    logs = PodLogs(pods._api, pods, "main", lambda pod: "a")
+    lines = logs.lines(reader._has_seen_all)
+    next(lines)
+    time.sleep(0.3)
+    waiting = sum(len(text) for batch in list(logs._queue.queue) for text in batch.texts)
+    assert waiting <= MOST_WAITING * pod_log.LONGEST_LINE_BYTES
+    assert sum(1 for _ in lines) == 19_999
+    assert len(reader.finish()) == 20_000
+
+
+def test_a_right_that_lacks_is_told_to_the_reader(server: ApiServer, pods: Watched) -> None:
+    server.fail("/log?", answer(403, 'User "me" cannot get resource "pods/log" in API group "" in the namespace "x"'))
+    server.run("a")
+    reader = Reader(server, pods)
+    reader.thread.join(5)
+    assert isinstance(reader.error, Forbidden)
+
+
+def test_times_are_as_exact_as_they_are_written() -> None:
+    for text in ["2026-11-21T23:51:15.123456789Z", "2026-11-21T23:51:15.000000001Z"]:
+        assert rfc3339(nanoseconds(text) or 0) == text
+    assert nanoseconds("2026-11-21T23:51:15.5+02:00") == nanoseconds("2026-11-21T21:51:15.500Z")
+    assert nanoseconds("2026-11-21T23:51:15Z") == nanoseconds("2026-11-21T23:51:15.000000000Z")
+    assert nanoseconds("unable to retrieve container logs") is None
+
+
+def test_what_is_remembered_of_a_log_does_not_grow() -> None:
+    position = LogPosition()
+    for start in range(0, 30_000, 100):
+        position.new(lines_of(range(start, start + 100), per_second=100))
+    assert sum(len(lines) for _, lines in position._recent) < 1000
+
+
+def test_what_was_written_out_of_order_is_asked_for_again() -> None:
+    position = LogPosition()
+    assert position.since_time is None
+    position.new([stamp(5).encode() + b" from one output, before a line of 4.9 from the other"])
+    assert position.since_time == stamp(4)
