@@ -52,7 +52,7 @@ def tensorflow(placement: Placement = PLAIN, **changes: Any) -> Job:
         Replica(role=role, count=count, command=("python", "train.py"), env={"TF_FORCE_GPU_ALLOW_GROWTH": "true"})
         for role, count in {"Chief": 1, "Worker": 2}.items()
     )
-    return pytorch(placement, kind=JobKind.TF_JOB, replicas=replicas, **changes)
+    return replace(pytorch(placement, kind=JobKind.TF_JOB, replicas=replicas), **changes)
 
 
 def batch(placement: Placement = PLAIN, **changes: Any) -> Job:
