@@ -11,8 +11,16 @@ BENCHMARK ?=
 PIPELINE ?= train-pytorch
 WORKSPACE ?= kubetrain-workspace
 
+# The first that works here: a docker without its engine does not.
+IMAGE_BUILDER ?= $(or $(shell for each in docker podman buildah; do $$each info >/dev/null 2>&1 && echo $$each && break; done),\
+	$(error no docker, podman or buildah works here: install one, or name your builder by IMAGE_BUILDER))
+IMAGE_OPTIONS ?=
+DEVICE ?= gpu
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-slow benchmark compile check-compiled lock clean
+.PHONY: help setup run check format test test-slow benchmark compile check-compiled images test-cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -51,11 +59,24 @@ compile: $(INSTALLED) ## write compiled/*.yaml
 check-compiled: $(INSTALLED) ## fail when compiled/*.yaml is stale
 	@$(BIN)/kubetrain compile --check
 
+define build_image
+	BUILDAH_LAYERS=true $(IMAGE_BUILDER) build --tag kubetrain/$(1):$(VERSION) --file $(2) \
+		--build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) $(3) $(IMAGE_OPTIONS) .
+endef
+
+images: ## the three images (IMAGE_BUILDER=docker|podman|buildah, DEVICE=gpu|cpu, IMAGE_OPTIONS='--build-arg BASE=…')
+	$(call build_image,components,components/Dockerfile)
+	$(call build_image,trainer-pytorch,trainer/Dockerfile.pytorch,--build-arg DEVICE=$(DEVICE))
+	$(call build_image,trainer-tensorflow,trainer/Dockerfile.tensorflow,--build-arg DEVICE=$(DEVICE))
+
 test: $(INSTALLED) ## the whole suite, no cluster, no network
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -m 'not slow and not cluster'
 
 test-slow: $(INSTALLED) ## faults of real processes that take long
 	$(BIN)/pytest -m slow
+
+test-cluster: $(INSTALLED) ## real jobs on the cluster that KUBECONFIG names (ALL=1 for those that CI leaves out)
+	$(BIN)/pytest -m '$(if $(ALL),cluster,core)' --timeout 600
 
 lock: setup ## resolve every dependency anew into constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \

@@ -39,11 +39,12 @@ WIRING = {
     "object_store/open_store.py": {f"{COMPONENTS}.object_store.s3_store", f"{COMPONENTS}.object_store.directory_store"},
 }
 ADAPTERS = (
-    f"{COMPONENTS}.jobs.local_",
-    f"{COMPONENTS}.jobs.process_guard",
     f"{COMPONENTS}.jobs.kubernetes_",
     f"{COMPONENTS}.jobs.watched",
-    f"{COMPONENTS}.jobs.pod_logs",
+    f"{COMPONENTS}.jobs.pod_log",
+    f"{COMPONENTS}.jobs.log_position",
+    f"{COMPONENTS}.jobs.local_",
+    f"{COMPONENTS}.jobs.process_guard",
     f"{COMPONENTS}.object_store.s3_",
     f"{COMPONENTS}.object_store.http_connection",
     f"{COMPONENTS}.object_store.directory_store",

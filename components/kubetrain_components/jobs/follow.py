@@ -18,6 +18,7 @@ from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.job import (
     FAILED,
     LABEL_PREFIX,
+    PROGRESS_ANNOTATION,
     RESULT_ANNOTATION,
     SUCCEEDED,
     VERDICT_ANNOTATION,
@@ -44,6 +45,7 @@ from kubetrain_trainer.termination import parse_last_words
 
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
+STATUS_SECONDS = 10.0
 
 
 class JobNotOurs(KubetrainError):
@@ -71,7 +73,7 @@ def run_job(
     """
     handle = create_or_attach(job, backend)
     try:
-        logs = JobLogs(backend.logs(handle), on_line)
+        logs = JobLogs(backend.logs(handle), on_line, job.lead)
         state = _follow(job, handle, backend, logs, Patience(budgets or Budgets.of(job), clock))
         _record_verdict(job, state, backend, logs)
     except KeyboardInterrupt:
@@ -120,7 +122,7 @@ def _create(job: Job, backend: JobBackend) -> JobHandle:
         with interrupts_deferred():
             handle = backend.create(job)
     except KeyboardInterrupt:
-        if handle is not None:
+        if handle is not None and not backend.run_goes_on():
             backend.delete(handle)
         raise
     return handle
@@ -146,6 +148,7 @@ def _wait_until_gone(handle: JobHandle, backend: JobBackend) -> None:
 def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, patience: Patience) -> JobState:
     """Watch until nothing can change the verdict any more, with the logs beside it."""
     before: JobState | None = None
+    status = _StatusLine(handle, backend, logs)
     for state in backend.watch(handle):
         if state is None:
             raise JobFailed(f"job {handle.name} is gone: it was deleted by someone else; start the run again to resume")
@@ -161,6 +164,7 @@ def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, pat
             logs.pass_on(notice)
         for trouble in patience.news(state):
             logs.pass_on(LogLine(trouble.subject, f"waits: {trouble.sentence}"))
+        status.renew()
         before = state
     raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over")
 
@@ -178,3 +182,18 @@ def _hopeless(job: Job, state: JobState) -> str | None:
     if restarts > job.backoff_limit and (culprit := last_to_fail(state.pods)) is not None:
         return f"{describe(culprit)}; its pods started {restarts} times anew, which is all that max_restarts allows"
     return None
+
+
+class _StatusLine:
+    """How far the job is, on the job itself: whoever looks at it need not read its log."""
+
+    def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
+        self._handle, self._backend, self._logs = handle, backend, logs
+        self._said = ""
+        self._spoke = time.monotonic()
+
+    def renew(self) -> None:
+        if self._logs.progress == self._said or time.monotonic() - self._spoke < STATUS_SECONDS:
+            return
+        self._said, self._spoke = self._logs.progress, time.monotonic()
+        self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: self._said})

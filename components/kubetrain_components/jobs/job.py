@@ -17,6 +17,7 @@ UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
 RESULT_ANNOTATION = LABEL_PREFIX + "result"
 """The last words of a job's first process, which outlive its pod here."""
+PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
 # Together with attempt, role and index of a pod at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
@@ -189,6 +190,11 @@ class Job:
     def lead_role(self) -> str:
         """The role whose first pod speaks for the job: its rank 0."""
         return next((role for role in ("Master", "Chief") if role in self.roles), self.replicas[0].role)
+
+    @property
+    def lead(self) -> str:
+        """The name of that pod."""
+        return f"{self.lead_role.lower()}-0"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
     return PodState(
         role=role.capitalize(),
         index=index,
-        phase=_pod_phase(history[-1]),
+        phase=_pod_phase(kind, history[-1]),
         restarts=len(history) - 1 + restarts,
         exit_code=end.exit_code,
         last_words=end.words,
@@ -89,14 +89,21 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
     )
 
 
-def _pod_phase(pod: Manifest) -> Phase:
+def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
     """A pod that was deleted before it ended has not succeeded."""
-    phase = status_of(pod).get("phase") or "Pending"
-    if phase in ("Succeeded", "Failed"):
-        return Phase(phase)
+    if has_ended(pod):
+        return Phase(status_of(pod)["phase"])
+    ended = (container_status(CONTAINERS[kind], pod).get("state") or {}).get("terminated")
+    if ended and not _starts_again(pod, ended["exitCode"]):
+        return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # the pod's own phase follows
     if pod.get("deleted"):
         return Phase.FAILED
-    return Phase.RUNNING if phase == "Running" else Phase.PENDING
+    return Phase.RUNNING if status_of(pod).get("phase") == "Running" else Phase.PENDING
+
+
+def _starts_again(pod: Manifest, exit_code: int) -> bool:
+    policy = pod["spec"].get("restartPolicy", "Always")
+    return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
 def has_ended(pod: Manifest) -> bool:

@@ -82,6 +82,7 @@ class Placement(Settings):
         "which ends of a container are followed by a new start; ExitCode: those of 128 and more",
         choices=("OnFailure", "Always", "ExitCode", "Never"),
     )
+    grace_seconds: int = setting(60, "time that a pod which is asked to end has to save a checkpoint", minimum=1)
     deadline_seconds: int = setting(0, "time that the job may run in all; 0: no limit", minimum=0)
     start_seconds: int = setting(1800, "time for all pods to be running: nodes may have to be made", minimum=1)
     queue_seconds: int = setting(0, "time that the job may wait in a queue; 0: no limit", minimum=0)

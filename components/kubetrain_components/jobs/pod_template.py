@@ -71,6 +71,7 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
                 "affinity": _affinity(job),
                 "tolerations": [*_spot_tolerations(placement), *placement.tolerations],
                 "priorityClassName": placement.priority_class,
+                "terminationGracePeriodSeconds": placement.grace_seconds,
                 **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if placement.host_network else {}),
                 **({"restartPolicy": "Never"} if job.kind is JobKind.BATCH_JOB else {}),
             }

@@ -1,0 +1,121 @@
+"""Images and deploy/: what a typing error there would only show on somebody's cluster."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubetrain_pipelines import images
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+MANIFESTS = sorted(DEPLOY.rglob("*.yaml"))
+DOCKERFILES = sorted([*ROOT.glob("trainer/Dockerfile.*"), ROOT / "components" / "Dockerfile"])
+OBJECT_VERBS = {"create", "get", "list", "watch", "patch", "delete"}
+# What the API has and our code asks for: a grant of anything else is one of nothing, or of too much.
+GRANTABLE = {
+    ("kubeflow.org", "pytorchjobs"): OBJECT_VERBS,
+    ("kubeflow.org", "tfjobs"): OBJECT_VERBS,
+    ("batch", "jobs"): OBJECT_VERBS,
+    ("", "pods"): {"get", "list", "watch", "delete"},
+    ("", "pods/log"): {"get"},
+    ("", "persistentvolumeclaims"): {"create", "get", "list", "patch"},
+    ("", "events"): {"get", "list"},
+    ("argoproj.io", "workflows"): {"get", "list"},
+}
+
+
+def objects(kind: str) -> list[dict[str, Any]]:
+    documents = [document for path in MANIFESTS for document in yaml.safe_load_all(path.read_text())]
+    return [document for document in documents if isinstance(document, dict) and document.get("kind") == kind]
+
+
+@pytest.mark.parametrize("role", objects("Role"), ids=lambda role: role["metadata"]["name"])
+def test_roles_grant_what_exists_and_is_asked_for(role: dict[str, Any]) -> None:
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                assert set(rule["verbs"]) <= GRANTABLE[group, resource]
+
+
+def test_every_binding_names_a_role_and_an_account_of_ours() -> None:
+    roles, accounts = ({each["metadata"]["name"] for each in objects(kind)} for kind in ("Role", "ServiceAccount"))
+    for binding in objects("RoleBinding"):
+        assert binding["roleRef"]["name"] in roles
+        assert {subject["name"] for subject in binding["subjects"]} <= accounts
+
+
+def test_what_kustomize_reads_is_there() -> None:
+    """Also what is commented out, for those who want it."""
+    listed = re.findall(r"^  (?:# )?- (\S+)", (DEPLOY / "kustomization.yaml").read_text(), re.M)
+    assert set(listed) == {
+        str(path.relative_to(DEPLOY)) for path in MANIFESTS if path.parent.name in ("rbac", "launcher")
+    }
+
+
+def test_the_operators_template_passes_pod_security_restricted() -> None:
+    (container,) = yaml.safe_load((DEPLOY / "operator" / "init_container.yaml").read_text())
+    assert container["image"] == "{{.InitContainerImage}}"
+    assert "nslookup {{.MasterAddr}}" in container["command"][-1]
+    assert container["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_the_operator_finds_the_template_where_it_looks_by_itself() -> None:
+    (patch,) = objects("Deployment")
+    pod = patch["spec"]["template"]["spec"]
+    (mount,), (volume,) = pod["containers"][0]["volumeMounts"], pod["volumes"]
+    settings = yaml.safe_load((DEPLOY / "operator" / "kustomization.yaml").read_text())
+    (generator,) = settings["configMapGenerator"]
+    assert mount["name"] == volume["name"]
+    assert volume["configMap"]["name"] == generator["name"]
+    assert settings["generatorOptions"]["disableNameSuffixHash"], "the patch names it"
+    (key, file) = generator["files"][0].split("=")
+    assert f"{mount['mountPath']}/{key}" == "/etc/config/initContainer.yaml"
+    assert (DEPLOY / "operator" / file).is_file()
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_runs_as_a_numeric_user(path: Path) -> None:
+    """Kubernetes cannot tell whether a user with a name is root, and refuses it where none may be."""
+    user = re.findall(r"^USER (.*)", path.read_text(), re.M)[-1]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_change_of_the_code_installs_nothing_anew(path: Path) -> None:
+    last_stage = path.read_text().rsplit("\nFROM ", 1)[1]
+    instructions = re.findall(r"^(RUN|COPY.*|ARG REVISION)", last_stage, re.M)
+    code = next(index for index, each in enumerate(instructions) if "--from=code" in each)
+    assert "RUN" not in instructions[code:]
+    assert instructions.index("ARG REVISION") > code
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_what_an_image_copies_is_there_and_not_ignored(path: Path) -> None:
+    allowed = re.findall(r"^!(.*)", (ROOT / ".dockerignore").read_text(), re.M)
+    copied = re.findall(r"^COPY (?!--from)(\S+)", path.read_text(), re.M)
+    assert copied
+    for source in copied:
+        assert list(ROOT.glob(source)), source
+        assert any(source == each or source.startswith(f"{each}/") for each in allowed), source
+
+
+def test_where_packages_come_from_is_the_builders_business() -> None:
+    for path in [*DOCKERFILES, ROOT / "Makefile", ROOT / "constraints.txt"]:
+        assert re.search(r"https?://|index-url|find-links|trusted-host", path.read_text()) is None, path
+
+
+def test_images_are_built_under_the_names_that_pipelines_use() -> None:
+    commands = subprocess.run(
+        ["make", "--dry-run", "images", "IMAGE_BUILDER=docker"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert set(re.findall(r"--tag (\S+)", commands)) == {images.COMPONENTS, *images.TRAINERS.values()}
