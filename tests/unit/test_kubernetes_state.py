@@ -195,6 +195,21 @@ def test_a_pod_deleted_before_it_ended_has_failed() -> None:
     assert the_pod(pod(deleted=True, phase="Succeeded", **ended(0))).phase is Phase.SUCCEEDED
 
 
+@pytest.mark.parametrize(
+    ("policy", "code", "phase"),
+    [
+        ("Never", 0, Phase.SUCCEEDED),
+        ("Never", 3, Phase.FAILED),
+        ("OnFailure", 0, Phase.SUCCEEDED),
+        ("OnFailure", 3, Phase.RUNNING),
+    ],
+)
+def test_a_container_that_starts_no_more_has_ended_its_pod(policy: str, code: int, phase: Phase) -> None:
+    ending = pod(**ended(code))
+    ending["spec"]["restartPolicy"] = policy
+    assert the_pod(ending).phase is phase
+
+
 def test_a_pod_that_succeeded_has_no_cause_left_of_those_before_it() -> None:
     before = pod("a", deleted=True, phase="Failed", reason="Evicted", message="low on memory")
     after = pod("b", second=9, phase="Succeeded", **ended(0))
