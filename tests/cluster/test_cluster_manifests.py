@@ -1,6 +1,7 @@
 """What we ask a cluster to run is what it takes: by the operator's schemas and webhooks, and as pods."""
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,10 @@ PRIVILEGED = [
 
 @pytest.fixture
 def api(namespace: str) -> KubernetesApi:
-    return KubernetesApi.connect(namespace)
+    api = KubernetesApi.connect(namespace)
+    while api.get(api.path("v1", "serviceaccounts", "default")) is None:  # without which it takes no pods
+        time.sleep(0.1)
+    return api
 
 
 def create(api: KubernetesApi, path: str, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -85,6 +85,11 @@ def test_why_a_pod_ended(name: str, said: str) -> None:
     assert [describe(pod) for pod in recorded(name).pods if pod.exit_code or pod.cause] == [said]
 
 
+def test_when_an_init_container_failed_the_pod_had_ended() -> None:
+    worker = recorded("init_container_failed").pods[1]
+    assert (worker.name, worker.finished) == ("worker-0", 1795307069.0)
+
+
 @pytest.mark.parametrize(
     ("name", "phase", "pods"),
     [
