@@ -266,6 +266,11 @@ def test_a_disruption_is_the_cause_and_tells_when(reason: str, cause: str) -> No
     assert (found.cause, found.finished) == (cause, 1795305620.0)
 
 
+def test_a_pod_that_succeeded_in_its_grace_has_no_cause() -> None:
+    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    assert the_pod(pod(phase="Succeeded", conditions=[disruption], **ended(0))).cause == ""
+
+
 def event(message: str, second: int, uid: str = "job", reason: str = "FailedCreatePod") -> dict[str, Any]:
     when = f"2026-11-22T00:00:{second:02}Z"
     return {"reason": reason, "message": message, "lastTimestamp": when, "involvedObject": {"uid": uid}}
@@ -278,6 +283,12 @@ REFUSAL = 'Error creating: pods "j-worker-1" is forbidden: exceeded quota: q'
 def test_a_refusal_is_of_the_past_once_a_pod_was_created_after_it(pod_created: int, kinds: list[TroubleKind]) -> None:
     state = job_state(JobKind.PYTORCH_JOB, job(), [pod(second=pod_created)], [event(REFUSAL, 10)])
     assert [trouble.kind for trouble in state.troubles] == kinds
+
+
+def test_of_several_refusals_the_last_counts() -> None:
+    refusals = [event(REFUSAL.replace("worker-1", f"worker-{second}"), second) for second in (12, 10, 11)]
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), [], refusals).troubles
+    assert "worker-12" in trouble.sentence
 
 
 @pytest.mark.parametrize(
