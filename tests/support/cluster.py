@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
+from kubetrain_components import IMAGE_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, JobKind, LogLine, RestartPolicy
@@ -20,6 +22,9 @@ from support import jobs
 
 CLUSTER = Path(__file__).parents[3] / "shared" / "cluster"
 API_SERVER = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "state", "kube-apiserver.pid")
+COMPONENTS = os.environ.get("KUBETRAIN_COMPONENTS_IMAGE", f"docker.io/{IMAGE_NAME}:{version('kubetrain')}")
+"""What `make images` builds; the test cluster has to have it."""
+ENDPOINT_IN_PODS, ENDPOINT = "http://s3.storage.svc:9000", "http://127.0.0.1:9000"
 IMAGE = "docker.io/library/python:3.11-slim"
 SMALL = {"image": IMAGE, "cpu": "50m", "memory": "64Mi", "shm_size": "16Mi", "grace_seconds": 1}
 FOREVER = "import time; print('up', flush=True); time.sleep(3600)"
@@ -39,6 +44,41 @@ def pods_job(
     roles = ["Transfer"] if kind is JobKind.BATCH_JOB else ["Chief", "Worker"]
     replicas = tuple(replace(each, role=role) for each, role in zip(made.replicas, roles, strict=False))
     return replace(made, replicas=replicas, placement=Placement(**{**SMALL, **placement}))
+
+
+class Bucket:
+    """On the cluster's S3 server; a context that takes it away again."""
+
+    credentials: ClassVar = {"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret"}
+
+    def __init__(self, name: str) -> None:
+        import boto3
+
+        self.name = name
+        key, secret = self.credentials.values()
+        self._s3 = boto3.client(
+            "s3", endpoint_url=ENDPOINT, region_name="us-east-1", aws_access_key_id=key, aws_secret_access_key=secret
+        )
+
+    def __enter__(self) -> Self:
+        self._s3.create_bucket(Bucket=self.name)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        while found := self._s3.list_objects_v2(Bucket=self.name).get("Contents"):
+            for each in found:
+                self._s3.delete_object(Bucket=self.name, Key=each["Key"])
+        self._s3.delete_bucket(Bucket=self.name)
+
+    def put(self, contents: Mapping[str, bytes]) -> None:
+        for key, content in contents.items():
+            self._s3.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._s3.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+    def uri(self, prefix: str) -> str:
+        return f"s3://{self.name}/{prefix}"
 
 
 class Launched:

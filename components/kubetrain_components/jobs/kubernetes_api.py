@@ -180,11 +180,11 @@ class KubernetesApi:
             return self._json(Request("PATCH", self._host + path, {}, body))
         return None
 
-    def delete(self, path: str, *, uid: str = "", propagation: str = "Background") -> bool:
-        """Whether the object was there; with a uid: whether it was this one."""
+    def delete(self, path: str, *, uid: str = "", resource_version: str = "", propagation: str = "Background") -> bool:
+        """Whether the object was there; with a uid: whether it was this one; with a version: as it was seen."""
         options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        options["preconditions"] = {name: value for name, value in conditions.items() if value}
         try:
             self._json(Request("DELETE", self._host + path, {}, options))
         except (NotFound, Conflict):

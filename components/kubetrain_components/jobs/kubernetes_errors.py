@@ -90,6 +90,8 @@ def _refusal(request: str, status: int, message: str) -> KubernetesError:
             f"{rules['user']} may not {rules['verb']} {rules['resource']} {where}: "
             "give it the Role in deploy/, or ask who looks after the cluster to"
         )
+    if status == 422 and "metadata.uid: " in message:  # a patch that is meant for this uid alone
+        return Conflict(f"{request} was meant for another object of this name: {message}")
     kinds = {404: NotFound, 409: Conflict, 410: Gone}
     return kinds.get(status, KubernetesError)(f"the API server refuses {request}: {message}")
 

@@ -1,0 +1,244 @@
+"""From S3 to a promoted model on a real cluster, with the project's own images, in a restricted namespace."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import ClaimMount, Job, JobKind, LogLine
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.launch_training.launch import launch_training
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
+from kubetrain_components.sync_dataset.sync import SyncRequest
+from kubetrain_pipelines.digits import write_digits
+from kubetrain_pipelines.images import TRAINERS
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, pods_job
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
+OUTPUT = ClaimMount(claim=STORAGE.output_claim, path="/output")
+CONFIG = TrainConfig(epochs=3, checkpoint_every=20)
+COLLECT_AND_PROMOTE = """
+import sys
+from pathlib import Path
+from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.promote_model.promote import promote_model
+from kubetrain_trainer.training_output import TrainingOutput
+output, (model_uri, endpoint) = TrainingOutput(Path("/output/{run_id}")), {store!r}
+print(collect_checkpoint(output, Path("/tmp/model"))["checkpoint"])
+print(promote_model(output, open_store(model_uri, endpoint), 0.9, "{run_id}", "{image}").version)
+"""
+WRITE_TO_DATA = """
+import errno, pathlib
+try:
+    pathlib.Path("/data/more").write_text("x")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder)
+    with Bucket(f"digits-{uuid.uuid4().hex[:8]}") as bucket:
+        files = (path for path in folder.rglob("*.png"))
+        bucket.put({f"digits/{path.relative_to(folder)}": path.read_bytes() for path in files})
+        yield bucket
+
+
+class Cluster:
+    """What the steps of a pipeline do, one after another."""
+
+    def __init__(self, namespace: str, bucket: Bucket) -> None:
+        self.api = KubernetesApi.connect(namespace)
+        self.bucket = bucket
+        self.lines: list[LogLine] = []
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
+        self.api.create(self.api.path("v1", "secrets"), {**secret, "stringData": bucket.credentials})
+
+    def sync(self) -> dict[str, Any]:
+        source = f"s3://{self.bucket.name}/digits"
+        request = SyncRequest(
+            source=source,
+            endpoint_url=ENDPOINT_IN_PODS,
+            access="credentials",
+            pipeline="chain",
+            run_id="r1",
+            placement=Placement(**{**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
+        )
+        parameters = RunParameters(dataset_uri=source, framework="pytorch", model_uri=source)
+        with KubernetesBackend(self.api) as backend:
+            return sync_on_cluster(parameters, request, STORAGE, backend, KubernetesClaims(self.api), self.hear)
+
+    def training(self, framework: str, report: dict[str, Any], **changes: Any) -> TrainingJob:
+        data = ClaimMount(claim=report["claim"], path="/data", sub_path=report["sub_path"], read_only=True)
+        usual = TrainingJob(
+            framework=framework,
+            config=CONFIG,
+            pipeline="chain",
+            run_id=f"r1-{framework}",
+            data_dir=Path("/data"),
+            output_dir=Path(f"/output/r1-{framework}"),
+            dataset_digest=report["digest"],
+            placement=Placement(image=f"docker.io/{TRAINERS[framework]}", cpu="200m", memory="2Gi", grace_seconds=20),
+            mounts=(data, OUTPUT),
+        )
+        return replace(usual, **changes)
+
+    def launch(self, training: TrainingJob) -> dict[str, Any]:
+        with KubernetesBackend(self.api) as backend:
+            return launch_training(training, backend, self.hear)
+
+    def evaluate(self, training: TrainingJob, result: dict[str, Any]) -> None:
+        request = EvaluationRequest(
+            framework=training.framework,
+            pipeline="chain",
+            run_id=training.run_id,
+            data_dir=training.data_dir,
+            dataset_digest=training.dataset_digest,
+            manifest_sha256=result["manifest_sha256"],
+            placement=training.placement,
+            mounts=training.mounts,
+        )
+        self.run(evaluation_job(request, TrainingOutput(training.output_dir)))
+
+    def promote(self, training: TrainingJob) -> list[str]:
+        values = {"run_id": training.run_id, "image": training.placement.image}
+        program = COLLECT_AND_PROMOTE.format(store=(self.bucket.uri("models"), ENDPOINT_IN_PODS), **values)
+        return self.in_pod(program, OUTPUT, run_id=f"p-{training.framework}", image=COMPONENTS, memory="512Mi")
+
+    def in_pod(self, program: str, *mounts: ClaimMount, run_id: str, **placement: Any) -> list[str]:
+        placement = {"env_secrets": ["kubetrain-s3"], **placement}
+        job = pods_job(program, run_id=run_id, kind=JobKind.BATCH_JOB, **placement)
+        return self.run(replace(job, mounts=mounts))
+
+    def run(self, job: Job) -> list[str]:
+        lines: list[LogLine] = []
+        with KubernetesBackend(self.api) as backend:
+            run_job(job, backend, lines.append)
+        return [line.text for line in lines]
+
+    def hear(self, line: LogLine) -> None:
+        print(f"[{line.pod}] {line.text}")
+        self.lines.append(line)
+
+    def await_line(self, text: str) -> LogLine:
+        deadline = time.monotonic() + 180
+        while time.monotonic() < deadline:
+            for line in self.lines.copy():
+                if text in line.text:
+                    return line
+            time.sleep(0.1)
+        raise AssertionError(f"no line has {text!r}")
+
+    def kill_pod(self, job: Job, pod: str) -> None:
+        """At once, as when its node is gone."""
+        path = self.api.path("v1", "pods", f"{job.identity.name}-{pod}")
+        subprocess.run(
+            ["kubectl", "delete", "--raw", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background"],
+            check=True,
+            capture_output=True,
+        )
+
+
+@pytest.fixture
+def cluster(namespace: str, digits: Bucket) -> Cluster:
+    return Cluster(namespace, digits)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_from_s3_to_a_promoted_model(cluster: Cluster, framework: str) -> None:
+    report = cluster.sync()
+    assert report["exposure"] in ("clone", "shared")
+    training = cluster.training(framework, report)
+    (data, _) = training.mounts
+    assert cluster.in_pod(WRITE_TO_DATA, data, run_id="writer") == ["EROFS"]
+
+    result = cluster.launch(training)
+    assert result["status"] == "completed"
+    assert cluster.await_line("2 processes").pod in ("master-0", "chief-0")
+
+    cluster.evaluate(training, result)
+    checkpoint, version = cluster.promote(training)[-2:]
+    assert checkpoint.startswith("step-")
+    latest = json.loads(cluster.bucket.get("models/latest.json"))
+    assert (latest["version"], latest["framework"]) == (version, framework)
+    assert latest["metrics"]["accuracy"] > 0.9
+
+
+def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(cluster: Cluster) -> None:
+    report = cluster.sync()
+    training = cluster.training("pytorch", report, config=replace(CONFIG, epochs=12))
+    killer = threading.Thread(
+        target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), "worker-0"))
+    )
+    killer.start()
+    result = cluster.launch(training)
+    killer.join()
+    assert result["step"] == 12 * 20
+    assert cluster.await_line("resumed").text
+    assert cluster.await_line("it is started again").pod == "worker-0"
+
+
+def test_an_elastic_job_goes_on_without_a_worker(cluster: Cluster) -> None:
+    report = cluster.sync()
+    config = replace(CONFIG, epochs=12)
+    training = cluster.training("pytorch", report, config=config, min_workers=1, run_id="r1-elastic")
+    training = replace(training, output_dir=Path("/output/r1-elastic"))
+    killer = threading.Thread(
+        target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), "worker-1"))
+    )
+    killer.start()
+    result = cluster.launch(training)
+    killer.join()
+    assert result["status"] == "completed"
+
+
+def test_an_output_claim_that_pods_may_not_write(cluster: Cluster) -> None:
+    report = cluster.sync()
+    training = cluster.training("pytorch", report)
+    read_only = replace(training, mounts=(training.mounts[0], replace(OUTPUT, read_only=True)))
+    with pytest.raises(Exception, match=r"/output.*Read-only file system"):
+        cluster.launch(read_only)
+
+
+def test_ctrl_c_of_the_command_deletes_the_job(namespace: str, cluster: Cluster) -> None:
+    cluster.sync()  # makes the output claim
+    program = [str(Path(sys.executable).with_name("kubetrain")), "train", "--cluster", "--namespace", namespace]
+    settings = {"data": "synthetic", "image": f"docker.io/{TRAINERS['pytorch']}", "cpu": "200m", "epochs": 10_000}
+    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    command = [*program, "--output", STORAGE.output_claim, "--run-id", "stopped", *pairs]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "training starts" in line:
+            break
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    jobs = cluster.api.path("kubeflow.org/v1", "pytorchjobs")
+    while any("stopped" in each["metadata"]["labels"]["kubetrain/run-id"] for each in cluster.api.get(jobs)["items"]):
+        assert time.monotonic() - began < 5
+        time.sleep(0.1)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
