@@ -67,6 +67,7 @@ def test_what_is_misread_is_refused(job: Job, reason: str) -> None:
         pytorch(replace(PLAIN, env={"PYTHONUNBUFFERED": "1", "PET_LOG_DIR": "/logs"})),
         elastic(elastic=replace(BOUNDS, rdzv_conf={})),
         batch(replicas=replicas(RestartPolicy.NEVER, Main=1)),
+        batch(replace(PLAIN, scale_metrics=[{}])),  # the placement of the training that it evaluates
     ],
 )
 def test_what_is_read_as_meant_is_not(job: Job) -> None:
