@@ -52,7 +52,7 @@ def tensorflow(placement: Placement = PLAIN, **changes: Any) -> Job:
         Replica(role=role, count=count, command=("python", "train.py"), env={"TF_FORCE_GPU_ALLOW_GROWTH": "true"})
         for role, count in {"Chief": 1, "Worker": 2}.items()
     )
-    return pytorch(placement, kind=JobKind.TF_JOB, replicas=replicas, **changes)
+    return replace(pytorch(placement, kind=JobKind.TF_JOB, replicas=replicas), **changes)
 
 
 def batch(placement: Placement = PLAIN, **changes: Any) -> Job:
@@ -62,6 +62,7 @@ def batch(placement: Placement = PLAIN, **changes: Any) -> Job:
     return replace(job, **changes)
 
 
+NEAR = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "cache"}}}
 EVERY_SETTING = Placement(
     image=IMAGE,
     image_pull_policy="Never",
@@ -81,7 +82,9 @@ EVERY_SETTING = Placement(
     host_network=True,
     istio=True,
     node_selector={"pool": "training", "fast": True},
-    affinity={"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    affinity={
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": NEAR}]}
+    },
     together="example.com/rack",
     tolerations=[{"key": "gpu", "operator": "Exists"}],
     spot="gke",
@@ -97,6 +100,7 @@ EVERY_SETTING = Placement(
     volume_mounts=[{"name": "scratch", "mountPath": "/scratch"}],
     labels={"team": "vision"},
     annotations={"owner": "vision@example.com"},
+    grace_seconds=120,
     deadline_seconds=3600,
     start_seconds=600,
     queue_seconds=60,

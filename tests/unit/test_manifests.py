@@ -197,6 +197,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),
     ({"annotations": {"note": 1}}, {"template.metadata.annotations.note": "1"}),
+    ({"grace_seconds": 5}, {"pod.terminationGracePeriodSeconds": 5}),
     ({"deadline_seconds": 3600}, {"spec.runPolicy.activeDeadlineSeconds": 5400}),
     ({"ttl_seconds": 0}, {"spec.runPolicy.ttlSecondsAfterFinished": None}),
 ]

@@ -36,7 +36,9 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
         missing=max(_least_pods(job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
-        troubles=() if phase.is_final else tuple(troubles(job, newest, events)),
+        troubles=()
+        if phase.is_final and all(map(has_ended, newest.values()))
+        else tuple(troubles(job, newest, events)),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         message=message,

@@ -29,7 +29,7 @@ NOT_CREATED = (
     ('violates PodSecurity.*"init-pytorch"', TroubleKind.INIT_CONTAINER),
     ("violates PodSecurity", TroubleKind.POD_SECURITY),
     ("is forbidden|denied the request|is invalid", TroubleKind.REFUSED),
-    ("", TroubleKind.NOT_CREATED),
+    ("^(?!.*already exists)", TroubleKind.NOT_CREATED),  # or it is about to be gone
 )
 """By what the cluster answered to whoever was to create a pod or its service; the first that fits."""
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
@@ -43,9 +43,10 @@ def troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manif
     found = list(_queue_troubles(job, pods))
     for name, pod in pods.items():
         found += [*_scheduling_troubles(name, pod), *_container_troubles(name, pod)]
-    for event in events:
+    for event in sorted(events, key=_last_seen):
         found += [*_creation_troubles(job, pods, event), *_volume_troubles(pods, event)]
-    return list(dict.fromkeys(found))
+    # Each try to create a pod has a message of its own: the last one counts.
+    return list({(trouble.kind, trouble.subject): trouble for trouble in found}.values())
 
 
 def is_suspended(job: Manifest) -> bool:
@@ -89,8 +90,8 @@ def _creation_troubles(job: Manifest, pods: Mapping[str, Manifest], event: Manif
     newest = max((seconds(pod["metadata"]["creationTimestamp"]) for pod in pods.values()), default=0.0)
     if answer is None or _concerned(event) != job["metadata"]["uid"] or _last_seen(event) < newest:
         return
-    kind = next(kind for pattern, kind in NOT_CREATED if re.search(pattern, answer[1], re.DOTALL))
-    yield _trouble(kind, JOB, answer[1])
+    for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, answer[1], re.DOTALL)][:1]:
+        yield _trouble(kind, JOB, answer[1])
 
 
 def _volume_troubles(pods: Mapping[str, Manifest], event: Manifest) -> Iterator[Trouble]:

@@ -31,8 +31,6 @@ def _objections(job: Job) -> Iterator[str]:
         yield f"a pod has at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
         yield "under restart_policy Always a pod that succeeds starts again, and the job never ends: use OnFailure"
-    if job.placement.scale_metrics and not job.elastic:
-        yield "scale_metrics size elastic jobs alone: set min_workers, or leave them out"
     if job.kind is JobKind.BATCH_JOB:
         yield from _batch_objections(job)
         return
@@ -72,6 +70,8 @@ def _role_objections(job: Job) -> Iterator[str]:
 def _static_objections(job: Job) -> Iterator[str]:
     if job.kind is JobKind.PYTORCH_JOB and "Master" not in job.roles:
         yield "Workers without a Master or an elastic policy would never find each other: add one of both"
+    if job.placement.scale_metrics:
+        yield "scale_metrics size elastic jobs alone: set min_workers, or leave them out"
 
 
 def _elastic_objections(job: Job, elastic: Elastic) -> Iterator[str]:

@@ -100,8 +100,16 @@ class Patience:
         if limit is None or self._spent[stage] <= limit:
             return None
         reason = f"{stage} for {self._spent[stage]:.0f} s, more than the {limit:.0f} s allowed"
-        evidence = with_remedy(state.troubles[0]) if state.troubles else state.message
-        return f"{reason}: {evidence}" if evidence else reason
+        return f"{reason}: {evidence}" if (evidence := _evidence(state)) else reason
+
+
+def _evidence(state: JobState) -> str:
+    if state.troubles:
+        return with_remedy(state.troubles[0])
+    if state.phase is Phase.SUCCEEDED:
+        laggards = [f"{pod.name} is {pod.phase} still" for pod in state.pods if not pod.phase.is_final]
+        return f"the job says that it succeeded, but {', '.join(laggards)}"
+    return state.message
 
 
 def with_remedy(trouble: Trouble) -> str:

@@ -60,11 +60,19 @@ def _end(container: str, pod: Manifest) -> PodEnd | None:
     if not ended and not cause:
         return None
     return PodEnd(
-        exit_code=ended.get("exitCode"),
-        words=ended.get("message") or "",
-        cause=cause,
-        finished=seconds(ended.get("finishedAt") or _disruption(pod).get("lastTransitionTime") or _deleted_at(pod)),
+        exit_code=ended.get("exitCode"), words=ended.get("message") or "", cause=cause, finished=_finished(pod, ended)
     )
+
+
+def _finished(pod: Manifest, ended: Mapping[str, Any]) -> float:
+    """By whatever tells it: a pod that is lost at once has no end of its own."""
+    times = (
+        ended.get("finishedAt"),
+        _failed_start(pod).get("finishedAt"),
+        _disruption(pod).get("lastTransitionTime"),
+        pod["metadata"].get("deletionTimestamp"),
+    )
+    return seconds(next(filter(None, times), None))
 
 
 def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -78,13 +86,23 @@ def _cause(pod: Manifest, ended: Mapping[str, Any]) -> str:
         return _with_words(said, disruption.get("message", ""))
     if lost := _lost(status_of(pod).get("reason", "")):
         return _with_words(lost, status_of(pod).get("message", ""))
+    return _cause_of_container(pod, ended) if ended else _cause_without_end(pod)
+
+
+def _cause_of_container(pod: Manifest, ended: Mapping[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
         return f"ran out of memory{_memory_limit(pod)}: raise memory, or lower batch_size or loader_workers"
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         return _with_words("could not be started", ended.get("message", ""))
-    if not ended and status_of(pod).get("phase") == "Failed":
-        return _failed_start(pod)
-    return "was deleted while it ran" if pod.get("deleted") and not ended else ""
+    return ""
+
+
+def _cause_without_end(pod: Manifest) -> str:
+    if status_of(pod).get("phase") != "Failed":
+        return "was deleted while it ran" if pod.get("deleted") else ""
+    if start := _failed_start(pod):
+        return f"was not started: its init container {start['name']} exited with code {start['exitCode']}"
+    return _with_words("failed", status_of(pod).get("message", ""))
 
 
 def _disruption(pod: Manifest) -> Mapping[str, Any]:
@@ -99,21 +117,16 @@ def _lost(reason: str) -> str:
     return LOST.get(reason, "")
 
 
-def _failed_start(pod: Manifest) -> str:
-    for status in status_of(pod).get("initContainerStatuses") or []:
-        if code := _terminated(status).get("exitCode"):
-            return f"was not started: its init container {status['name']} exited with code {code}"
-    return _with_words("failed", status_of(pod).get("message", ""))
+def _failed_start(pod: Manifest) -> Mapping[str, Any]:
+    """Of the init container that failed, its name and its end."""
+    statuses = status_of(pod).get("initContainerStatuses") or []
+    ends = [{"name": status["name"], **_terminated(status)} for status in statuses]
+    return next((end for end in ends if end.get("exitCode")), {})
 
 
 def _memory_limit(pod: Manifest) -> str:
     limits = (pod["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
     return f", of which it may use {limits['memory']}" if "memory" in limits else ""
-
-
-def _deleted_at(pod: Manifest) -> str | None:
-    at: str | None = pod["metadata"].get("deletionTimestamp")
-    return at
 
 
 def _with_words(said: str, message: str) -> str:

@@ -79,7 +79,8 @@ def describe(pod: PodState) -> str:
     """Why the pod's last container ended, in its own words where it left any."""
     error = parse_last_words(pod.last_words).get("error")
     cause = f"{pod.name}: {error}" if error else f"{pod.name} {pod.cause or _exit(pod)}"
-    return f"{cause} (after {pod.restarts} restarts)" if pod.restarts else cause
+    restarts = "a restart" if pod.restarts == 1 else f"{pod.restarts} restarts"
+    return f"{cause} (after {restarts})" if pod.restarts else cause
 
 
 def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]:

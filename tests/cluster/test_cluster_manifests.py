@@ -1,0 +1,125 @@
+"""What we ask a cluster to run is what it takes: by the operator's schemas and webhooks, and as pods."""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import RESOURCES
+from kubetrain_components.jobs.kubernetes_errors import KubernetesError
+from kubetrain_components.jobs.manifests import job_manifest
+from support.manifests import EVERY_SETTING, PLAIN, batch, elastic, pytorch, tensorflow
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+CRDS = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "operator", "base", "crds")
+METRIC = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+KUEUE = replace(PLAIN, scheduler="kueue", queue="research", together="zone", spot="aks", network="ethernet")
+GANG = replace(PLAIN, scheduler="scheduler-plugins", deadline_seconds=60, secret_env={"A": "b/c"}, env_secrets=["d"])
+RESTRICTED = [
+    ("pytorch", pytorch()),
+    ("elastic", elastic(replace(PLAIN, scale_metrics=[METRIC]))),
+    ("tensorflow", tensorflow()),
+    ("batch", batch()),
+    *[(f"{make.__name__} in a queue", make(KUEUE)) for make in (pytorch, elastic, tensorflow, batch)],
+    *[(f"{make.__name__} in a gang", make(GANG)) for make in (pytorch, elastic, tensorflow)],
+]
+# Nothing but the account must be there for a pod to be taken.
+PRIVILEGED = [
+    (f"{make.__name__} with every setting", make(replace(EVERY_SETTING, service_account="default")))
+    for make in (pytorch, elastic, tensorflow, batch)
+]
+
+
+@pytest.fixture
+def api(namespace: str) -> KubernetesApi:
+    api = KubernetesApi.connect(namespace)
+    while api.get(api.path("v1", "serviceaccounts", "default")) is None:  # without which it takes no pods
+        time.sleep(0.1)
+    return api
+
+
+def create(api: KubernetesApi, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    """As the server would, with an error for each field that it does not know."""
+    return api.create(path, manifest, dryRun="All", fieldValidation="Strict")
+
+
+def create_job(api: KubernetesApi, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
+    return create(api, api.path(*RESOURCES[job.kind]), manifest)
+
+
+def create_pods(api: KubernetesApi, job: Job) -> None:
+    """One of each replica, as the operator makes it of its template; the operator takes a template unseen."""
+    spec = job_manifest(job)["spec"]
+    replicas = spec.get("pytorchReplicaSpecs") or spec.get("tfReplicaSpecs") or {"Job": spec}
+    for role, replica in replicas.items():
+        template = replica["template"]
+        metadata = {**template["metadata"], "name": f"pod-{role.lower()}"}
+        pod_spec = {"restartPolicy": replica.get("restartPolicy"), **template["spec"]}
+        create(api, api.path("v1", "pods"), {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec})
+
+
+@pytest.mark.parametrize(
+    "job", [job for _, job in RESTRICTED + PRIVILEGED], ids=[name for name, _ in RESTRICTED + PRIVILEGED]
+)
+def test_the_cluster_takes_the_manifest_as_it_is(api: KubernetesApi, job: Job) -> None:
+    manifest = job_manifest(job)
+    taken = create_job(api, job, manifest)
+    assert is_within(manifest, taken), "the server adds defaults, and takes nothing away"
+
+
+def is_within(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, dict):
+        return all(key in theirs and is_within(value, theirs[key]) for key, value in ours.items())
+    if isinstance(ours, list):
+        return len(ours) == len(theirs) and all(map(is_within, ours, theirs))
+    return bool(ours == theirs)
+
+
+@pytest.mark.parametrize("job", [job for _, job in RESTRICTED], ids=[name for name, _ in RESTRICTED])
+def test_a_namespace_that_enforces_restricted_takes_the_pods(api: KubernetesApi, job: Job) -> None:
+    create_pods(api, job)
+
+
+@pytest.mark.parametrize("job", [job for _, job in PRIVILEGED], ids=[name for name, _ in PRIVILEGED])
+def test_the_nodes_network_and_locked_memory_are_all_that_it_objects_to(api: KubernetesApi, job: Job) -> None:
+    """What is no pod at all is refused before that."""
+    with pytest.raises(KubernetesError, match="violates PodSecurity") as refused:
+        create_pods(api, job)
+    objections = str(refused.value).split("violates PodSecurity")[1]
+    assert "hostNetwork=true" in objections
+    assert "IPC_LOCK" in objections
+    others = ("runAsNonRoot", "seccompProfile", "allowPrivilegeEscalation", "hostPath", "privileged")
+    assert not [each for each in others if each in objections]
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"runPolicy": {"cleanPods": "All"}}, 'unknown field "spec.runPolicy.cleanPods"'),
+        ({"nprocPerNode": 8}, "spec.nprocPerNode: Invalid value"),
+        ({"elasticPolicy": {"nProcPerNode": 8}}, "must not be used with"),
+    ],
+    ids=["unknown field", "wrong type", "webhook"],
+)
+def test_the_schema_and_the_webhook_are_asked(api: KubernetesApi, change: dict[str, Any], answer: str) -> None:
+    manifest = job_manifest(pytorch())
+    with pytest.raises(KubernetesError, match=answer):
+        create_job(api, pytorch(), {**manifest, "spec": {**manifest["spec"], **change}})
+
+
+@pytest.mark.skipif(not CRDS.is_dir(), reason="the operator's own files are not at hand: CLUSTER_HOME names their home")
+@pytest.mark.parametrize("plural", ["pytorchjobs", "tfjobs"])
+def test_the_clusters_schema_is_the_operators_own(api: KubernetesApi, plural: str) -> None:
+    name = f"{plural}.kubeflow.org"
+    files = [yaml.safe_load(path.read_text()) for path in CRDS.glob(f"*{plural}.yaml")]
+    (own,) = [each for each in files if each.get("metadata", {}).get("name") == name]
+    served = api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+    assert served is not None
+    assert served["spec"]["versions"][0]["schema"] == own["spec"]["versions"][0]["schema"]
