@@ -20,7 +20,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-slow benchmark compile check-compiled images lock clean
+.PHONY: help setup run check format test test-slow benchmark compile check-compiled images test-cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -70,10 +70,13 @@ images: ## the three images (IMAGE_BUILDER=docker|podman|buildah, DEVICE=gpu|cpu
 	$(call build_image,trainer-tensorflow,trainer/Dockerfile.tensorflow,--build-arg DEVICE=$(DEVICE))
 
 test: $(INSTALLED) ## the whole suite, no cluster, no network
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -m 'not slow and not cluster'
 
 test-slow: $(INSTALLED) ## faults of real processes that take long
 	$(BIN)/pytest -m slow
+
+test-cluster: $(INSTALLED) ## real jobs on the cluster that KUBECONFIG names (ALL=1 for those that CI leaves out)
+	$(BIN)/pytest -m '$(if $(ALL),cluster,core)' --timeout 600
 
 lock: setup ## resolve every dependency anew into constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \

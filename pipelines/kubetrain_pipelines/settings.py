@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
@@ -25,6 +26,7 @@ class RunSettings:
     framework: str
     parameters: dict[str, Any] = field(default_factory=dict)
     config: TrainConfig = field(default_factory=TrainConfig)
+    placement: Placement = field(default_factory=Placement)
 
 
 def framework_of(pipeline: str) -> str:
@@ -38,16 +40,21 @@ def parameters_of(framework: str) -> list[str]:
     return [name for name in PARAMETERS if framework == "pytorch" or name != "processes_per_worker"]
 
 
-def parse_settings(framework: str, pairs: Iterable[str], names: Sequence[str] = ()) -> RunSettings:
+def parse_settings(
+    framework: str, pairs: Iterable[str], names: Sequence[str] = (), *, with_placement: bool = False
+) -> RunSettings:
     """
     Args:
         names: The parameters that may be set beside the settings of the training.
+        with_placement: Whether it may be said too where and how pods run.
 
     Raises:
         InvalidSetting: for a pair that is none, an unknown name (with the nearest valid one), or an unusable value.
     """
     parameters: dict[str, Any] = {}
     config: dict[str, Any] = {}
+    placement: dict[str, Any] = {}
+    places = Placement.names() if with_placement else []
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator:
@@ -56,9 +63,17 @@ def parse_settings(framework: str, pairs: Iterable[str], names: Sequence[str] = 
             parameters[name] = _parse_parameter(name, text)
         elif name in TrainConfig.names():
             config[name] = TrainConfig.parse(name, text)
+        elif name in places:
+            placement[name] = Placement.parse(name, text)
         else:
-            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, [*names, *TrainConfig.names()])}")
-    return RunSettings(framework=framework, parameters=parameters, config=TrainConfig.from_dict(config))
+            known = [*names, *TrainConfig.names(), *places]
+            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, known)}")
+    return RunSettings(
+        framework=framework,
+        parameters=parameters,
+        config=TrainConfig.from_dict(config),
+        placement=Placement.from_dict(placement),
+    )
 
 
 def _parse_parameter(name: str, text: str) -> Any:

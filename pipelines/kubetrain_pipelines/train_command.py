@@ -1,62 +1,122 @@
-"""`kubetrain train`: one training job on this machine, followed to its end."""
+"""`kubetrain train` and `kubetrain render`: one training job, followed to its end, or as the manifest it would be."""
 
+import re
 import secrets
-from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import yaml
+
 from kubetrain_components.interrupts import interrupted_by_sigterm
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.job import ClaimMount, LogLine
+from kubetrain_components.jobs.job_logs import what_matters
 from kubetrain_components.jobs.local_backend import LocalBackend
+from kubetrain_components.jobs.manifests import job_manifest
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
-from kubetrain_pipelines.settings import parse_settings
+from kubetrain_pipelines.images import TRAINERS
+from kubetrain_pipelines.settings import RunSettings, parse_settings
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 PIPELINE = "train"
+DATA_PATH, OUTPUT_PATH = Path("/data"), Path("/output")
+VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")
 
 
-def train_and_show(
-    *,
-    framework: str,
-    data: Path,
-    output: Path,
-    run_id: str,
-    workers: int,
-    min_workers: int,
-    processes_per_worker: int,
-    max_restarts: int,
-    pairs: Iterable[str],
-) -> None:
-    config = parse_settings(framework, pairs).config
-    RunParameters(
-        dataset_uri=str(data),
-        framework=framework,
-        train_config=config.to_dict(),
-        workers=workers,
-        processes_per_worker=processes_per_worker,
-        model_uri=str(output),
-        run_id=run_id,
-    ).check()
-    data_dir, digest = _dataset(data.resolve(), config)
-    run_id = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    _launch(
-        TrainingJob(
-            framework=framework,
-            config=config,
-            pipeline=PIPELINE,
-            run_id=run_id,
-            data_dir=data_dir,
-            output_dir=output.resolve() / run_id,
-            dataset_digest=digest,
-            workers=workers,
-            processes_per_worker=processes_per_worker,
-            max_restarts=max_restarts,
-            min_workers=min_workers,
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What the command line says."""
+
+    framework: str
+    data: str
+    output: str
+    run_id: str
+    workers: int
+    min_workers: int
+    processes_per_worker: int
+    max_restarts: int
+    pairs: tuple[str, ...]
+    cluster: bool = False
+    namespace: str = ""
+    quiet: bool = False
+
+
+def train_and_show(options: TrainOptions) -> None:
+    training = training_of(options)
+    print(f"run {training.run_id} (the same --run-id resumes it)", flush=True)
+    for warning in training.placement.warnings():
+        print(f"warning: {warning}", flush=True)
+    with interrupted_by_sigterm(), _backend(options, training) as backend:
+        result = launch_training(
+            training, backend, what_matters(training.to_job().lead, print_line) if options.quiet else print_line
         )
+    place = f"claim {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
+    print(f"trained {result['step']} steps; the model is in {place}/export")
+
+
+def render_and_show(options: TrainOptions) -> None:
+    training = training_of(replace(options, cluster=True))
+    print(yaml.safe_dump(job_manifest(training.to_job()), sort_keys=False), end="")
+
+
+def training_of(options: TrainOptions) -> TrainingJob:
+    """
+    Raises:
+        InvalidSetting: where anything on the command line cannot be used.
+    """
+    settings = parse_settings(options.framework, options.pairs, with_placement=options.cluster)
+    RunParameters(
+        dataset_uri=options.data or "none",
+        framework=options.framework,
+        train_config=settings.config.to_dict(),
+        workers=options.workers,
+        processes_per_worker=options.processes_per_worker,
+        model_uri=options.output,
+        run_id=options.run_id,
+    ).check()
+    run_id = options.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    training = TrainingJob(
+        framework=options.framework,
+        config=settings.config,
+        pipeline=PIPELINE,
+        run_id=run_id,
+        data_dir=DATA_PATH,
+        output_dir=OUTPUT_PATH / run_id,
+        workers=options.workers,
+        processes_per_worker=options.processes_per_worker,
+        max_restarts=options.max_restarts,
+        min_workers=options.min_workers,
+    )
+    return _on_claims(training, options, settings) if options.cluster else _on_folders(training, options)
+
+
+def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
+    data_dir, digest = _dataset(Path(options.data).resolve(), training.config)
+    output_dir = Path(options.output).resolve() / training.run_id
+    return replace(training, data_dir=data_dir, dataset_digest=digest, output_dir=output_dir)
+
+
+def _on_claims(training: TrainingJob, options: TrainOptions, settings: RunSettings) -> TrainingJob:
+    """The data claim for reading alone, the output claim whole: runs find one another's checkpoints there."""
+    claim, _, path = options.data.partition(":")
+    if not claim and training.config.data != "synthetic":
+        raise InvalidSetting("--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic")
+    version = VERSION_PATH.fullmatch(path)
+    placement = settings.placement
+    if not placement.image:
+        placement = replace(placement, image=TRAINERS[training.framework])
+    data = (ClaimMount(claim=claim, path=str(DATA_PATH), sub_path=path, read_only=True),) if claim else ()
+    return replace(
+        training,
+        dataset_digest=version[1] if version else "",
+        placement=placement,
+        mounts=(*data, ClaimMount(claim=options.output, path=str(OUTPUT_PATH))),
     )
 
 
@@ -70,11 +130,12 @@ def _dataset(folder: Path, config: TrainConfig) -> tuple[Path, str]:
     return (version.data, str(version.header["digest"])) if version else (folder, "")
 
 
-def _launch(training: TrainingJob) -> None:
-    print(f"run {training.run_id} (the same --run-id resumes it)", flush=True)
-    with interrupted_by_sigterm(), LocalBackend(training.output_dir.parent / ".jobs") as backend:
-        result = launch_training(training, backend, print_line)
-    print(f"trained {result['step']} steps; the model is in {training.output_dir / 'export'}")
+def _backend(options: TrainOptions, training: TrainingJob) -> AbstractContextManager[JobBackend]:
+    if options.cluster:
+        from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+
+        return KubernetesBackend.connect(options.namespace)
+    return LocalBackend(training.output_dir.parent / ".jobs")
 
 
 def print_line(line: LogLine) -> None:

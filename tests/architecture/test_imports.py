@@ -26,6 +26,8 @@ VENDORS = {
     "object_store/s3_requests.py": {"botocore"},
     "object_store/s3_store.py": {"botocore"},
     "object_store/s3_writer.py": {"boto3", "botocore"},
+    "jobs/manifests.py": {"kubeflow", "kubernetes"},  # models alone, no client
+    "jobs/kubernetes_api.py": {"kubernetes", "urllib3"},
     "jobs/process_guard.py": {"psutil"},
     "jobs/local_record.py": {"psutil"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
@@ -33,10 +35,14 @@ VENDORS = {
 }
 # What only these may do: wire adapters.
 WIRING = {
-    "site.py": {f"{COMPONENTS}.jobs.local_backend"},
+    "site.py": {f"{COMPONENTS}.jobs.local_backend", f"{COMPONENTS}.jobs.kubernetes_backend"},
     "object_store/open_store.py": {f"{COMPONENTS}.object_store.s3_store", f"{COMPONENTS}.object_store.directory_store"},
 }
 ADAPTERS = (
+    f"{COMPONENTS}.jobs.kubernetes_",
+    f"{COMPONENTS}.jobs.watched",
+    f"{COMPONENTS}.jobs.pod_log",
+    f"{COMPONENTS}.jobs.log_position",
     f"{COMPONENTS}.jobs.local_",
     f"{COMPONENTS}.jobs.process_guard",
     f"{COMPONENTS}.object_store.s3_",

@@ -61,9 +61,9 @@ def await_state(backend: JobBackend, handle: JobHandle, wanted: Callable[[JobSta
 
 def test_what_is_created_is_found_with_its_labels_and_annotations(site: Memory | Local) -> None:
     wanted = job(FOREVER)
-    assert site.backend.find(wanted.identity.name) is None
+    assert site.backend.find(wanted) is None
     handle = site.start(wanted)
-    found = site.backend.find(handle.name)
+    found = site.backend.find(wanted)
     assert found is not None
     assert found.handle == handle
     assert found.labels == wanted.labels
@@ -77,14 +77,15 @@ def test_a_name_is_given_once(site: Memory | Local) -> None:
 
 
 def test_a_job_runs_then_succeeds_with_all_its_pods(site: Memory | Local) -> None:
-    handle = site.start(job(QUICK, QUICK))
+    wanted = job(QUICK, QUICK)
+    handle = site.start(wanted)
     state = await_state(site.backend, handle, lambda state: state.is_over)
     assert state.phase is Phase.SUCCEEDED
     assert {(pod.name, pod.phase, pod.exit_code) for pod in state.pods} == {
         ("chief-0", Phase.SUCCEEDED, 0),
         ("worker1-0", Phase.SUCCEEDED, 0),
     }
-    assert site.backend.find(handle.name) is not None, "its record stays, for a launcher started again"
+    assert site.backend.find(wanted) is not None, "its record stays, for a launcher started again"
 
 
 def test_a_failed_job_says_so_with_its_exit_code(site: Memory | Local) -> None:
@@ -114,8 +115,8 @@ def test_logs_are_whole_in_order_and_end_with_the_job(site: Memory | Local) -> N
 
 def test_annotations_are_kept(site: Memory | Local) -> None:
     handle = site.start(job(FOREVER))
-    site.backend.annotate(handle, "kubetrain/verdict", "failed")
-    found = site.backend.find(handle.name)
+    site.backend.annotate(handle, {"kubetrain/verdict": "failed"})
+    found = site.backend.find(job(FOREVER))
     assert found is not None
     assert found.annotations["kubetrain/verdict"] == "failed"
     assert found.annotations["kubetrain/run-id"] == "run-1"
@@ -127,7 +128,7 @@ def test_delete_ends_a_running_job_and_its_watches(site: Memory | Local) -> None
     watch = site.backend.watch(handle)
     assert next(watch) is not None
     site.backend.delete(handle)
-    assert site.backend.find(handle.name) is None
+    assert site.backend.find(job(FOREVER, FOREVER)) is None
     assert list(watch)[-1] is None
     assert list(site.backend.logs(handle)) is not None
     site.backend.delete(handle)  # gone already: no error
@@ -140,7 +141,7 @@ def test_a_later_job_of_the_same_name_is_another_job(site: Memory | Local) -> No
     assert first != second
     assert list(site.backend.watch(first)) == [None]
     site.backend.delete(first)
-    assert site.backend.find(second.name) is not None, "a stale handle deletes nothing"
+    assert site.backend.find(job(FOREVER)) is not None, "a stale handle deletes nothing"
 
 
 def test_leaving_the_local_backend_leaves_no_process(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_failed_container_is_started_again_in_place(backend: LocalBackend, tmp
     assert state.pods[0].restarts == 1
     assert [line.text for line in lines if line.pod == "chief-0"] == [
         "try",
-        "exited with code 1; its container is started again",
+        "exited with code 1; it is started again",
         "try",
     ]
 
@@ -208,7 +208,7 @@ def test_no_process_outlives_its_launcher_whatever_ends_it(tmp_path: Path, end: 
 
     with LocalBackend(directory) as backend:
         wanted = job(script("print('again')"))
-        assert backend.find(wanted.identity.name) is None, "a job whose launcher is gone is gone"
+        assert backend.find(wanted) is None, "a job whose launcher is gone is gone"
         handle = backend.create(wanted)
         assert isinstance(handle, JobHandle)
 
@@ -239,7 +239,7 @@ def test_deleting_asks_first(backend: LocalBackend) -> None:
     began = time.monotonic()
     backend.delete(handle)
     assert time.monotonic() - began < 2.5, "who goes when asked is not waited for"
-    assert backend.find(handle.name) is None
+    assert backend.find(job(polite)) is None
 
 
 def test_a_finished_job_stays_on_record(backend: LocalBackend, tmp_path: Path) -> None:

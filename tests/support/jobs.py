@@ -4,7 +4,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kubetrain_components.jobs.backend import JobExists
@@ -52,6 +52,8 @@ class MemoryBackend:
         self.jobs: dict[str, JobState] = {}
         self.lines: list[LogLine] = []
         self.deleted: list[str] = []
+        self.cleaned: list[tuple[str, str]] = []
+        self.is_drained = False
         self._changed = threading.Condition()
         self._uids = itertools.count(1)
 
@@ -72,11 +74,11 @@ class MemoryBackend:
             self.jobs.pop(name, None)
             self._changed.notify_all()
 
-    def find(self, name: str) -> JobState | None:
-        return self.jobs.get(name)
+    def find(self, job: Job) -> JobState | None:
+        return self.jobs.get(job.identity.name)
 
     def create(self, job: Job) -> JobHandle:
-        handle = JobHandle(name=job.identity.name, uid=str(next(self._uids)))
+        handle = JobHandle(kind=job.kind, name=job.identity.name, uid=str(next(self._uids)))
         with self._changed:
             if handle.name in self.jobs:
                 raise JobExists(handle.name)
@@ -109,9 +111,15 @@ class MemoryBackend:
             time.sleep(0.01)
         yield from self.lines
 
-    def annotate(self, handle: JobHandle, key: str, value: str) -> None:
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
         if (state := self._ours(handle)) is not None:
-            self.change(handle.name, annotations={**state.annotations, key: value})
+            self.change(handle.name, annotations={**state.annotations, **values})
+
+    def clean(self, handle: JobHandle, pods: str) -> None:
+        self.cleaned.append((handle.name, pods))
+
+    def run_goes_on(self) -> bool:
+        return self.is_drained
 
     def delete(self, handle: JobHandle) -> None:
         if self._ours(handle) is not None:

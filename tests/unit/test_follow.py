@@ -1,18 +1,33 @@
 """The engine's policy: create or attach, budgets, cancelling, and verdicts that cannot lie."""
 
+import itertools
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
 
-from kubetrain_components.jobs.follow import Budgets, JobNotOurs, create_or_attach, run_job
-from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Elastic, Job, JobHandle, JobState, LogLine, Phase
-from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.jobs import follow
+from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
+from kubetrain_components.jobs.job import (
+    PROGRESS_ANNOTATION,
+    VERDICT_ANNOTATION,
+    Elastic,
+    Job,
+    JobHandle,
+    JobState,
+    LogLine,
+    Phase,
+    Trouble,
+    TroubleKind,
+)
+from kubetrain_components.jobs.patience import Budgets
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from support.jobs import MemoryBackend, job, script
 
 JOB = job(script("chief"), script("worker"))
@@ -142,7 +157,7 @@ def test_a_restart_is_announced_once() -> None:
         backend.change(NAME, pods=(chief, lost))
         threading.Event().wait(0.2)
         backend.finish(NAME, Phase.SUCCEEDED)
-    assert heard == ["worker1-0 was ended by SIGKILL (exit code 137); its container is started again"]
+    assert heard == ["worker1-0 was ended by SIGKILL (exit code 137); it is started again"]
 
 
 def test_a_job_deleted_behind_our_back_is_a_failure() -> None:
@@ -212,6 +227,101 @@ def test_ctrl_c_deletes_the_job() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_job(JOB, backend, ignore)
     assert backend.deleted == [NAME]
+
+
+def test_a_launcher_whose_run_goes_on_leaves_its_job_alone() -> None:
+    backend = MemoryBackend()
+    backend.is_drained = True
+
+    def interrupted(_: object) -> Iterator[JobState | None]:
+        raise KeyboardInterrupt
+        yield
+
+    backend.watch = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        run_job(JOB, backend, ignore)
+    assert (backend.deleted, list(backend.jobs)) == ([], [NAME])
+
+
+def test_a_launcher_started_again_takes_the_verdict_of_the_one_before_though_the_pods_are_gone() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    backend.finish(NAME, Phase.SUCCEEDED, last_words='{"status": "completed", "step": 3}')
+    first = run_job(JOB, backend, ignore)
+    backend.change(NAME, pods=())
+    again = run_job(JOB, backend, ignore)
+    assert lead_result(JOB, first) == lead_result(JOB, again) == {"status": "completed", "step": 3}
+
+
+@pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED])
+def test_what_a_job_still_holds_is_let_go_once_the_verdict_is_on_it(phase: Phase) -> None:
+    backend = MemoryBackend()
+    tidy = replace(JOB, placement=Placement(clean_pods="All"))
+    backend.create(tidy)
+    backend.finish(NAME, phase, exit_code=0 if phase is Phase.SUCCEEDED else 1, finished=1.0)
+    verdicts: list[object] = []
+    clean = backend.clean
+
+    def cleaned(handle: JobHandle, pods: str) -> None:
+        verdicts.append(backend.jobs[NAME].annotations[VERDICT_ANNOTATION])
+        clean(handle, pods)
+
+    backend.clean = cleaned
+    with pytest.raises(JobFailed) if phase is Phase.FAILED else nullcontext():
+        run_job(tidy, backend, ignore)
+    assert (verdicts, backend.cleaned) == ([phase.lower()], [(NAME, "All")])
+
+
+def test_restarts_that_the_operator_forgets_are_counted() -> None:
+    limited = replace(JOB, backoff_limit=3)
+    backend = MemoryBackend()
+    with running(backend, limited) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        lost = replace(worker, exit_code=137, finished=5.0, restarts=4, cause="was evicted: the node is low on memory")
+        backend.change(NAME, pods=(chief, lost))
+    assert str(outcome[0]) == (
+        "launch_training failed: worker1-0 was evicted: the node is low on memory (after 4 restarts); "
+        "its pods started 4 times anew, which is all that max_restarts allows"
+    )
+    assert backend.deleted == [NAME]
+
+
+def test_a_success_that_leaves_a_pod_behind_for_ever_is_a_failure() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    chief, worker = backend.jobs[NAME].pods
+    pods = (replace(chief, phase=Phase.SUCCEEDED), replace(worker, phase=Phase.PENDING))
+    backend.change(NAME, phase=Phase.SUCCEEDED, pods=pods)
+    times = iter([0.0, 200.0])
+    with pytest.raises(JobFailed, match="ending for 200 s"):
+        run_job(JOB, backend, ignore, clock=lambda: next(times))
+
+
+def test_trouble_is_told_once_and_ends_the_job_when_its_time_is_over() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    trouble = Trouble(kind=TroubleKind.IMAGE_PULL, subject="worker1-0", sentence="worker1-0: no such image")
+    pods = tuple(replace(pod, phase=Phase.PENDING) for pod in backend.jobs[NAME].pods)
+    backend.change(NAME, pods=pods, troubles=(trouble,))
+    heard: list[str] = []
+    times = itertools.count(0.0, 50.0)
+    with pytest.raises(JobFailed, match="worker1-0: no such image: correct image"):
+        run_job(JOB, backend, lambda line: heard.append(f"{line.pod} {line.text}"), clock=lambda: next(times))
+    assert heard == ["worker1-0 waits: worker1-0: no such image"]
+
+
+def test_how_far_the_lead_is_stands_on_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "STATUS_SECONDS", 0.0)
+    backend = MemoryBackend()
+    backend.create(JOB)
+    lines = [LogLine("chief-0", "[kubetrain] step=3/9 loss=0.5"), LogLine("worker1-0", "[kubetrain] step=9/9 loss=0.1")]
+    backend.logs = lambda handle: iter(lines)
+    with running(backend):
+        deadline = time.monotonic() + 5
+        while PROGRESS_ANNOTATION not in backend.jobs[NAME].annotations and time.monotonic() < deadline:
+            time.sleep(0.01)
+        backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
+    assert backend.jobs[NAME].annotations[PROGRESS_ANNOTATION] == lines[0].text
 
 
 def test_ctrl_c_while_a_job_is_made_leaves_none() -> None:
@@ -305,11 +415,11 @@ class TestCreateOrAttach:
         find = backend.find
         answers = iter([None])
 
-        def too_early(name: str) -> JobState | None:
+        def too_early(wanted: Job) -> JobState | None:
             try:
                 return next(answers)
             except StopIteration:
-                return find(name)
+                return find(wanted)
 
         backend.create(JOB)
         backend.find = too_early

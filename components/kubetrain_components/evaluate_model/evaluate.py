@@ -6,8 +6,9 @@ from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, Replica
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.training_output import TrainingOutput
@@ -24,6 +25,9 @@ class EvaluationRequest:
     dataset_digest: str
     manifest_sha256: str
     """Of the checkpoint whose export is to be judged."""
+    placement: Placement = Placement()
+    mounts: tuple[ClaimMount, ...] = ()
+    """The claims that hold data_dir and the output, where these are not this machine's."""
 
 
 def evaluate_model(
@@ -62,4 +66,6 @@ def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
             ),
         ),
         backoff_limit=2,
+        placement=request.placement,
+        mounts=request.mounts,
     )

@@ -1,14 +1,14 @@
 """The port to whatever runs jobs. Adapters hold no policy: what follows from their reports is follow.py's business."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
 
 
 class JobBackend(Protocol):
-    def find(self, name: str) -> JobState | None:
-        """The job of this name, whoever made it; None where there is none."""
+    def find(self, job: Job) -> JobState | None:
+        """The job of this one's kind and name, whoever made it; None where there is none."""
         ...
 
     def create(self, job: Job) -> JobHandle:
@@ -27,10 +27,18 @@ class JobBackend(Protocol):
         """Every line of every pod from the beginning, across restarts, until the job is over or gone."""
         ...
 
-    def annotate(self, handle: JobHandle, key: str, value: str) -> None: ...
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None: ...
+
+    def clean(self, handle: JobHandle, pods: str) -> None:
+        """Let go of what a job that is over still holds: its Running pods, All, or None."""
+        ...
 
     def delete(self, handle: JobHandle) -> None:
-        """Stop the job and forget it; no process of it is left. Deleting what is gone already is no error."""
+        """Stop the job and forget it; its processes end. Deleting what is gone already is no error."""
+        ...
+
+    def run_goes_on(self) -> bool:
+        """Whether the run that this launcher works for outlives it: its node is drained, nobody wants to cancel."""
         ...
 
 

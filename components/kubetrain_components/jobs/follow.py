@@ -11,55 +11,61 @@ ours, failed and annotated              | create the next attempt, which resumes
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.job import (
+    FAILED,
     LABEL_PREFIX,
+    PROGRESS_ANNOTATION,
+    RESULT_ANNOTATION,
+    SUCCEEDED,
     VERDICT_ANNOTATION,
     Job,
     JobHandle,
     JobState,
+    LogLine,
     Phase,
 )
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine
-from kubetrain_components.jobs.verdict import JobFailed, describe, is_won, judge, restart_notices
+from kubetrain_components.jobs.patience import Budgets, Clock, Patience
+from kubetrain_components.jobs.verdict import (
+    JobFailed,
+    describe,
+    has_verdict,
+    is_won,
+    judge,
+    last_to_fail,
+    lead_words,
+    restart_notices,
+)
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
 
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
-
-Clock = Callable[[], float]
+STATUS_SECONDS = 10.0
 
 
 class JobNotOurs(KubetrainError):
     """The name is taken by a job that this launch must not touch."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budgets:
-    """How long a job may be in each of its stages; None: as long as it takes."""
-
-    queue_seconds: float | None = None
-    """Suspended: waiting for a queue to admit it."""
-    start_seconds: float | None = None
-    """Until every pod runs."""
-    run_seconds: float | None = None
-
-
 def run_job(
     job: Job,
     backend: JobBackend,
     on_line: OnLine,
-    budgets: Budgets = Budgets(),
+    budgets: Budgets | None = None,
     clock: Clock = time.monotonic,
 ) -> JobState:
     """See the job to its end and return its state, which is a proven success.
 
-    A KeyboardInterrupt (interrupts.py makes one of SIGTERM) deletes the job before it goes on.
+    A KeyboardInterrupt (interrupts.py makes one of SIGTERM) deletes the job before it goes on, unless the run that the
+    job belongs to goes on without this process: a drained node sends SIGTERM too.
+
+    Args:
+        budgets: None: as the job's placement has them.
 
     Raises:
         JobFailed: naming the pod, the cause, and the last lines of its log.
@@ -67,23 +73,34 @@ def run_job(
     """
     handle = create_or_attach(job, backend)
     try:
-        logs = JobLogs(backend.logs(handle), on_line)
-        state = _follow(job, handle, backend, logs, budgets, clock)
+        logs = JobLogs(backend.logs(handle), on_line, job.lead)
+        state = _follow(job, handle, backend, logs, Patience(budgets or Budgets.of(job), clock))
+        _record_verdict(job, state, backend, logs)
     except KeyboardInterrupt:
-        backend.delete(handle)
+        if not backend.run_goes_on():
+            backend.delete(handle)
         raise
+    return state
+
+
+def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs) -> None:
+    """On the job, before its pods go: a launcher started again finds there what they cannot tell it any more."""
+    handle = state.handle
     try:
         judge(job, state, logs.tails())
     except JobFailed:
-        backend.annotate(handle, VERDICT_ANNOTATION, "failed")
+        backend.annotate(handle, {VERDICT_ANNOTATION: FAILED})
         raise
-    return state
+    else:
+        backend.annotate(handle, {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)})
+    finally:
+        backend.clean(handle, job.placement.clean_pods)
 
 
 def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
     """The job to follow, by the table above."""
     while True:
-        found = backend.find(job.identity.name)
+        found = backend.find(job)
         if found is None:
             try:
                 return _create(job, backend)
@@ -105,7 +122,7 @@ def _create(job: Job, backend: JobBackend) -> JobHandle:
         with interrupts_deferred():
             handle = backend.create(job)
     except KeyboardInterrupt:
-        if handle is not None:
+        if handle is not None and not backend.run_goes_on():
             backend.delete(handle)
         raise
     return handle
@@ -128,65 +145,55 @@ def _wait_until_gone(handle: JobHandle, backend: JobBackend) -> None:
             return
 
 
-def _follow(
-    job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, budgets: Budgets, clock: Clock
-) -> JobState:
+def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, patience: Patience) -> JobState:
     """Watch until nothing can change the verdict any more, with the logs beside it."""
-    stages = _StageClock(budgets, clock)
     before: JobState | None = None
+    status = _StatusLine(handle, backend, logs)
     for state in backend.watch(handle):
         if state is None:
             raise JobFailed(f"job {handle.name} is gone: it was deleted by someone else; start the run again to resume")
-        if state.phase is Phase.FAILED or state.is_over or is_won(job, state):
+        if state.phase is Phase.FAILED or state.is_over or is_won(job, state) or has_verdict(state):
             # Pods that are left then may go on for ever: theirs are not the lines to wait for.
             logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
             return state
-        if (reason := _hopeless(state) or stages.exceeded(state)) is not None:
+        if (reason := _hopeless(job, state) or patience.exhausted_by(state)) is not None:
             backend.delete(handle)
             logs.drain(DRAIN_SECONDS)
             raise JobFailed(f"{job.identity.stage} failed: {reason}")
         for notice in restart_notices(before, state):
             logs.pass_on(notice)
+        for trouble in patience.news(state):
+            logs.pass_on(LogLine(trouble.subject, f"waits: {trouble.sentence}"))
+        status.renew()
         before = state
     raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over")
 
 
-def _hopeless(state: JobState) -> str | None:
-    """Why no restart can help, where a process has said so: a wrong setting stays wrong."""
+def _hopeless(job: Job, state: JobState) -> str | None:
+    """Why no restart can help, where a process has said so, or no more is allowed.
+
+    The operator forgets the restarts of pods that it replaced, and under ExitCode counts none.
+    """
     for pod in state.pods:
         words = parse_last_words(pod.last_words)
         if words.get("status") == "failed" and not words.get("curable", True):
             return describe(pod)
+    restarts = sum(pod.restarts for pod in state.pods)
+    if restarts > job.backoff_limit and (culprit := last_to_fail(state.pods)) is not None:
+        return f"{describe(culprit)}; its pods started {restarts} times anew, which is all that max_restarts allows"
     return None
 
 
-class _StageClock:
-    """Counts the time in the queue, at the start and at work apart: waiting for admission is nobody's slowness."""
+class _StatusLine:
+    """How far the job is, on the job itself: whoever looks at it need not read its log."""
 
-    def __init__(self, budgets: Budgets, clock: Clock) -> None:
-        self._limits = {
-            "waiting in the queue": budgets.queue_seconds,
-            "starting": budgets.start_seconds,
-            "running": budgets.run_seconds,
-        }
-        self._spent = dict.fromkeys(self._limits, 0.0)
-        self._clock = clock
-        self._last = clock()
+    def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
+        self._handle, self._backend, self._logs = handle, backend, logs
+        self._said = ""
+        self._spoke = time.monotonic()
 
-    def exceeded(self, state: JobState) -> str | None:
-        stage = _stage_of(state)
-        now = self._clock()
-        self._spent[stage] += now - self._last
-        self._last = now
-        limit = self._limits[stage]
-        if limit is None or self._spent[stage] <= limit:
-            return None
-        return f"{stage} for {self._spent[stage]:.0f} s, more than the {limit:.0f} s allowed"
-
-
-def _stage_of(state: JobState) -> str:
-    if state.phase is Phase.SUSPENDED:
-        return "waiting in the queue"
-    if any(pod.phase is Phase.PENDING for pod in state.pods) or not state.pods:
-        return "starting"
-    return "running"
+    def renew(self) -> None:
+        if self._logs.progress == self._said or time.monotonic() - self._spoke < STATUS_SECONDS:
+            return
+        self._said, self._spoke = self._logs.progress, time.monotonic()
+        self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: self._said})

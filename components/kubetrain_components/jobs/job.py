@@ -14,7 +14,10 @@ from kubetrain_trainer.errors import InvalidSetting
 LABEL_PREFIX = "kubetrain/"
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """For every Python program in a pod: its log is followed while it runs."""
-VERDICT_ANNOTATION = LABEL_PREFIX + "verdict"
+VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
+RESULT_ANNOTATION = LABEL_PREFIX + "result"
+"""The last words of a job's first process, which outlive its pod here."""
+PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
 # Together with attempt, role and index of a pod at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
@@ -58,7 +61,10 @@ class TroubleKind(StrEnum):
     CONFIGURATION = "something that it refers to is missing"
     CRASH_LOOP = "it crashes again and again"
     VOLUME = "a volume does not mount"
+    INIT_CONTAINER = "Pod Security refuses the init container that the operator gives to Workers beside a Master"
+    POD_SECURITY = "Pod Security refuses its pods"
     REFUSED = "the cluster refuses its pods"
+    NOT_CREATED = "its pods cannot be created"
     QUOTA = "the namespace's quota is used up"
     QUEUE = "the queue has not admitted it"
 
@@ -185,11 +191,17 @@ class Job:
         """The role whose first pod speaks for the job: its rank 0."""
         return next((role for role in ("Master", "Chief") if role in self.roles), self.replicas[0].role)
 
+    @property
+    def lead(self) -> str:
+        """The name of that pod."""
+        return f"{self.lead_role.lower()}-0"
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobHandle:
     """One job as its backend knows it: another of the same name, made later, is another job."""
 
+    kind: JobKind
     name: str
     uid: str
 
@@ -229,11 +241,18 @@ class JobState:
     handle: JobHandle
     phase: Phase
     pods: tuple[PodState, ...] = ()
+    missing: int = 0
+    """Pods that it cannot begin without and that are not there."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
     is_deleting: bool = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has its pods, all of which have started."""
+        return bool(self.pods) and not self.missing and all(pod.phase is not Phase.PENDING for pod in self.pods)
 
     @property
     def is_over(self) -> bool:

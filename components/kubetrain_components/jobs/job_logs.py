@@ -1,17 +1,33 @@
 """The log of a job's pods, passed on while the job runs; the last lines of each pod are kept for the verdict."""
 
+import re
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.verdict import TAIL_LINES
+from kubetrain_trainer.progress_line import parse_progress
 
 OnLine = Callable[[LogLine], None]
+ALARMING = re.compile(r"error|exception|traceback|fatal|killed|failed", re.IGNORECASE)
+
+
+def what_matters(lead: str, on_line: OnLine) -> OnLine:
+    """Only what the lead pod says, and what sounds alarming from the others."""
+
+    def pass_on(line: LogLine) -> None:
+        if line.pod == lead or ALARMING.search(line.text):
+            on_line(line)
+
+    return pass_on
 
 
 class JobLogs:
-    def __init__(self, lines: Iterator[LogLine], on_line: OnLine) -> None:
+    def __init__(self, lines: Iterator[LogLine], on_line: OnLine, lead: str) -> None:
+        self.progress = ""
+        """The newest that the lead pod said of its step, loss and speed."""
+        self._lead = lead
         self._lines = lines
         self._on_line = on_line
         self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
@@ -21,6 +37,8 @@ class JobLogs:
 
     def pass_on(self, line: LogLine) -> None:
         self._tails[line.pod].append(line.text)
+        if line.pod == self._lead and parse_progress(line.text) is not None:
+            self.progress = line.text
         self._on_line(line)
 
     def drain(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ A local job lives no longer than its launcher: one whose launcher is gone withou
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -43,13 +43,12 @@ class LocalBackend:
     def __exit__(self, *unused: object) -> None:
         self._cleanup.close()
 
-    def find(self, name: str) -> JobState | None:
-        record = LocalRecord(self._directory / name)
-        return record.state() if record.is_alive() else None
+    def find(self, job: Job) -> JobState | None:
+        return self._named(job.identity.name)
 
     def create(self, job: Job) -> JobHandle:
         environments = pod_environments(job, pod_shares(job, usable_processors(), visible_gpus()), self._guard_mark)
-        handle = JobHandle(name=job.identity.name, uid=uuid.uuid4().hex)
+        handle = JobHandle(kind=job.kind, name=job.identity.name, uid=uuid.uuid4().hex)
         record = LocalRecord(self._directory / handle.name)
         record.claim(job, handle)
         operator = LocalOperator(job, record, environments)
@@ -78,9 +77,12 @@ class LocalBackend:
                 return
             time.sleep(POLL_SECONDS)
 
-    def annotate(self, handle: JobHandle, key: str, value: str) -> None:
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
         if self._ours(handle) is not None:
-            LocalRecord(self._directory / handle.name).annotate(key, value)
+            LocalRecord(self._directory / handle.name).annotate(values)
+
+    def clean(self, handle: JobHandle, pods: str) -> None:
+        """Nothing is left of a local job that is over."""
 
     def delete(self, handle: JobHandle) -> None:
         record = LocalRecord(self._directory / handle.name)
@@ -91,8 +93,15 @@ class LocalBackend:
                 record.ask_to_stop()
                 time.sleep(POLL_SECONDS)
 
+    def run_goes_on(self) -> bool:
+        return False  # a local job lives no longer than its launcher
+
+    def _named(self, name: str) -> JobState | None:
+        record = LocalRecord(self._directory / name)
+        return record.state() if record.is_alive() else None
+
     def _ours(self, handle: JobHandle) -> JobState | None:
-        state = self.find(handle.name)
+        state = self._named(handle.name)
         return state if state is not None and state.handle == handle else None
 
 

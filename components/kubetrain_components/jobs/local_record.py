@@ -10,14 +10,14 @@ delete             it is to be stopped and forgotten
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import Job, JobHandle, JobState, Phase, PodState
+from kubetrain_components.jobs.job import Job, JobHandle, JobKind, JobState, Phase, PodState
 from kubetrain_trainer.durable_files import read_json, write_json
 
 
@@ -69,7 +69,7 @@ class LocalRecord:
         except (OSError, ValueError):
             return None  # removed while it was read
         return JobState(
-            handle=JobHandle(name=self.path.name, uid=made["uid"]),
+            handle=JobHandle(kind=JobKind(made["job"]["kind"]), name=self.path.name, uid=made["uid"]),
             phase=Phase(known["phase"]),
             pods=tuple(PodState(**{**pod, "phase": Phase(pod["phase"])}) for pod in known["pods"]),
             labels=made["labels"],
@@ -84,9 +84,9 @@ class LocalRecord:
                 self.path / "state.json", {"phase": phase, "message": message, "pods": [asdict(pod) for pod in pods]}
             )
 
-    def annotate(self, key: str, value: str) -> None:
+    def annotate(self, values: Mapping[str, str]) -> None:
         path = self.path / "annotations.json"
-        write_json(path, {**read_json(path), key: value})
+        write_json(path, {**read_json(path), **values})
 
     def ask_to_stop(self) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -74,11 +74,15 @@ class Placement(Settings):
     labels: dict[str, Any] = setting({}, "labels of the pods")
     annotations: dict[str, Any] = setting({}, "annotations of the pods")
 
+    scale_metrics: list[Any] = setting(
+        [], "what an autoscaler sizes an elastic job by, as Kubernetes writes metrics; none: nothing does"
+    )
     restart_policy: str = setting(
         "OnFailure",
         "which ends of a container are followed by a new start; ExitCode: those of 128 and more",
         choices=("OnFailure", "Always", "ExitCode", "Never"),
     )
+    grace_seconds: int = setting(60, "time that a pod which is asked to end has to save a checkpoint", minimum=1)
     deadline_seconds: int = setting(0, "time that the job may run in all; 0: no limit", minimum=0)
     start_seconds: int = setting(1800, "time for all pods to be running: nodes may have to be made", minimum=1)
     queue_seconds: int = setting(0, "time that the job may wait in a queue; 0: no limit", minimum=0)
@@ -89,9 +93,9 @@ class Placement(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in QUANTITIES:
-            value = getattr(self, name)
-            if value and not QUANTITY.fullmatch(value):
+        quantities = {name: getattr(self, name) for name in QUANTITIES} | self.extra_resources
+        for name, value in quantities.items():
+            if value and not QUANTITY.fullmatch(str(value)):
                 raise InvalidSetting(f"{name} '{value}' is no Kubernetes quantity: write it like 500m, 4 or 16Gi")
         for name in self.nccl:
             _check_nccl(name)

@@ -4,7 +4,16 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kubetrain_components.jobs.job import Job, JobState, LogLine, Phase, PodState
+from kubetrain_components.jobs.job import (
+    RESULT_ANNOTATION,
+    SUCCEEDED,
+    VERDICT_ANNOTATION,
+    Job,
+    JobState,
+    LogLine,
+    Phase,
+    PodState,
+)
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
 
@@ -26,6 +35,8 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
     Raises:
         JobFailed: naming the pod that failed first.
     """
+    if has_verdict(state):
+        return
     succeeded = [pod for pod in state.pods if pod.phase is Phase.SUCCEEDED]
     if state.phase is Phase.SUCCEEDED and len(succeeded) == len(state.pods) == job.total_replicas:
         return
@@ -38,24 +49,36 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
     raise JobFailed(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
 
 
+def has_verdict(state: JobState) -> bool:
+    """Whether a launcher before this one has seen the success of all, whose pods may be gone now."""
+    return state.phase is Phase.SUCCEEDED and state.annotations.get(VERDICT_ANNOTATION) == SUCCEEDED
+
+
 def is_won(job: Job, state: JobState) -> bool:
     """Whether an elastic job has succeeded without a pod that was lost: it may look for the others for ever."""
-    return job.elastic is not None and state.phase is Phase.SUCCEEDED and _lead(job, state).phase is Phase.SUCCEEDED
+    lead = _lead(job, state)
+    has_ended_well = lead is not None and lead.phase is Phase.SUCCEEDED
+    return job.elastic is not None and state.phase is Phase.SUCCEEDED and has_ended_well
 
 
 def lead_result(job: Job, state: JobState) -> dict[str, Any]:
     """What the job's first process reported of its success; empty where it reported nothing."""
-    return parse_last_words(_lead(job, state).last_words)
+    return parse_last_words(lead_words(job, state))
 
 
-def _lead(job: Job, state: JobState) -> PodState:
-    return next(pod for pod in state.pods if (pod.role, pod.index) == (job.lead_role, 0))
+def lead_words(job: Job, state: JobState) -> str:
+    lead = _lead(job, state)
+    return state.annotations.get(RESULT_ANNOTATION) or (lead.last_words if lead else "")
+
+
+def _lead(job: Job, state: JobState) -> PodState | None:
+    return next((pod for pod in state.pods if (pod.role, pod.index) == (job.lead_role, 0)), None)
 
 
 def describe(pod: PodState) -> str:
     """Why the pod's last container ended, in its own words where it left any."""
     error = parse_last_words(pod.last_words).get("error")
-    cause = f"{pod.name}: {error}" if error else f"{pod.name} {_exit(pod)}"
+    cause = f"{pod.name}: {error}" if error else f"{pod.name} {pod.cause or _exit(pod)}"
     return f"{cause} (after {pod.restarts} restarts)" if pod.restarts else cause
 
 
@@ -64,14 +87,21 @@ def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]
     known = {pod.name: pod for pod in before.pods} if before else {}
     for pod in now.pods:
         is_news = pod.finished > 0 and (pod.name not in known or known[pod.name].finished != pod.finished)
-        if is_news and pod.phase is Phase.RUNNING:
-            yield LogLine(pod.name, f"{_exit(pod)}; its container is started again")
+        if is_news and not pod.phase.is_final:
+            yield LogLine(pod.name, f"{pod.cause or _exit(pod)}; it is started again")
 
 
 def _first_to_fail(pods: Sequence[PodState]) -> PodState | None:
     """The others often fail because it did."""
-    failed = [pod for pod in pods if pod.exit_code]
-    return min(failed, key=lambda pod: pod.finished, default=None)
+    return min(_failed(pods), key=lambda pod: pod.finished, default=None)
+
+
+def last_to_fail(pods: Sequence[PodState]) -> PodState | None:
+    return max(_failed(pods), key=lambda pod: pod.finished, default=None)
+
+
+def _failed(pods: Sequence[PodState]) -> list[PodState]:
+    return [pod for pod in pods if pod.exit_code or pod.cause]
 
 
 def _exit(pod: PodState) -> str:

@@ -1,14 +1,31 @@
 """TrainingJob: what is to be trained, with what, on how many pods; turns into the job that a backend runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import (
+    UNBUFFERED,
+    ClaimMount,
+    Elastic,
+    Job,
+    JobIdentity,
+    JobKind,
+    Replica,
+    RestartPolicy,
+)
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_template import host_port
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
 
 STAGE = "launch_training"
+ENVIRONMENTS = {
+    "pytorch": UNBUFFERED,
+    # Or the first process on a GPU takes all of its memory.
+    "tensorflow": {**UNBUFFERED, "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+}
+METRICS_PORT_OFFSET = 10_000
 RENDEZVOUS = {
     "last_call_timeout": "3",  # for those that are still missing when enough are there
     # A pod that was killed is given up after five seconds without a sign of life, not fifteen: until then the others
@@ -35,6 +52,9 @@ class TrainingJob:
     """Times that all pods together may start anew."""
     min_workers: int = 0
     """So few go on without the others when pods are lost; 0: all restart. PyTorch only."""
+    placement: Placement = Placement()
+    mounts: tuple[ClaimMount, ...] = ()
+    """The claims that hold data_dir and output_dir, where these are not this machine's."""
 
     def __post_init__(self) -> None:
         if self.min_workers and self.framework != "pytorch":
@@ -46,10 +66,16 @@ class TrainingJob:
 
     def to_job(self) -> Job:
         return Job(
-            identity=JobIdentity(pipeline=self.pipeline, stage=STAGE, run_id=self.run_id, dataset=self.dataset_digest),
+            identity=self.identity,
             kind=JobKind.TF_JOB if self.framework == "tensorflow" else JobKind.PYTORCH_JOB,
             replicas=tuple(
-                Replica(role=role, count=count, command=self.command(), env=UNBUFFERED)
+                Replica(
+                    role=role,
+                    count=count,
+                    command=self.command(),
+                    env=ENVIRONMENTS[self.framework],
+                    restart_policy=RestartPolicy(self.placement.restart_policy),
+                )
                 for role, count in self._roles().items()
                 if count
             ),
@@ -57,7 +83,13 @@ class TrainingJob:
             elastic=self._elastic(),
             # When one pod is lost the others fail too: each restart of the job is one of every pod.
             backoff_limit=self.max_restarts * self.workers + 1,
+            placement=self.placement,
+            mounts=self.mounts,
         )
+
+    @property
+    def identity(self) -> JobIdentity:
+        return JobIdentity(pipeline=self.pipeline, stage=STAGE, run_id=self.run_id, dataset=self.dataset_digest)
 
     def _roles(self) -> dict[str, int]:
         if self.min_workers:
@@ -73,6 +105,7 @@ class TrainingJob:
             rdzv_conf=RENDEZVOUS,
             # One when a pod is lost, and one when it is back.
             max_restarts=2 * self.max_restarts,
+            metrics=tuple(self.placement.scale_metrics),
         )
 
     def command(self) -> tuple[str, ...]:
@@ -86,5 +119,11 @@ class TrainingJob:
             *("--data-dir", str(self.data_dir)),
             *("--output-dir", str(self.output_dir)),
             *("--dataset-digest", self.dataset_digest),
-            *self.config.to_flags(),
+            *self._config().to_flags(),
         )
+
+    def _config(self) -> TrainConfig:
+        """On a node's own network the port of the metrics is one that other jobs hardly have."""
+        if not self.placement.host_network or self.config.metrics_port != TrainConfig().metrics_port:
+            return self.config
+        return replace(self.config, metrics_port=host_port(self.identity) - METRICS_PORT_OFFSET)

@@ -72,13 +72,15 @@ class StorageFacts:
     can_clone: bool | None = None
     can_snapshot: bool | None = None
     can_read_only_many: bool | None = None
+    has_snapshots: bool = True
+    """Whether the cluster has VolumeSnapshot objects at all."""
 
     def __post_init__(self) -> None:
         _check_name("staging_claim", self.staging_claim)
         quantity_bytes(self.size)
 
     @classmethod
-    def read(cls, claim: Manifest, storage_class: Manifest | None) -> Self:
+    def read(cls, claim: Manifest, storage_class: Manifest | None, *, has_snapshots: bool = True) -> Self:
         """What the API says of both; without a class, which few accounts may read, abilities stay unknown."""
         spec, provisioner = claim["spec"], (storage_class or {}).get("provisioner", "")
         can_clone, can_snapshot, can_read_only_many = _abilities(provisioner)
@@ -94,6 +96,7 @@ class StorageFacts:
             can_clone=can_clone,
             can_snapshot=can_snapshot,
             can_read_only_many=can_read_only_many,
+            has_snapshots=has_snapshots,
         )
 
     @property
@@ -286,8 +289,14 @@ def _objection(mode: ExposureMode, storage: StorageFacts) -> str | None:
     if mode is ExposureMode.SHARED:
         is_shared = "ReadWriteMany" in storage.access_modes
         return None if is_shared else f"{staging} is {', '.join(storage.access_modes)}, not ReadWriteMany"
+    return _objection_to_copies(mode, storage)
+
+
+def _objection_to_copies(mode: ExposureMode, storage: StorageFacts) -> str | None:
+    if mode is ExposureMode.SNAPSHOT and not storage.has_snapshots:
+        return "this cluster has no VolumeSnapshot objects, which a snapshot controller and its kinds bring"
     if storage.storage_class == "":
-        return f"{staging} has no storage class, so nothing would make a claim from it"
+        return f"the staging claim '{storage.staging_claim}' has no storage class that would make one from it"
     if storage.can_read_only_many is False:
         return f"{storage.driver} cannot mount files ReadOnlyMany"
     is_clone = mode is ExposureMode.CLONE

@@ -42,7 +42,7 @@ class Prunable:
     """A claim that exposes one version, or a version on the staging volume."""
 
     kind: str
-    """claim or version"""
+    """claim, snapshot or version"""
     name: str
     digest: str
     source: str
@@ -85,6 +85,16 @@ def exposed_claims(claims: Iterable[Manifest]) -> list[Prunable]:
     return [_prunable(claim) for claim in claims if is_exposed(claim)]
 
 
+def orphaned_snapshots(snapshots: Iterable[Manifest], claims: Iterable[Manifest]) -> list[Prunable]:
+    """Those that kubetrain made and that no claim was made from: a launcher was killed between both, or the pruning."""
+    sources = {(claim["spec"].get("dataSource") or {}).get("name") for claim in claims}
+    return [
+        _prunable(each, kind="snapshot")
+        for each in snapshots
+        if is_exposed(each) and each["metadata"]["name"] not in sources
+    ]
+
+
 def staged_versions(
     headers: Iterable[Mapping[str, Any]], claims: Iterable[str], last_used: Mapping[str, str]
 ) -> list[Prunable]:
@@ -121,12 +131,12 @@ def plan_pruning(
     return PrunePlan(tuple(fates))
 
 
-def _prunable(claim: Manifest) -> Prunable:
+def _prunable(claim: Manifest, kind: str = "claim") -> Prunable:
     metadata = claim["metadata"]
     annotations = metadata.get("annotations") or {}
-    is_snapshot = metadata["labels"][EXPOSURE_LABEL] == ExposureMode.SNAPSHOT
+    is_snapshot = kind == "claim" and metadata["labels"][EXPOSURE_LABEL] == ExposureMode.SNAPSHOT
     return Prunable(
-        kind="claim",
+        kind=kind,
         name=metadata["name"],
         digest=metadata["labels"][DATASET_LABEL],
         source=annotations.get(SOURCE_ANNOTATION, ""),
@@ -166,7 +176,7 @@ def _time(text: object) -> datetime | None:
 
 def _is_over(each: Manifest) -> bool:
     status = each.get("status") or {}
-    if status.get("phase") in OVER_PHASES:
+    if status.get("phase") in OVER_PHASES or status.get("readyToUse"):
         return True
     conditions = status.get("conditions") or []
     return any(each.get("type") in OVER_CONDITIONS and each.get("status") == "True" for each in conditions)
@@ -176,6 +186,10 @@ def _uses(each: Manifest) -> Iterator[Use]:
     spec, labels = each.get("spec") or {}, each["metadata"].get("labels") or {}
     digest = labels.get(DATASET_LABEL, "")
     by = f"{each.get('kind') or 'pod or job'} {each['metadata'].get('name', '')}"
+    if "persistentVolumeClaimName" in (source := spec.get("source") or {}):
+        path = version_path(digest) if digest else ""
+        yield Use(by=f"{by}, which is not taken yet", claim=source["persistentVolumeClaimName"], sub_path=path)
+        return
     if "accessModes" in spec:
         origin = spec.get("dataSource") or {}
         if origin.get("kind") == "PersistentVolumeClaim":

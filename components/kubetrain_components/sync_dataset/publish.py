@@ -3,6 +3,7 @@
 versions/<digest>/manifest.jsonl    a header line, then one line per object, by UTF-8 key
 versions/<digest>/data/<key>        the objects, mode 0444
 versions/.<digest>.partial/         being made, see partial_version
+versions/.pruned-<digest>/          being deleted, see prune_versions
 versions/.damaged-<digest>-<time>/  could not be read when it was needed, so another was made in its place
 """
 
@@ -11,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -120,6 +122,12 @@ def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, R
                 del wanted[entry.object.key]
                 found[entry.object.key] = Reusable(version.path.name, entry.checksum)
     return found
+
+
+def note_use(staging: Path, plan: SyncPlan) -> None:
+    """By the folder's time, as pruning reads it; whoever may not set that took a version of somebody else."""
+    with contextlib.suppress(PermissionError):
+        os.utime(staging / "versions" / plan.digest)
 
 
 @contextlib.contextmanager

@@ -1,17 +1,21 @@
 """The step: check the run's parameters, then have the transfer job make the dataset version."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, Replica
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
+from kubetrain_components.object_store.store import Access
 from kubetrain_components.run_parameters import RunParameters
 
 STAGE = "sync_dataset"
+S3_SECRET = "kubetrain-s3"  # noqa: S105 - its name
+"""May be missing: the pods' service account counts then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +25,9 @@ class SyncRequest:
     access: str
     pipeline: str
     run_id: str
+    placement: Placement = Placement()
+    mounts: tuple[ClaimMount, ...] = ()
+    """The staging claim, and others that the run will write to; on one machine none."""
 
 
 def sync_dataset(
@@ -48,9 +55,19 @@ def transfer_job(request: SyncRequest, staging: Path) -> Job:
     command += ["--source", request.source, "--staging", str(staging), "--access", request.access]
     if request.endpoint_url:
         command += ["--endpoint-url", request.endpoint_url]
+    for mount in request.mounts:
+        command += [] if mount.read_only else ["--check-writable", mount.path]
     return Job(
         identity=JobIdentity(pipeline=request.pipeline, stage=STAGE, run_id=request.run_id),
         kind=JobKind.BATCH_JOB,
         replicas=(Replica(role="Transfer", count=1, command=tuple(command), env=UNBUFFERED),),
         backoff_limit=3,
+        placement=_with_credentials(request),
+        mounts=request.mounts,
     )
+
+
+def _with_credentials(request: SyncRequest) -> Placement:
+    if request.placement.env_secrets or request.access == Access.ANONYMOUS:
+        return request.placement
+    return replace(request.placement, env_secrets=[S3_SECRET])

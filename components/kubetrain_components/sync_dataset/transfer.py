@@ -1,6 +1,6 @@
 """The transfer job's program: one dataset version from a store to the staging volume.
 
-python -m kubetrain_components.sync_dataset.transfer --source s3://BUCKET/PREFIX --staging DIR
+python -m kubetrain_components.sync_dataset.transfer --source s3://BUCKET/PREFIX --staging DIR [--check-writable DIR]
 """
 
 import argparse
@@ -27,9 +27,12 @@ from kubetrain_components.sync_dataset.publish import (
     find_reusable,
     is_published,
     locked,
+    note_use,
     partial_path,
     publish,
+    published_versions,
 )
+from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.progress_line import format_progress
@@ -80,6 +83,8 @@ class SyncReport:
     """Taken from another version where the volume can do neither."""
     unverified: int = 0
     """Downloads that the store offered no checksum for: only their size was checked."""
+    versions: int = 0
+    """Those that are there now."""
     seconds: float = 0.0
     bytes_per_second: int = 0
     """That were downloaded."""
@@ -106,8 +111,11 @@ def transfer_dataset(
                 if not plan.exists:
                     checksums = _bring_all(store, staging, plan, concurrency, report, on_progress)
                 plan.check_keys()
-                if not plan.exists:
+                if plan.exists:
+                    note_use(staging, plan)
+                else:
                     publish(staging, plan, checksums)
+                report.versions = len(published_versions(staging))
                 report.seconds = round(time.monotonic() - started, 3)
                 report.bytes_per_second = round(report.downloaded_bytes / max(report.seconds, 0.001))
                 return report
@@ -274,7 +282,10 @@ def main() -> None:
     parser.add_argument("--staging", type=Path, required=True, help="the folder that holds the versions")
     parser.add_argument("--endpoint-url", default="", help="S3 server; default AWS")
     parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
+    parser.add_argument("--check-writable", type=Path, action="append", default=[], help="fail at once where it is not")
     arguments = parser.parse_args()
+    for directory in arguments.check_writable:
+        check_writable(directory)
     store = open_store(arguments.source, arguments.endpoint_url, arguments.access)
     report = transfer_dataset(store, arguments.staging, on_progress=_print_progress())
     report_result({"status": "completed", **asdict(report)})

@@ -1,0 +1,108 @@
+"""Jobs on a Kubernetes cluster: PyTorchJob and TFJob of the training operator, and batch Jobs."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+from kubetrain_components.jobs.argo_run import ArgoRun
+from kubetrain_components.jobs.backend import JobExists
+from kubetrain_components.jobs.job import LABEL_PREFIX, Job, JobHandle, JobKind, JobState, LogLine
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_errors import Conflict
+from kubetrain_components.jobs.kubernetes_followed import FollowedJob
+from kubetrain_components.jobs.kubernetes_state import job_state, replica_name
+from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.pod_logs import PodLogs
+from kubetrain_components.jobs.pod_template import CONTAINERS
+
+RESOURCES = {
+    JobKind.PYTORCH_JOB: ("kubeflow.org/v1", "pytorchjobs"),
+    JobKind.TF_JOB: ("kubeflow.org/v1", "tfjobs"),
+    JobKind.BATCH_JOB: ("batch/v1", "jobs"),
+}
+LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
+LOG_POSITION_SECONDS = 10.0
+LAST_REQUESTS_SECONDS = 5.0
+"""For what an interrupted launcher still does: it is about to be killed."""
+
+
+class KubernetesBackend:
+    """A context: leaving it ends its watches, and nothing else."""
+
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+        self._run = ArgoRun.of_this_process(api)
+        self._followed: dict[JobHandle, FollowedJob] = {}
+
+    @classmethod
+    def connect(cls, namespace: str = "") -> Self:
+        return cls(KubernetesApi.connect(namespace))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for followed in self._followed.values():
+            followed.stop()
+
+    def find(self, job: Job) -> JobState | None:
+        found = self._api.get(self._path(job.kind, job.identity.name))
+        return job_state(job.kind, found, []) if found else None
+
+    def create(self, job: Job) -> JobHandle:
+        manifest = job_manifest(job, self._run.owner if self._run else None)
+        try:
+            made = self._api.create(self._path(job.kind), manifest)
+        except Conflict as error:
+            raise JobExists(str(error)) from error
+        return JobHandle(kind=job.kind, name=job.identity.name, uid=made["metadata"]["uid"])
+
+    def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
+        followed = self._follow(handle)
+        while (state := followed.state()) is not None:
+            yield state
+            followed.await_change(state)
+        yield None
+
+    def logs(self, handle: JobHandle) -> Iterator[LogLine]:
+        """From where a launcher before this one had come to."""
+        followed = self._follow(handle)
+        before = followed.state()
+        since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
+        logs = PodLogs(self._api, followed.pods, CONTAINERS[handle.kind], replica_name, since)
+        noted = time.monotonic()
+        for line in logs.lines(followed.is_over):
+            yield line
+            if time.monotonic() - noted >= LOG_POSITION_SECONDS:
+                noted = time.monotonic()
+                self.annotate(handle, {LOG_POSITION_ANNOTATION: logs.position})
+
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
+        # With the uid, the server refuses where the name is another job's by now.
+        metadata = {"uid": handle.uid, "annotations": dict(values)}
+        with contextlib.suppress(Conflict):
+            self._api.patch(self._path(handle.kind, handle.name), {"metadata": metadata})
+
+    def clean(self, handle: JobHandle, pods: str) -> None:
+        if pods == "None":
+            return
+        for pod in self._follow(handle).living_pods(with_those_that_ended=pods == "All"):
+            self._api.delete(self._api.path("v1", "pods", pod["metadata"]["name"]), uid=pod["metadata"]["uid"])
+
+    def delete(self, handle: JobHandle) -> None:
+        """One request: what the job has made, the cluster's garbage collection ends."""
+        self._api.patience_seconds = LAST_REQUESTS_SECONDS
+        self._api.delete(self._path(handle.kind, handle.name), uid=handle.uid)
+
+    def run_goes_on(self) -> bool:
+        self._api.patience_seconds = LAST_REQUESTS_SECONDS
+        return self._run is not None and self._run.goes_on()
+
+    def _follow(self, handle: JobHandle) -> FollowedJob:
+        if handle not in self._followed:
+            self._followed[handle] = FollowedJob(self._api, self._path(handle.kind), handle)
+        return self._followed[handle]
+
+    def _path(self, kind: JobKind, name: str = "") -> str:
+        return self._api.path(*RESOURCES[kind], name)

@@ -1,0 +1,89 @@
+"""Claims and snapshots on a Kubernetes cluster: the adapter to sync_dataset's port."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes_errors import Conflict, Forbidden, UnknownKind
+
+SNAPSHOTS = "snapshot.storage.k8s.io/v1"
+RESOURCES = {
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "VolumeSnapshot": (SNAPSHOTS, "volumesnapshots"),
+}
+USERS = {
+    "Pod": ("v1", "pods"),
+    "Job": ("batch/v1", "jobs"),
+    "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
+    "TFJob": ("kubeflow.org/v1", "tfjobs"),
+}
+
+
+class KubernetesClaims:
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+
+    @classmethod
+    def connect(cls, namespace: str = "") -> Self:
+        return cls(KubernetesApi.connect(namespace))
+
+    def find(self, kind: str, name: str) -> Manifest | None:
+        found = self._api.get(self._path(kind, name))
+        return {**found, "kind": kind} if found else None
+
+    def all(self, kind: str) -> list[Manifest]:
+        return self._list(kind, *RESOURCES[kind])
+
+    def create(self, manifest: Manifest) -> bool:
+        try:
+            self._api.create(self._path(manifest["kind"]), manifest)
+        except Conflict:
+            return False
+        return True
+
+    def annotate(self, found: Manifest, values: Mapping[str, str]) -> Manifest | None:
+        metadata = found["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"], "annotations": dict(values)}}
+        try:
+            patched = self._api.patch(self._path(found["kind"], metadata["name"]), patch)
+        except Conflict:
+            return None
+        return {**patched, "kind": found["kind"]} if patched else None
+
+    def delete(self, kind: str, name: str, preconditions: Mapping[str, str]) -> bool:
+        uid, version = preconditions["uid"], preconditions["resourceVersion"]
+        return self._api.delete(self._path(kind, name), uid=uid, resource_version=version)
+
+    def storage_class(self, name: str) -> Manifest | None:
+        try:
+            return self._api.get(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
+        except Forbidden:
+            return None
+
+    def has_snapshots(self) -> bool:
+        try:
+            return self._api.get(f"/apis/{SNAPSHOTS}") is not None
+        except UnknownKind:
+            return False
+
+    def warnings(self, name: str) -> list[str]:
+        about = f"type=Warning,involvedObject.kind=PersistentVolumeClaim,involvedObject.name={name}"
+        try:
+            found = self._api.get(self._api.path("v1", "events"), fieldSelector=about)
+        except Forbidden:
+            return []
+        return [event.get("message", "") for event in (found or {}).get("items") or []]
+
+    def users(self) -> list[Manifest]:
+        return [each for kind, resource in USERS.items() for each in self._list(kind, *resource)]
+
+    def _list(self, kind: str, group_version: str, plural: str) -> list[Manifest]:
+        try:
+            found = self._api.get(self._api.path(group_version, plural))
+        except UnknownKind:
+            return []
+        # In a list the objects do not say what they are.
+        return [{**each, "kind": kind} for each in (found or {}).get("items") or []]
+
+    def _path(self, kind: str, name: str = "") -> str:
+        return self._api.path(*RESOURCES[kind], name)

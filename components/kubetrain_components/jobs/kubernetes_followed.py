@@ -1,0 +1,80 @@
+"""One job as the cluster shows it: the job, its pods, and while it does not get going the warnings about them."""
+
+import threading
+
+from kubetrain_components.jobs.job import JobHandle, JobKind, JobState
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_state import has_ended, is_of, job_state
+from kubetrain_components.jobs.pod_template import Manifest
+from kubetrain_components.jobs.watched import Watched
+
+HEARTBEAT_SECONDS = 1.0
+JOB_NAME_LABELS = {
+    JobKind.PYTORCH_JOB: "training.kubeflow.org/job-name",
+    JobKind.TF_JOB: "training.kubeflow.org/job-name",
+    JobKind.BATCH_JOB: "batch.kubernetes.io/job-name",
+}
+
+
+class FollowedJob:
+    def __init__(self, api: KubernetesApi, path: str, handle: JobHandle) -> None:
+        self._api, self._handle = api, handle
+        self._changed = threading.Condition()
+        self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
+        of_job = f"{JOB_NAME_LABELS[handle.kind]}={handle.name}"
+        self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=of_job)
+        self._warnings: Watched | None = None
+        for watched in (self._job, self.pods):
+            watched.start()
+
+    def state(self) -> JobState | None:
+        """What is known now; None where the job is gone, or another has its name."""
+        self._await_lists()
+        found = [each for each in self._job.objects() if each.uid == self._handle.uid and not each.is_gone]
+        if not found:
+            return None
+        pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in self.pods.objects()]
+        return job_state(self._handle.kind, found[0].manifest, pods, self._events())
+
+    def is_over(self) -> bool:
+        state = self.state()
+        return state is None or state.is_over
+
+    def await_change(self, state: JobState) -> None:
+        """Return after the next change, or a second without any."""
+        self._attend_to_warnings(state)
+        with self._changed:
+            self._changed.wait(HEARTBEAT_SECONDS)
+
+    def living_pods(self, *, with_those_that_ended: bool) -> list[Manifest]:
+        pods = [
+            each.manifest for each in self.pods.objects() if not each.is_gone and is_of(each.manifest, self._handle)
+        ]
+        return [pod for pod in pods if with_those_that_ended or not has_ended(pod)]
+
+    def stop(self) -> None:
+        for watched in (self._job, self.pods, self._warnings):
+            if watched is not None:
+                watched.stop()
+
+    def _await_lists(self) -> None:
+        with self._changed:
+            for watched in (self._job, self.pods):
+                while not watched.has_synced and watched.error is None:
+                    self._changed.wait(HEARTBEAT_SECONDS)
+                if watched.error is not None:
+                    raise watched.error
+
+    def _events(self) -> list[Manifest]:
+        """Few accounts may read events: without them the troubles that only they tell have no name."""
+        return [each.manifest for each in self._warnings.objects()] if self._warnings else []
+
+    def _attend_to_warnings(self, state: JobState) -> None:
+        """Those of the whole namespace come in: they are watched no longer than needed."""
+        if state.is_under_way and self._warnings is not None:
+            self._warnings.stop()
+            self._warnings = None
+        elif not state.is_under_way and self._warnings is None and not state.phase.is_final:
+            path = self._api.path("v1", "events")
+            self._warnings = Watched(self._api, path, self._changed, fieldSelector="type=Warning")
+            self._warnings.start()

@@ -1,0 +1,112 @@
+"""What keeps a job of a cluster from going on: said by its pods, their containers, and warnings about them.
+
+Pure functions of manifests. Few accounts may read events: what only they tell has no name without them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kubetrain_components.jobs.job import Trouble, TroubleKind
+from kubetrain_components.jobs.pod_end import seconds, status_of
+from kubetrain_components.jobs.pod_template import KUEUE_LABEL, Manifest
+
+JOB = "the job"
+WAITING = {
+    "ErrImagePull": TroubleKind.IMAGE_PULL,
+    "ImagePullBackOff": TroubleKind.IMAGE_PULL,
+    "ErrImageNeverPull": TroubleKind.IMAGE_PULL,
+    "RegistryUnavailable": TroubleKind.IMAGE_PULL,
+    "InvalidImageName": TroubleKind.BAD_IMAGE_NAME,
+    "CreateContainerConfigError": TroubleKind.CONFIGURATION,
+    "CreateContainerError": TroubleKind.CONFIGURATION,
+    "RunContainerError": TroubleKind.CONFIGURATION,
+    "CrashLoopBackOff": TroubleKind.CRASH_LOOP,
+}
+"""By the reason that a container is waiting for."""
+NOT_CREATED = (
+    ("exceeded quota", TroubleKind.QUOTA),
+    ('violates PodSecurity.*"init-pytorch"', TroubleKind.INIT_CONTAINER),
+    ("violates PodSecurity", TroubleKind.POD_SECURITY),
+    ("is forbidden|denied the request|is invalid", TroubleKind.REFUSED),
+    ("", TroubleKind.NOT_CREATED),
+)
+"""By what the cluster answered to whoever was to create a pod or its service; the first that fits."""
+NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
+
+
+def troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> list[Trouble]:
+    """
+    Args:
+        pods: The newest of each replica, by the replica's name.
+    """
+    found = list(_queue_troubles(job, pods))
+    for name, pod in pods.items():
+        found += [*_scheduling_troubles(name, pod), *_container_troubles(name, pod)]
+    for event in events:
+        found += [*_creation_troubles(job, pods, event), *_volume_troubles(pods, event)]
+    return list(dict.fromkeys(found))
+
+
+def is_suspended(job: Manifest) -> bool:
+    spec = job["spec"]
+    return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
+
+
+def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest]) -> Iterator[Trouble]:
+    queue = (job["metadata"].get("labels") or {}).get(KUEUE_LABEL)
+    if queue and is_suspended(job):
+        yield _trouble(TroubleKind.QUEUE, JOB, f"Kueue's queue {queue}")
+    gang = (job["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
+    if not pods and gang.get("queue"):  # Volcano's: before it lets them in, no pod is created
+        yield _trouble(TroubleKind.QUEUE, JOB, f"Volcano's queue {gang['queue']}")
+
+
+def _scheduling_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
+    for condition in status_of(pod).get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            message = condition.get("message", "")
+            if condition.get("reason") == "SchedulingGated":
+                yield _trouble(TroubleKind.QUEUE, name, message)
+            elif "persistentvolumeclaim" in message.lower():
+                yield _trouble(TroubleKind.VOLUME, name, message)
+            else:
+                yield _trouble(TroubleKind.UNSCHEDULABLE, name, message)
+
+
+def _container_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
+    statuses = status_of(pod)
+    for container in [*(statuses.get("initContainerStatuses") or []), *(statuses.get("containerStatuses") or [])]:
+        waiting: Mapping[str, Any] = (container.get("state") or {}).get("waiting") or {}
+        if (kind := WAITING.get(waiting.get("reason", ""))) is not None:
+            image = f"{container['image']}: " if kind in (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME) else ""
+            yield _trouble(kind, name, f"{image}{waiting.get('message') or waiting['reason']}")
+
+
+def _creation_troubles(job: Manifest, pods: Mapping[str, Manifest], event: Manifest) -> Iterator[Trouble]:
+    """An event stays for an hour: once a pod has been created after it, it is of the past."""
+    answer = re.fullmatch(r"Error creating: (.*)", event.get("message") or "", re.DOTALL)
+    newest = max((seconds(pod["metadata"]["creationTimestamp"]) for pod in pods.values()), default=0.0)
+    if answer is None or _concerned(event) != job["metadata"]["uid"] or _last_seen(event) < newest:
+        return
+    kind = next(kind for pattern, kind in NOT_CREATED if re.search(pattern, answer[1], re.DOTALL))
+    yield _trouble(kind, JOB, answer[1])
+
+
+def _volume_troubles(pods: Mapping[str, Manifest], event: Manifest) -> Iterator[Trouble]:
+    for name, pod in pods.items():
+        is_pending = status_of(pod).get("phase") == "Pending"
+        if event.get("reason") in NOT_MOUNTED and _concerned(event) == pod["metadata"]["uid"] and is_pending:
+            yield _trouble(TroubleKind.VOLUME, name, event.get("message") or "")
+
+
+def _concerned(event: Manifest) -> str:
+    return str((event.get("involvedObject") or {}).get("uid", ""))
+
+
+def _last_seen(event: Manifest) -> float:
+    return seconds(event.get("lastTimestamp") or event.get("eventTime"))
+
+
+def _trouble(kind: TroubleKind, name: str, message: str) -> Trouble:
+    return Trouble(kind=kind, subject=name, sentence=f"{name}: {kind.value} ({message.strip().rstrip('.')})")

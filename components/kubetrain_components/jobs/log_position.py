@@ -1,0 +1,76 @@
+"""How far the log of a pod has been read: which lines are new when a part of it comes again.
+
+The server answers from a whole second on, so that lines come twice; and what a program writes to both its outputs may
+stand in the log a little out of the order of its timestamps. So lines of the last seconds are known by what they say.
+"""
+
+import re
+from array import array
+from collections import Counter, deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+SECOND = 1_000_000_000
+OVERLAP = SECOND
+STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")
+
+
+def nanoseconds(stamp: str) -> int | None:
+    """Since the epoch; None for what is no timestamp of RFC 3339."""
+    if (match := STAMP.fullmatch(stamp)) is None:
+        return None
+    seconds = datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00")).timestamp()
+    return int(seconds) * SECOND + int((match[2] or "0")[:9].ljust(9, "0"))
+
+
+def rfc3339(time: int) -> str:
+    whole = datetime.fromtimestamp(time // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{time % SECOND:09d}Z"
+
+
+def time_of(line: bytes) -> int | None:
+    return nanoseconds(line.partition(b" ")[0].decode(errors="replace"))
+
+
+class LogPosition:
+    def __init__(self, since: int = 0) -> None:
+        self.time = since
+        """Of the newest line that was read; before the first: of the last that is not wanted."""
+        self._since = since
+        self._recent: deque[tuple[int, array[int]]] = deque()
+        self._known: Counter[int] | None = None
+        self._known_until = 0
+
+    @property
+    def since_time(self) -> str | None:
+        """From where on to ask for the log, as the server takes it."""
+        return rfc3339(max(self.time - OVERLAP, 0) // SECOND * SECOND) if self.time else None
+
+    def read_again(self) -> None:
+        """Lines that come now may have come before."""
+        if not self.time:
+            return
+        self._known = Counter(known for _, lines in self._recent for known in lines)
+        self._known_until = self.time + OVERLAP
+
+    def new(self, lines: Sequence[bytes]) -> list[bytes]:
+        """Those lines that have not come before; from now on they have."""
+        fresh = list(lines) if self._known is None else [line for line in lines if self._is_new(line)]
+        newest = next((time for line in reversed(fresh) if (time := time_of(line)) is not None), self.time)
+        if fresh:
+            self.time = newest
+            self._recent.append((newest, array("q", map(hash, fresh))))
+        while self._recent and self._recent[0][0] < newest - 2 * OVERLAP - SECOND:
+            self._recent.popleft()
+        if self._known is not None and newest > self._known_until:
+            self._known = None
+        return fresh
+
+    def _is_new(self, line: bytes) -> bool:
+        assert self._known is not None
+        key = hash(line)
+        if self._known[key] > 0:
+            self._known[key] -= 1
+            return False
+        time = time_of(line) if self._since else None
+        return time is None or time > self._since

@@ -1,0 +1,120 @@
+"""Why a replica's pods ended, as far as they and those who ended them say. Pure functions of pod manifests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kubetrain_components.jobs.pod_template import Manifest
+
+DISRUPTIONS = {
+    "PreemptionByScheduler": "was preempted by pods of a higher priority",
+    "DeletionByTaintManager": "was deleted because of a taint of its node",
+    "EvictionByEvictionAPI": "was evicted, as when a node is drained",
+    "DeletionByPodGC": "was lost with its node",
+    "TerminationByKubelet": "was ended by its node",
+}
+"""By the reason of a pod's DisruptionTarget."""
+LOST = {
+    "Evicted": "was evicted",
+    "Preempting": "was preempted by pods of a higher priority",
+    "NodeLost": "was lost with its node",
+    "NodeShutdown": "was ended with its node",
+    "Terminated": "was ended with its node",
+    "DeadlineExceeded": "was ended at the deadline",
+    "NodeAffinity": "was refused by its node, whose labels are others by now",
+    "UnexpectedAdmissionError": "was refused by its node",
+}
+"""By the reason of a pod that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodEnd:
+    exit_code: int | None = None
+    words: str = ""
+    cause: str = ""
+    finished: float = 0.0
+
+
+def newest_end(container: str, pods: Sequence[Manifest]) -> PodEnd:
+    """Of a replica's pods, oldest first, the newest that ended: earlier ones speak while it has nothing to say."""
+    return next((end for pod in reversed(pods) if (end := _end(container, pod)) is not None), PodEnd())
+
+
+def container_status(container: str, pod: Manifest) -> Mapping[str, Any]:
+    statuses = status_of(pod).get("containerStatuses") or []
+    return next((each for each in statuses if each["name"] == container), {})
+
+
+def status_of(pod: Manifest) -> Mapping[str, Any]:
+    return pod.get("status") or {}
+
+
+def seconds(timestamp: str | None) -> float:
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+
+
+def _end(container: str, pod: Manifest) -> PodEnd | None:
+    ended = _terminated(container_status(container, pod))
+    cause = "" if status_of(pod).get("phase") == "Succeeded" else _cause(pod, ended)
+    if not ended and not cause:
+        return None
+    return PodEnd(
+        exit_code=ended.get("exitCode"),
+        words=ended.get("message") or "",
+        cause=cause,
+        finished=seconds(ended.get("finishedAt") or _disruption(pod).get("lastTransitionTime") or _deleted_at(pod)),
+    )
+
+
+def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    states = [(status.get(name) or {}).get("terminated") for name in ("state", "lastState")]
+    return next((dict(ended) for ended in states if ended), {})
+
+
+def _cause(pod: Manifest, ended: Mapping[str, Any]) -> str:
+    if disruption := _disruption(pod):
+        said = DISRUPTIONS.get(disruption.get("reason", ""), "was disrupted")
+        return _with_words(said, disruption.get("message", ""))
+    if lost := _lost(status_of(pod).get("reason", "")):
+        return _with_words(lost, status_of(pod).get("message", ""))
+    if ended.get("reason") == "OOMKilled":
+        return f"ran out of memory{_memory_limit(pod)}: raise memory, or lower batch_size or loader_workers"
+    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
+        return _with_words("could not be started", ended.get("message", ""))
+    if not ended and status_of(pod).get("phase") == "Failed":
+        return _failed_start(pod)
+    return "was deleted while it ran" if pod.get("deleted") and not ended else ""
+
+
+def _disruption(pod: Manifest) -> Mapping[str, Any]:
+    conditions = status_of(pod).get("conditions") or []
+    found = [each for each in conditions if (each["type"], each["status"]) == ("DisruptionTarget", "True")]
+    return found[0] if found else {}
+
+
+def _lost(reason: str) -> str:
+    if reason.startswith("OutOf"):
+        return f"was refused by its node, which has too little {reason.removeprefix('OutOf')} left"
+    return LOST.get(reason, "")
+
+
+def _failed_start(pod: Manifest) -> str:
+    for status in status_of(pod).get("initContainerStatuses") or []:
+        if code := _terminated(status).get("exitCode"):
+            return f"was not started: its init container {status['name']} exited with code {code}"
+    return _with_words("failed", status_of(pod).get("message", ""))
+
+
+def _memory_limit(pod: Manifest) -> str:
+    limits = (pod["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+    return f", of which it may use {limits['memory']}" if "memory" in limits else ""
+
+
+def _deleted_at(pod: Manifest) -> str | None:
+    at: str | None = pod["metadata"].get("deletionTimestamp")
+    return at
+
+
+def _with_words(said: str, message: str) -> str:
+    return f"{said}: {message.strip().rstrip('.')}" if message.strip() else said

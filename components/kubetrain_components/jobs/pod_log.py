@@ -1,0 +1,209 @@
+"""The log of one pod, read by a thread: every run of its container, in order, none of its lines twice."""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest, Stream
+from kubetrain_components.jobs.kubernetes_errors import (
+    Forbidden,
+    KubernetesError,
+    StreamCut,
+    StreamSilent,
+    Unauthorized,
+    Unreachable,
+)
+from kubetrain_components.jobs.log_position import LogPosition, nanoseconds
+from kubetrain_components.jobs.watched import Watched, WatchedObject
+
+SILENCE_SECONDS = 300.0
+"""A stream on which nothing comes for so long is opened anew."""
+PATIENCE_SECONDS = 30.0
+CALM_SECONDS = PATIENCE_SECONDS + 10
+PAUSE_SECONDS = 1.0
+LONGEST_LINE_BYTES = 64 << 10
+"""What is longer is passed on in pieces: a progress bar may never end its line."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The newest run of a container; the number says how many were before it."""
+
+    number: int
+    is_over: bool
+
+    @classmethod
+    def of(cls, pod: Manifest, container: str) -> Self | None:
+        """None where none has begun."""
+        status = pod.get("status", {})
+        is_pod_over = is_final(pod)
+        for known in status.get("containerStatuses", ()):
+            state, last = known.get("state", {}), known.get("lastState", {})
+            if known["name"] == container and (state.keys() & {"running", "terminated"} or "terminated" in last):
+                return cls(known["restartCount"], is_over="running" not in state or is_pod_over)
+        return None
+
+
+def is_final(pod: Manifest) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Some lines of a log; until says how far it was read with them."""
+
+    log: "PodLog"
+    texts: list[str]
+    until: int
+
+
+class PodLog(threading.Thread):
+    """What it reads goes into a queue, which holds it up when it is full.
+
+    The end of a stream says nothing: servers restart. So a run is read to its end when it is known to be over and was
+    read once more from where it was left.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        pods: Watched,
+        pod: Manifest,
+        container: str,
+        name: str,
+        since: int,
+        lines: "queue.Queue[Lines]",
+    ) -> None:
+        super().__init__(name=f"log of {pod['metadata']['name']}", daemon=True)
+        self.pod_name = name
+        self.error: Exception | None = None
+        self.passed_until = max(since, nanoseconds(pod["metadata"]["creationTimestamp"]) or 0)
+        """All lines up to then have been passed on; kept by whoever passes them on."""
+        self.handed, self.passed = 0, 0
+        """How many batches were put into the queue, and how many of them were passed on."""
+        self._api, self._pods, self._container, self._lines = api, pods, container, lines
+        self._path = api.path("v1", "pods", pod["metadata"]["name"])
+        self._uid: str = pod["metadata"]["uid"]
+        self._position = LogPosition(since)
+        self._runs_read = 0
+        self._last_trouble = time.monotonic()
+        self._is_stopped = threading.Event()
+        self._stream: Stream | None = None
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing came because there was nothing."""
+        return self.handed == self.passed and time.monotonic() - self._last_trouble > CALM_SECONDS
+
+    @property
+    def is_passed_on(self) -> bool:
+        return not self.is_alive() and self.handed == self.passed
+
+    def has_read(self, pod: WatchedObject) -> bool:
+        """Whether nothing more is to come of the runs that are over."""
+        if not self.is_alive():
+            return True
+        run = Run.of(pod.manifest, self._container)
+        return not pod.is_gone and (run is None or not run.is_over or run.number < self._runs_read)
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+        if (stream := self._stream) is not None:
+            stream.stop()
+
+    def run(self) -> None:
+        try:
+            while not self._is_stopped.is_set():
+                known = self._pods.find(self._uid)
+                pod = self._api.get(self._path)  # a watch may be late
+                if pod is None or pod["metadata"]["uid"] != self._uid:
+                    return
+                run = Run.of(pod, self._container)
+                if run is not None and run.number >= self._runs_read:
+                    self._read_run(run)
+                elif is_final(pod):
+                    return
+                else:
+                    self._wait_for_change(known)
+        except Exception as error:  # noqa: BLE001 - raised by who reads the lines, in the thread that can act on it
+            self.error = error
+
+    def _read_run(self, run: Run) -> None:
+        if run.number > self._runs_read:
+            self._read(previous="true")  # what is left of it
+            self._runs_read = run.number
+        known = self._pods.find(self._uid)
+        is_read = self._read(**({} if run.is_over else {"follow": "true"}))
+        if is_read and run.is_over:
+            self._runs_read = run.number + 1
+        else:
+            self._wait_for_change(known, PAUSE_SECONDS)
+
+    def _wait_for_change(self, known: WatchedObject | None, seconds: float | None = None) -> None:
+        with self._pods.changed:
+            self._pods.changed.wait_for(
+                lambda: self._is_stopped.is_set() or self._pods.find(self._uid) is not known, seconds
+            )
+
+    def _read(self, **query: str) -> bool:
+        """Whether the log was read to its end, or cannot be."""
+        if since := self._position.since_time:
+            query["sinceTime"] = since
+        self._position.read_again()
+        try:
+            self._read_stream(query)
+        except StreamSilent:
+            return False
+        except (StreamCut, Unreachable):
+            self._last_trouble = time.monotonic()
+            return False
+        except (Unauthorized, Forbidden):
+            raise
+        except KubernetesError:  # it has not begun, or is no longer kept
+            return True
+        finally:
+            self._stream = None
+        return True
+
+    def _read_stream(self, query: dict[str, Any]) -> None:
+        rest = b""
+        selected = {"container": self._container, "timestamps": "true", **query}
+        with self._api.stream(
+            f"{self._path}/log", read_timeout=SILENCE_SECONDS, patience_seconds=PATIENCE_SECONDS, **selected
+        ) as self._stream:
+            for chunk in self._stream:
+                *lines, rest = (rest + chunk).split(b"\n")
+                *pieces, rest = _pieces(rest)
+                self._hand_over([piece for line in lines for piece in _pieces(line)] + pieces)
+        if rest and "follow" not in query:
+            self._hand_over([rest])  # of a run that is over: no end of this line will come
+
+    def _hand_over(self, lines: Sequence[bytes]) -> None:
+        if new := self._position.new(lines):
+            self.handed += 1
+            self._put(Lines(self, [_text(line) for line in new], self._position.time))
+
+    def _put(self, lines: Lines) -> None:
+        while not self._is_stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                self._lines.put(lines, timeout=PAUSE_SECONDS)
+                return
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    """At the same places each time that the line is read."""
+    if len(line) <= LONGEST_LINE_BYTES:
+        return [line]
+    return [line[start : start + LONGEST_LINE_BYTES] for start in range(0, len(line), LONGEST_LINE_BYTES)]
+
+
+def _text(line: bytes) -> str:
+    """Without the timestamp, where the line has one: pieces have none, and what the kubelet itself says."""
+    stamp, _, text = line.partition(b" ")
+    if stamp[10:11] != b"T":
+        text = line
+    return text.decode(errors="replace").rstrip("\r")

@@ -1,0 +1,231 @@
+"""A job's pods as Kubernetes takes them: pure functions from Placement and Replica to a pod template.
+
+Pods pass Pod Security `restricted`, unless hostNetwork or RDMA asks for more.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.placement import Placement
+
+Manifest = dict[str, Any]
+
+CONTAINERS = {JobKind.PYTORCH_JOB: "pytorch", JobKind.TF_JOB: "tensorflow", JobKind.BATCH_JOB: "main"}
+"""The operator knows a pod's main container by this name."""
+NCCL_PRESETS = {
+    "": {},
+    "ethernet": {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"},
+    "infiniband": {
+        "NCCL_DEBUG": "WARN",
+        "NCCL_IB_DISABLE": "0",
+        "NCCL_NET_GDR_LEVEL": "PHB",
+        "NCCL_IB_QPS_PER_CONNECTION": "4",
+        "NCCL_MIN_NCHANNELS": "8",
+    },
+}
+HOST_INTERFACES = "^lo,docker,cni,veth,cali,flannel"
+"""On a node's own network nobody knows the interface's name: all but those that reach no other node."""
+SPOT: dict[str, tuple[dict[str, str], str]] = {
+    "gke": ({"cloud.google.com/gke-spot": "true"}, "cloud.google.com/gke-spot"),
+    "eks": ({"eks.amazonaws.com/capacityType": "SPOT"}, ""),
+    "aks": ({"kubernetes.azure.com/scalesetpriority": "spot"}, "kubernetes.azure.com/scalesetpriority"),
+    "karpenter": ({"karpenter.sh/capacity-type": "spot"}, ""),
+}
+"""By platform: the labels of interruptible nodes, and the key of their taint where they have one."""
+PORT_NAMES = {JobKind.PYTORCH_JOB: "pytorchjob-port", JobKind.TF_JOB: "tfjob-port"}
+"""By these names the operator finds the port by which a job's processes find each other."""
+RENDEZVOUS_PORT = 23456
+"""The operator's own default."""
+HOST_PORTS = range(20_000, 30_000)
+"""Below those that Kubernetes gives to services, and the kernel to connections."""
+ZONE = "topology.kubernetes.io/zone"
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+SHARED_MEMORY = "shared-memory"
+
+
+def pod_template(job: Job, replica: Replica) -> Manifest:
+    placement = job.placement
+    return {
+        "metadata": {
+            "labels": {
+                **_text(placement.labels),
+                **_istio(placement),
+                **job.labels,
+                LABEL_PREFIX + "role": replica.role.lower(),
+            },
+            "annotations": {**_text(placement.annotations), **_istio(placement), **job.identity.annotations()},
+        },
+        "spec": _without_empty(
+            {
+                "containers": [_container(job, replica)],
+                "volumes": [*_volumes(job), *placement.volumes],
+                "securityContext": _pod_security(placement),
+                "serviceAccountName": placement.service_account,
+                # None but those who ask for an account need to talk to the cluster.
+                "automountServiceAccountToken": bool(placement.service_account),
+                "enableServiceLinks": False,
+                "imagePullSecrets": [{"name": name} for name in placement.image_pull_secrets],
+                "nodeSelector": {**_spot_labels(placement), **_text(placement.node_selector)},
+                "affinity": _affinity(job),
+                "tolerations": [*_spot_tolerations(placement), *placement.tolerations],
+                "priorityClassName": placement.priority_class,
+                "terminationGracePeriodSeconds": placement.grace_seconds,
+                **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if placement.host_network else {}),
+                **({"restartPolicy": "Never"} if job.kind is JobKind.BATCH_JOB else {}),
+            }
+        ),
+    }
+
+
+def _container(job: Job, replica: Replica) -> Manifest:
+    placement = job.placement
+    return _without_empty(
+        {
+            "name": CONTAINERS[job.kind],
+            "image": placement.image,
+            "imagePullPolicy": placement.image_pull_policy,
+            "command": list(replica.command),
+            "ports": _ports(job),
+            "env": _environment(placement, replica),
+            "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
+            "resources": _resources(placement),
+            "volumeMounts": [*_mounts(job), *placement.volume_mounts],
+            "securityContext": _container_security(placement),
+            # What a process says last is in its own words; what killed it is not.
+            "terminationMessagePolicy": "File",
+        }
+    )
+
+
+def _ports(job: Job) -> list[Manifest]:
+    """On a node's own network other jobs are met: the scheduler knows of a port that is declared."""
+    if not job.placement.host_network or job.kind not in PORT_NAMES:
+        return []
+    return [{"name": PORT_NAMES[job.kind], "containerPort": rendezvous_port(job)}]
+
+
+def rendezvous_port(job: Job) -> int:
+    return host_port(job.identity) if job.placement.host_network else RENDEZVOUS_PORT
+
+
+def host_port(identity: JobIdentity) -> int:
+    """A port for this job alone, as far as chance allows; the same for a launcher that is started again."""
+    return HOST_PORTS[int(hashlib.sha256(identity.name.encode()).hexdigest(), 16) % len(HOST_PORTS)]
+
+
+def _environment(placement: Placement, replica: Replica) -> list[Manifest]:
+    """Later ones win: a site's own settings over presets, and what the job needs over both."""
+    values = {**NCCL_PRESETS[placement.network]}
+    if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
+        values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
+    values |= {**_text(placement.nccl), **_text(placement.env), **replica.env}
+    secrets = [
+        {"name": name, "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), source.split("/", 1), strict=True))}}
+        for name, source in sorted(placement.secret_env.items())
+    ]
+    return [{"name": name, "value": value} for name, value in sorted(values.items())] + secrets
+
+
+def _resources(placement: Placement) -> Manifest:
+    """Devices and memory are limited to what is asked for; processors, unless a limit is set, are not."""
+    devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
+    exact = {name: str(count) for name, count in devices.items() if count} | _text(placement.extra_resources)
+    return {
+        "requests": _without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
+        "limits": _without_empty(
+            {"cpu": placement.cpu_limit, "memory": placement.memory_limit or placement.memory, **exact}
+        ),
+    }
+
+
+def _volumes(job: Job) -> list[Manifest]:
+    """A claim that is mounted for reading alone is read-only on the volume too: access modes keep nobody out."""
+    volumes: dict[str, Manifest] = {}
+    for claim in {mount.claim: None for mount in job.mounts}:
+        read_only = all(mount.read_only for mount in job.mounts if mount.claim == claim)
+        source = {"claimName": claim, **({"readOnly": True} if read_only else {})}
+        volumes[claim] = {"name": _volume_name(job, claim), "persistentVolumeClaim": source}
+    if job.placement.shm_size:
+        shared = {"medium": "Memory", "sizeLimit": job.placement.shm_size}
+        return [*volumes.values(), {"name": SHARED_MEMORY, "emptyDir": shared}]
+    return list(volumes.values())
+
+
+def _mounts(job: Job) -> list[Manifest]:
+    mounts = [_mount(job, mount) for mount in job.mounts]
+    if job.placement.shm_size:
+        mounts.append({"name": SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
+    return mounts
+
+
+def _mount(job: Job, mount: ClaimMount) -> Manifest:
+    made = {"name": _volume_name(job, mount.claim), "mountPath": mount.path}
+    if mount.sub_path:
+        made["subPath"] = mount.sub_path
+    return {**made, "readOnly": True} if mount.read_only else made
+
+
+def _volume_name(job: Job, claim: str) -> str:
+    """By the place among the claims: a claim's own name may be too long for a volume's."""
+    return f"claim-{list(dict.fromkeys(mount.claim for mount in job.mounts)).index(claim)}"
+
+
+def _pod_security(placement: Placement) -> Manifest:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": placement.user,
+        "runAsGroup": placement.user,
+        "fsGroup": placement.user,
+        # The mode and owner of every file of a large volume would be gone through at each start.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _container_security(placement: Placement) -> Manifest:
+    capabilities: Manifest = {"drop": ["ALL"]}
+    if placement.rdma:
+        capabilities["add"] = ["IPC_LOCK"]  # RDMA pins the memory that it reads and writes
+    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+
+
+def _affinity(job: Job) -> Manifest:
+    placement = job.placement
+    if not placement.together:
+        return placement.affinity
+    key = ZONE if placement.together == "zone" else placement.together
+    own = {"kubetrain/run-id": job.labels["kubetrain/run-id"], "kubetrain/stage": job.labels["kubetrain/stage"]}
+    term = {"labelSelector": {"matchLabels": own}, "topologyKey": key}
+    pods = placement.affinity.get("podAffinity") or {}
+    required = [*(pods.get("requiredDuringSchedulingIgnoredDuringExecution") or []), term]
+    return {**placement.affinity, "podAffinity": {**pods, "requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _spot_labels(placement: Placement) -> dict[str, str]:
+    return dict(SPOT[placement.spot][0]) if placement.spot else {}
+
+
+def _spot_tolerations(placement: Placement) -> list[Manifest]:
+    if not placement.spot or not (key := SPOT[placement.spot][1]):
+        return []
+    return [{"key": key, "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def _istio(placement: Placement) -> dict[str, str]:
+    """As a label for Istio of today, as an annotation for older ones."""
+    return {} if placement.istio else {"sidecar.istio.io/inject": "false"}
+
+
+def queue_label(placement: Placement) -> dict[str, str]:
+    return {KUEUE_LABEL: placement.queue} if placement.scheduler == "kueue" else {}
+
+
+def _text(values: Mapping[str, Any]) -> dict[str, str]:
+    """Kubernetes takes nothing but text in these maps; people write numbers and true."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+
+
+def _without_empty(values: Manifest) -> Manifest:
+    return {name: value for name, value in values.items() if value not in ("", [], {})}

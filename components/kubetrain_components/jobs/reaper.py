@@ -1,0 +1,98 @@
+"""Deletes jobs whose run ended without them: python -m kubetrain_components.jobs.reaper [--delete] [--hours 24].
+
+A launcher deletes its job when its run is terminated, and the job's owner reference ends it with the Workflow. This is
+for what slips through both: a job that trains on for a run that nobody retries. A job without a Workflow is left alone.
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import RESOURCES
+from kubetrain_components.jobs.kubernetes_errors import UnknownKind
+from kubetrain_components.jobs.kubernetes_state import job_state
+from kubetrain_components.jobs.manifests import MANAGED_BY
+from kubetrain_components.jobs.pod_template import Manifest
+
+WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
+OVER_PHASES = ("Succeeded", "Failed", "Error")
+
+
+@dataclass(frozen=True)
+class Fate:
+    kind: JobKind
+    job: Manifest
+    is_deleted: bool
+    reason: str
+
+    def __str__(self) -> str:
+        metadata = self.job["metadata"]
+        return f"{'delete' if self.is_deleted else 'keep'} {self.kind.value} {metadata['name']}: {self.reason}"
+
+
+def plan_reaping(
+    jobs: Iterable[tuple[JobKind, Manifest]], workflows: Iterable[Manifest], patience: timedelta, now: datetime
+) -> list[Fate]:
+    """What is to become of each job. What is not known is not deleted."""
+    by_uid = {each["metadata"]["uid"]: each for each in workflows}
+    return [Fate(kind, job, *_verdict(kind, job, by_uid, patience, now)) for kind, job in jobs]
+
+
+def _verdict(
+    kind: JobKind, job: Manifest, workflows: Mapping[str, Manifest], patience: timedelta, now: datetime
+) -> tuple[bool, str]:
+    owner = next((each for each in job["metadata"].get("ownerReferences") or [] if each["kind"] == "Workflow"), None)
+    if owner is None:
+        return False, "belongs to no run"
+    if job_state(kind, job, []).phase.is_final:
+        return False, "is over itself"
+    if (run := workflows.get(owner["uid"])) is None:
+        return False, f"its run {owner['name']} is gone, and the cluster deletes it after it"
+    status = run.get("status") or {}
+    if status.get("phase") not in OVER_PHASES or not status.get("finishedAt"):
+        return False, f"its run {owner['name']} goes on"
+    age = now - datetime.fromisoformat(status["finishedAt"])
+    if age < patience:
+        return False, f"its run {owner['name']} ended {_hours(age)} ago, and may be retried"
+    return True, f"its run {owner['name']} ended {_hours(age)} ago: {status['phase']}"
+
+
+def _hours(age: timedelta) -> str:
+    return f"{age / timedelta(hours=1):.1f} h"
+
+
+def _found(api: KubernetesApi, group_version: str, plural: str, **selector: Any) -> list[Manifest]:
+    try:
+        listed = api.get(api.path(group_version, plural), **selector)
+    except UnknownKind:  # a cluster without that operator has no such job
+        return []
+    return list((listed or {}).get("items") or [])
+
+
+def _jobs(api: KubernetesApi) -> Iterator[tuple[JobKind, Manifest]]:
+    ours = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+    for kind, resource in RESOURCES.items():
+        yield from ((kind, job) for job in _found(api, *resource, labelSelector=ours))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--delete", action="store_true", help="delete, rather than only say what would be")
+    parser.add_argument("--hours", type=float, default=24.0, help="after the end of a run, in which it may be retried")
+    arguments = parser.parse_args()
+    api = KubernetesApi.connect()
+    jobs = list(_jobs(api))  # before the runs: one that is made meanwhile has none among them
+    fates = plan_reaping(jobs, _found(api, *WORKFLOWS), timedelta(hours=arguments.hours), datetime.now(UTC))
+    for fate in fates:
+        print(fate if arguments.delete else f"would {fate}", flush=True)
+        if arguments.delete and fate.is_deleted:
+            path = api.path(*RESOURCES[fate.kind], fate.job["metadata"]["name"])
+            api.delete(path, uid=fate.job["metadata"]["uid"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The step on a cluster: claims, the transfer's job, what training pods mount, and pruning, in this order."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
+from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.sync_dataset.claims import Claims
+from kubetrain_components.sync_dataset.ensure_claim import WantedClaim, ensure_claim
+from kubetrain_components.sync_dataset.expose import Exposure, ExposureMode, ExposureRequest, version_path
+from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
+from kubetrain_components.sync_dataset.prune_claims import prune_claims, uses_now
+from kubetrain_components.sync_dataset.sync import STAGE, SyncRequest, sync_dataset
+from kubetrain_components.sync_dataset.waiting import Say
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.settings import Settings, setting
+
+STAGING, OUTPUT = Path("/staging"), Path("/output")
+"""Where jobs mount both claims."""
+PRUNE_STAGE = "prune_dataset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage(Settings):
+    CALLED: ClassVar[str] = "storage"
+
+    staging_claim: str = setting("kubetrain-staging", "claim that dataset versions are brought to; made where missing")
+    staging_size: str = setting("100Gi", "its size where it is made: a dataset's size and more")
+    output_claim: str = setting("kubetrain-output", "claim that trainings write to; made where missing")
+    output_size: str = setting("100Gi", "its size where it is made")
+    output_access_mode: str = setting(
+        "ReadWriteMany", "its access mode where it is made", choices=("ReadWriteMany", "ReadWriteOnce")
+    )
+    storage_class: str = setting("", "storage class of both where they are made; empty: the cluster's default")
+    dataset_name: str = setting("", "what exposed claims are called; empty: by the last part of the source")
+    exposure: str = setting("auto", "how training pods see a version read-only", choices=tuple(ExposureMode))
+    static_claim: str = setting("", "claim of the administrator over the staging claim's storage, for exposure static")
+    snapshot_class: str = setting("", "VolumeSnapshotClass, for exposure snapshot; empty: the driver's default")
+    expose_seconds: int = setting(3600, "time that a claim with a version may take to be filled", minimum=1)
+    keep_versions: int = setting(3, "versions of each source that are kept at least", minimum=1)
+
+    @property
+    def staging(self) -> WantedClaim:
+        access_mode = "ReadWriteMany" if self.exposure == ExposureMode.SHARED else "ReadWriteOnce"
+        return WantedClaim(
+            purpose="staging",
+            name=self.staging_claim,
+            size=self.staging_size,
+            access_mode=access_mode,
+            storage_class=self.storage_class,
+        )
+
+    @property
+    def output(self) -> WantedClaim:
+        return WantedClaim(
+            purpose="output",
+            name=self.output_claim,
+            size=self.output_size,
+            access_mode=self.output_access_mode,
+            storage_class=self.storage_class,
+        )
+
+    def exposure_of(self, source: str, digest: str = "0" * 16, size: int = 0) -> ExposureRequest:
+        return ExposureRequest(
+            dataset_name=self.dataset_name or PurePosixPath(source).name,
+            digest=digest,
+            source=source,
+            bytes=size,
+            mode=self.exposure,
+            static_claim=self.static_claim,
+            snapshot_class=self.snapshot_class,
+        )
+
+
+def sync_on_cluster(
+    parameters: RunParameters,
+    request: SyncRequest,
+    storage: Storage,
+    backend: JobBackend,
+    claims: Claims,
+    on_line: OnLine,
+) -> dict[str, Any]:
+    """What the transfer did, and under "claim" and "sub_path" what training pods mount.
+
+    Raises:
+        InvalidSetting: before anything is made, where a parameter or claim cannot be used.
+        KubetrainError: where the version cannot be brought, or not be exposed.
+    """
+
+    def say(sentence: str) -> None:
+        on_line(LogLine(STAGE, sentence))
+
+    parameters.check()
+    for wanted in _wanted_claims(parameters, storage):
+        ensure_claim(wanted, claims, say)
+    check_exposure(storage.exposure_of(request.source), storage.staging_claim, claims)
+    request = replace(request, mounts=_mounts(parameters, storage))
+    report = sync_dataset(parameters, request, STAGING, backend, on_line)
+    wanted_exposure = storage.exposure_of(request.source, report["digest"], report["bytes"])
+    exposure = expose_version(wanted_exposure, storage.staging_claim, claims, say, storage.expose_seconds)
+    try:
+        _prune(exposure, request, storage, report, backend, claims, on_line)
+    except KubetrainError as error:  # the run has what it needs
+        say(f"nothing was pruned: {error}")
+    return {**report, "exposure": exposure.mode.value, "claim": exposure.claim, "sub_path": exposure.sub_path}
+
+
+def _wanted_claims(parameters: RunParameters, storage: Storage) -> list[WantedClaim]:
+    """A run that trains nothing has no output."""
+    return [storage.staging, storage.output] if parameters.framework else [storage.staging]
+
+
+def _mounts(parameters: RunParameters, storage: Storage) -> tuple[ClaimMount, ...]:
+    staging = ClaimMount(claim=storage.staging_claim, path=str(STAGING))
+    output = ClaimMount(claim=storage.output_claim, path=str(OUTPUT))
+    return (staging, output) if parameters.framework else (staging,)
+
+
+def _prune(
+    exposure: Exposure,
+    request: SyncRequest,
+    storage: Storage,
+    report: dict[str, Any],
+    backend: JobBackend,
+    claims: Claims,
+    on_line: OnLine,
+) -> None:
+    def say(sentence: str) -> None:
+        on_line(LogLine(STAGE, sentence))
+
+    prune_claims(claims, keep=storage.keep_versions, current=report["digest"], say=say)
+    if report["versions"] > storage.keep_versions and (in_use := _paths_in_use(exposure, claims, say)) is not None:
+        run_job(prune_job(request, storage, report["digest"], in_use), backend, on_line)
+
+
+def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | None:
+    """The paths on the staging volume that anything may see; None where that may be all."""
+    if exposure.mode is ExposureMode.STATIC:
+        return None  # who else sees the administrator's storage nobody knows
+    paths = dict[str, str]()
+    for use in uses_now(claims):
+        if use.claim == exposure.storage.staging_claim:
+            paths[use.sub_path] = use.by
+        elif use.digest:
+            paths[version_path(use.digest)] = use.by
+    if "" in paths:
+        say(f"no versions are pruned: {paths['']} sees all of {exposure.storage.staging_claim}")
+        return None
+    return sorted(paths)
+
+
+def prune_job(request: SyncRequest, storage: Storage, current: str, in_use: list[str]) -> Job:
+    """A job of its own: it alone has the volume, and by its time uses are known anew."""
+    command = ["python", "-m", "kubetrain_components.sync_dataset.prune_versions", "--staging", str(STAGING)]
+    command += ["--keep", str(storage.keep_versions), "--current", current]
+    command += [part for path in in_use for part in ("--in-use", path)]
+    return Job(
+        identity=JobIdentity(pipeline=request.pipeline, stage=PRUNE_STAGE, run_id=request.run_id),
+        kind=JobKind.BATCH_JOB,
+        replicas=(Replica(role="Prune", count=1, command=tuple(command), env=UNBUFFERED),),
+        backoff_limit=3,
+        placement=request.placement,
+        mounts=(ClaimMount(claim=storage.staging_claim, path=str(STAGING)),),
+    )

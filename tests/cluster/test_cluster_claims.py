@@ -1,0 +1,14 @@
+"""Claims on a real cluster keep the contract of the port."""
+
+import pytest
+
+from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
+from support.claims_contract import ClaimsContract
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+
+class TestKubernetesClaims(ClaimsContract):
+    @pytest.fixture
+    def claims(self, namespace: str) -> KubernetesClaims:
+        return KubernetesClaims.connect(namespace)

@@ -1,0 +1,219 @@
+"""A dataset from S3 to a claim that training pods see read-only, on a real cluster."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import ClaimMount, JobKind, LogLine
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.sync_dataset import prune
+from kubetrain_components.sync_dataset.claims import CLAIM
+from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
+from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
+from kubetrain_components.sync_dataset.expose_version import expose_version
+from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest
+from kubetrain_trainer.errors import KubetrainError
+from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, pods_job
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+FILES = {f"{split}/{label}/1.png": f"{split} {label}".encode() for split in ("train", "val", "test") for label in "ab"}
+STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
+READ_THEN_WRITE = """
+import errno, pathlib
+print(pathlib.Path("/data/train/a/1.png").read_text())
+try:
+    pathlib.Path("/data/more").write_text("x")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+MAKE_OLD = """
+import json, os, pathlib
+for number, version in enumerate(sorted(pathlib.Path("/staging/versions").iterdir())):
+    header, *lines = (version / "manifest.jsonl").read_text().splitlines()
+    (version / "manifest.jsonl").unlink()
+    header = json.dumps(json.loads(header) | {"created": f"2020-01-0{number + 1}T00:00:00Z"})
+    (version / "manifest.jsonl").write_text("\\n".join([header, *lines, ""]))
+    os.utime(version, (0, 0))
+"""
+LIST = 'import os; print(*sorted(os.listdir("/staging/versions")))'
+
+
+class Cluster:
+    """One user's namespace, with credentials for S3."""
+
+    def __init__(self, namespace: str, bucket: Bucket) -> None:
+        self.api = KubernetesApi.connect(namespace)
+        self.claims = KubernetesClaims(self.api)
+        self.bucket = bucket
+        self.heard: list[str] = []
+        self.api.create(
+            self.api.path("v1", "secrets"),
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "kubetrain-s3"},
+                "stringData": bucket.credentials,
+            },
+        )
+
+    def sync(self, run_id: str = "run-1", storage: Storage = STORAGE, framework: str = "pytorch") -> dict[str, Any]:
+        source = f"s3://{self.bucket.name}/digits"
+        parameters = RunParameters(dataset_uri=source, framework=framework, model_uri=source)
+        request = SyncRequest(
+            source=source,
+            endpoint_url=ENDPOINT_IN_PODS,
+            access="credentials",
+            pipeline="p",
+            run_id=run_id,
+            placement=Placement(**{**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
+        )
+        self.heard.clear()
+        with KubernetesBackend(self.api) as backend:
+            return sync_on_cluster(parameters, request, storage, backend, self.claims, self._hear)
+
+    def in_pod(self, program: str, *mounts: ClaimMount, run_id: str = "reader") -> list[str]:
+        """What the program prints in a pod of a user's own image."""
+        lines: list[LogLine] = []
+        job = replace(pods_job(program, run_id=run_id, kind=JobKind.BATCH_JOB), mounts=mounts)
+        with KubernetesBackend(self.api) as backend:
+            run_job(job, backend, lines.append)
+        return [line.text for line in lines]
+
+    def read(self, report: dict[str, Any], run_id: str = "reader") -> list[str]:
+        mount = ClaimMount(claim=report["claim"], path="/data", sub_path=report["sub_path"], read_only=True)
+        return self.in_pod(READ_THEN_WRITE, mount, run_id=run_id)
+
+    def versions(self, run_id: str) -> list[str]:
+        return self.in_pod(LIST, ClaimMount(claim=STORAGE.staging_claim, path="/staging"), run_id=run_id)[0].split()
+
+    def uid(self, name: str) -> str:
+        found = self.claims.find(CLAIM, name)
+        assert found is not None
+        return str(found["metadata"]["uid"])
+
+    def volume(self, name: str, claim: str, access_mode: str, source: dict[str, Any]) -> None:
+        """As an administrator makes it, with a claim for it."""
+        reference = {"kind": CLAIM, "namespace": self.api.namespace, "name": claim}
+        spec = {"capacity": {"storage": "1Gi"}, "accessModes": [access_mode], "claimRef": reference, **source}
+        spec["persistentVolumeReclaimPolicy"] = "Retain"
+        manifest = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+        self.api.create("/api/v1/persistentvolumes", manifest)
+        wanted = {"accessModes": [access_mode], "storageClassName": "", "volumeName": name}
+        wanted["resources"] = {"requests": {"storage": "1Gi"}}
+        metadata = {"name": claim}
+        self.claims.create({"apiVersion": "v1", "kind": CLAIM, "metadata": metadata, "spec": wanted})
+
+    def _hear(self, line: LogLine) -> None:
+        self.heard.append(line.text)
+
+
+@pytest.fixture
+def cluster(namespace: str) -> Iterator[Cluster]:
+    with Bucket(namespace) as bucket:
+        bucket.put({f"digits/{key}": content for key, content in FILES.items()})
+        made = Cluster(namespace, bucket)
+        yield made
+    for name in ("admins", "output"):
+        made.api.delete(f"/api/v1/persistentvolumes/{namespace}-{name}")
+
+
+def test_pods_read_a_clone_that_the_next_run_reuses(cluster: Cluster) -> None:
+    report = cluster.sync()
+    assert (report["exposure"], report["claim"]) == ("clone", f"ds-digits-{report['digest']}")
+    assert report["downloaded"] == len(FILES)
+    assert cluster.read(report) == ["train a", "EROFS"]
+    uid = cluster.uid(report["claim"])
+    again = cluster.sync("run-2")
+    assert (again["digest"], again["claim"], again["downloaded"]) == (report["digest"], report["claim"], 0)
+    assert cluster.uid(report["claim"]) == uid
+    assert cluster.heard[-1] == f"claim {report['claim']} is there, for version {report['digest']}"
+
+
+def test_a_launcher_started_again_ends_the_same(cluster: Cluster) -> None:
+    report = cluster.sync()
+    jobs = cluster.api.get(cluster.api.path("batch/v1", "jobs"))
+    assert cluster.sync() == report
+    assert cluster.api.get(cluster.api.path("batch/v1", "jobs"))["items"] == jobs["items"]
+
+
+def test_a_shared_staging_claim_is_mounted_itself(cluster: Cluster) -> None:
+    report = cluster.sync(storage=replace(STORAGE, exposure="shared"), framework="")
+    assert report["claim"] == STORAGE.staging_claim
+    assert cluster.read(report) == ["train a", "EROFS"]
+    names = [claim["metadata"]["name"] for claim in cluster.claims.all(CLAIM)]
+    assert names == [STORAGE.staging_claim], "a run that trains nothing has no output"
+
+
+def test_an_administrators_claim_over_the_same_storage(cluster: Cluster) -> None:
+    storage = replace(STORAGE, exposure="static", static_claim="admins")
+    with pytest.raises(KubetrainError, match="there is no claim admins in this namespace: make it, or correct"):
+        cluster.sync(storage=storage)
+    staging = cluster.claims.find(CLAIM, STORAGE.staging_claim)
+    volume = cluster.api.get(f"/api/v1/persistentvolumes/{staging['spec']['volumeName']}")
+    source = {key: volume["spec"][key] for key in ("local", "nodeAffinity")}
+    cluster.volume(f"{cluster.api.namespace}-admins", "admins", "ReadOnlyMany", source)
+    report = cluster.sync(storage=storage)
+    assert report["claim"] == "admins"
+    assert cluster.read(report) == ["train a", "EROFS"]
+
+
+def test_a_claim_that_is_not_ours_is_refused_and_left_alone(cluster: Cluster) -> None:
+    report = cluster.sync()
+    theirs = f"ds-theirs-{report['digest']}"
+    wanted = replace(STORAGE.staging, name=theirs).manifest()
+    wanted["metadata"] = {"name": theirs}
+    cluster.claims.create(wanted)
+    with pytest.raises(KubetrainError, match=f"claim {theirs} was not made by kubetrain: delete it if nobody needs"):
+        cluster.sync("run-2", replace(STORAGE, dataset_name="theirs"))
+    assert cluster.claims.find(CLAIM, theirs)["metadata"].get("annotations", {}).get("kubetrain/last-used") is None
+
+
+def test_an_output_claim_that_the_pods_may_not_write_fails_before_anything_is_transferred(cluster: Cluster) -> None:
+    folder = {"hostPath": {"path": f"/var/tmp/{cluster.api.namespace}", "type": "DirectoryOrCreate"}}
+    cluster.volume(f"{cluster.api.namespace}-output", STORAGE.output_claim, "ReadWriteMany", folder)
+    with pytest.raises(JobFailed) as failed:
+        cluster.sync()
+    assert (
+        "the output claim mounted at /output cannot be written by user 65532 (Permission denied): its storage takes no "
+        "notice of fsGroup" in str(failed.value)
+    )
+    assert cluster.versions("list") == []
+
+
+def test_two_at_once_make_one_claim(cluster: Cluster) -> None:
+    ensure_claim(STORAGE.staging, cluster.claims, cluster.heard.append)
+    request = STORAGE.exposure_of("s3://bucket/digits", "0123456789abcdef", 1)
+    arguments = (request, STORAGE.staging_claim, cluster.claims, cluster.heard.append, 60.0)
+    launchers = [threading.Thread(target=expose_version, args=arguments) for _ in range(8)]
+    for launcher in launchers:
+        launcher.start()
+    for launcher in launchers:
+        launcher.join()
+    assert len([line for line in cluster.heard if "is there, for version" in line]) == 8
+    assert len(cluster.claims.all(CLAIM)) == 2
+
+
+def test_what_nobody_needs_is_pruned(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, reports = replace(STORAGE, keep_versions=1), []
+    for number in range(3):
+        cluster.bucket.put({"digits/train/a/1.png": f"train a {number}".encode()})
+        reports.append(cluster.sync(f"run-{number}", storage))
+    assert set(cluster.versions("before")) == {report["digest"] for report in reports}, "none of them is a day old"
+    cluster.in_pod(MAKE_OLD, ClaimMount(claim=storage.staging_claim, path="/staging"), run_id="age")
+    monkeypatch.setattr(prune, "YOUNG", timedelta(0))
+    cluster.sync("run-3", storage)
+    assert cluster.versions("after") == [reports[-1]["digest"]]
+    exposed = [claim["metadata"]["name"] for claim in cluster.claims.all(CLAIM) if prune.is_exposed(claim)]
+    living = [name for name in exposed if not cluster.claims.find(CLAIM, name)["metadata"].get("deletionTimestamp")]
+    assert living == [reports[-1]["claim"]]

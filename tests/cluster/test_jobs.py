@@ -1,0 +1,246 @@
+"""Jobs on a real cluster: each ends with the right verdict, and with a message that names the cause."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from kubetrain_components.jobs.follow import JobNotOurs, run_job
+from kubetrain_components.jobs.job import Job, JobKind, JobState, LogLine, Phase, RestartPolicy, TroubleKind
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.patience import SECONDS, Budgets
+from kubetrain_components.jobs.verdict import JobFailed
+from support.cluster import API_SERVER, FOREVER, Launched, pods_job, stop_api_server
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+QUICK = "print('one'); print(); print('three')"
+
+
+@pytest.fixture
+def backend(namespace: str) -> Iterator[KubernetesBackend]:
+    with KubernetesBackend.connect(namespace) as made:
+        yield made
+
+
+@pytest.fixture
+def api(namespace: str) -> KubernetesApi:
+    return KubernetesApi.connect(namespace)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.lines: list[LogLine] = []
+
+    def __call__(self, line: LogLine) -> None:
+        self.lines.append(line)
+
+    def of(self, pod: str) -> list[str]:
+        return [line.text for line in self.lines if line.pod == pod]
+
+
+def failure_of(job: Job, backend: KubernetesBackend, **options: object) -> JobFailed:
+    with pytest.raises(JobFailed) as failed:
+        run_job(job, backend, Heard(), **options)
+    return failed.value
+
+
+def await_running(backend: KubernetesBackend, job: Job) -> JobState:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if found := backend.find(job):
+            for state in backend.watch(found.handle):
+                if state is not None and state.is_under_way and state.phase is Phase.RUNNING:
+                    return state
+        time.sleep(0.1)
+    raise AssertionError("the job did not run")
+
+
+@pytest.mark.parametrize("kind", [JobKind.TF_JOB, JobKind.BATCH_JOB])
+def test_a_job_succeeds_with_every_line_of_its_pods(backend: KubernetesBackend, kind: JobKind) -> None:
+    heard = Heard()
+    programs = [QUICK, QUICK] if kind is JobKind.TF_JOB else [QUICK]
+    state = run_job(pods_job(*programs, run_id="quick", kind=kind), backend, heard)
+    assert state.phase is Phase.SUCCEEDED
+    pods = ["chief-0", "worker-0"] if kind is JobKind.TF_JOB else ["transfer-0"]
+    assert {pod: heard.of(pod) for pod in pods} == {pod: ["one", "", "three"] for pod in pods}
+
+
+def test_a_crash_in_a_worker_fails_the_job_with_its_last_lines(backend: KubernetesBackend) -> None:
+    crash = "import sys; print('about to'); sys.exit(3)"
+    error = failure_of(pods_job(FOREVER, crash, run_id="crash"), backend)
+    assert "worker-0 exited with code 3" in str(error)
+    assert "about to" in error.log_tail
+
+
+def test_pods_that_go_on_after_a_failure_are_let_go(backend: KubernetesBackend, api: KubernetesApi) -> None:
+    failure_of(pods_job(FOREVER, "raise SystemExit(3)", run_id="left"), backend)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        pods = api.get(api.path("v1", "pods"))
+        phases = {pod["status"]["phase"] for pod in pods["items"]}
+        if "Running" not in phases:
+            assert phases == {"Failed"}, "the evidence stays"
+            return
+        time.sleep(0.5)
+    raise AssertionError("the Chief still runs")
+
+
+def test_out_of_memory_is_called_so(backend: KubernetesBackend) -> None:
+    hungry = "import time; time.sleep(1); hoard = [bytearray(1 << 20) for _ in range(500)]; time.sleep(5)"
+    error = failure_of(pods_job(FOREVER, hungry, run_id="oom"), backend)
+    assert "worker-0 ran out of memory, of which it may use 64Mi: raise memory" in str(error)
+
+
+def test_an_image_that_does_not_exist(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SECONDS, TroubleKind.IMAGE_PULL, 3.0)
+    error = failure_of(pods_job(QUICK, QUICK, run_id="image", image="localhost/nowhere:1"), backend)
+    assert "its image cannot be pulled (localhost/nowhere:1:" in str(error)
+    assert "correct image" in str(error)
+
+
+def test_a_gpu_that_no_node_has(backend: KubernetesBackend) -> None:
+    heard = Heard()
+    with pytest.raises(JobFailed, match=r"starting for .*Insufficient example\.com/gpu"):
+        run_job(
+            pods_job(QUICK, QUICK, run_id="gpu", gpus=1, gpu_resource="example.com/gpu"),
+            backend,
+            heard,
+            Budgets(start_seconds=4),
+        )
+    assert any("waits: chief-0: no node takes it" in line.text for line in heard.lines), "it is told at once"
+
+
+def test_a_secret_that_is_missing(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SECONDS, TroubleKind.CONFIGURATION, 2.0)
+    error = failure_of(pods_job(QUICK, QUICK, run_id="secret", secret_env={"TOKEN": "absent/token"}), backend)
+    assert 'secret "absent" not found' in str(error)
+
+
+def test_what_pod_security_refuses(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SECONDS, TroubleKind.POD_SECURITY, 1.0)
+    error = failure_of(pods_job(QUICK, QUICK, run_id="refused", host_network=True), backend)
+    assert "Pod Security refuses its pods" in str(error)
+    assert "violates PodSecurity" in str(error)
+
+
+def test_a_quota_that_is_used_up(backend: KubernetesBackend, api: KubernetesApi) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "0"}}}
+    api.create(api.path("v1", "resourcequotas"), quota)
+    job = pods_job(QUICK, QUICK, run_id="quota")
+    error = failure_of(job, backend, budgets=Budgets(start_seconds=8))
+    assert "the namespace's quota is used up" in str(error)
+
+
+def test_a_deadline(backend: KubernetesBackend) -> None:
+    error = failure_of(pods_job(FOREVER, FOREVER, run_id="late"), backend, budgets=Budgets(run_seconds=3))
+    assert "running for" in str(error)
+    assert "more than the 3 s allowed" in str(error)
+
+
+def test_a_job_deleted_behind_our_back(backend: KubernetesBackend) -> None:
+    job = pods_job(FOREVER, FOREVER, run_id="deleted")
+
+    def delete() -> None:
+        with KubernetesBackend.connect(backend._api.namespace) as other:
+            other.delete(await_running(other, job).handle)
+
+    deleter = threading.Thread(target=delete)
+    deleter.start()
+    error = failure_of(job, backend)
+    deleter.join()
+    assert "is gone: it was deleted by someone else" in str(error)
+
+
+def test_two_runs_of_one_pipeline_at_once_are_two_jobs(namespace: str) -> None:
+    outcomes: list[object] = []
+
+    def run(run_id: str) -> None:
+        with KubernetesBackend.connect(namespace) as backend:
+            outcomes.append(run_job(pods_job(QUICK, QUICK, run_id=run_id), backend, Heard()).handle.name)
+
+    runs = [threading.Thread(target=run, args=(run_id,)) for run_id in ("mine", "yours", "mine")]
+    for each in runs:
+        each.start()
+    for each in runs:
+        each.join()
+    assert len(outcomes) == 3
+    assert len(set(outcomes)) == 2, "two launchers of one run share its job"
+
+
+def test_a_name_that_is_taken_by_another_spec_is_refused(backend: KubernetesBackend) -> None:
+    run_job(pods_job(QUICK, QUICK, run_id="taken"), backend, Heard())
+    with pytest.raises(JobNotOurs, match="with spec"):
+        run_job(pods_job(QUICK, FOREVER, run_id="taken"), backend, Heard())
+
+
+def test_a_worker_that_is_killed_is_started_again(backend: KubernetesBackend) -> None:
+    once = (
+        "import os, pathlib, time; path = pathlib.Path('/dev/shm/been'); again = path.exists(); path.touch()\n"
+        "time.sleep(1); os._exit(0 if again else 9)"
+    )
+    heard = Heard()
+    job = pods_job("import time; time.sleep(8)", once, run_id="again", policy=RestartPolicy.ON_FAILURE)
+    assert run_job(job, backend, heard).pods[1].restarts == 1
+    assert "exited with code 9; it is started again" in heard.of("worker-0")
+
+
+def test_a_killed_launcher_finds_its_job_again(namespace: str, backend: KubernetesBackend) -> None:
+    counting = "import time\nfor i in range(40): print('line', i, flush=True); time.sleep(0.25)"
+    first = Launched(namespace, [counting, counting], "killed")
+    first.await_line("[worker-0] line 8")
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    heard = Heard()
+    job = pods_job(counting, counting, run_id="killed")
+    found = backend.find(job)
+    assert found is not None
+    state = run_job(job, backend, heard)
+    assert state.handle == found.handle
+    assert heard.of("worker-0")[-1] == "line 39"
+
+
+def test_sigterm_deletes_the_job_within_five_seconds(namespace: str, backend: KubernetesBackend) -> None:
+    launched = Launched(namespace, [FOREVER, FOREVER], "cancelled")
+    launched.await_line("up")
+    began = time.monotonic()
+    launched.process.send_signal(signal.SIGTERM)
+    while backend.find(pods_job(FOREVER, FOREVER, run_id="cancelled")):
+        time.sleep(0.05)
+    assert time.monotonic() - began < 5
+    launched.rest()
+    assert launched.process.returncode != 0
+
+
+def test_the_verdict_is_known_within_a_second(backend: KubernetesBackend, api: KubernetesApi) -> None:
+    job = pods_job(QUICK, QUICK, run_id="prompt")
+    run_job(job, backend, Heard())
+    known = time.time()
+    found = backend._api.get(backend._path(job.kind, job.identity.name))
+    assert known - ended(found) < 2.5, "the cluster's times are whole seconds"
+
+
+def ended(job: dict) -> float:
+    return datetime.fromisoformat(job["status"]["completionTime"]).timestamp()
+
+
+@pytest.mark.skipif(not API_SERVER.is_file(), reason="only the test cluster's API server may be stopped")
+def test_an_api_server_that_is_away_for_twenty_seconds(backend: KubernetesBackend) -> None:
+    counting = "import time\nfor i in range(60): print('line', i, flush=True); time.sleep(0.5)"
+    heard = Heard()
+    job = pods_job(counting, counting, run_id="outage")
+    outage = threading.Thread(target=lambda: (await_line(heard, "line 4"), stop_api_server(seconds=20)))
+    outage.start()
+    assert run_job(job, backend, heard).phase is Phase.SUCCEEDED
+    outage.join()
+    for pod in ("chief-0", "worker-0"):
+        assert heard.of(pod) == [f"line {number}" for number in range(60)], "none lost, none twice"
+
+
+def await_line(heard: Heard, text: str) -> None:
+    while text not in heard.of("worker-0"):
+        time.sleep(0.1)

@@ -1,0 +1,418 @@
+"""A Kubernetes API server that misbehaves as it is told: what no real one can be made to do."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+PODS = "/api/v1/namespaces/tests/pods"
+BEGINNING = 1_780_000_000
+LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
+
+Fault = Callable[["Handler"], bool]
+"""Answers a request in its own way; False: does nothing, and the request is answered."""
+
+
+def stamp(seconds: float) -> str:
+    whole = datetime.fromtimestamp(int(BEGINNING + seconds), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{round(seconds % 1 * 1_000_000_000):09d}Z"
+
+
+@dataclass
+class Run:
+    """What one run of a container has written: lines, each after its timestamp; the last may have no end."""
+
+    lines: list[bytes] = field(default_factory=list)
+    is_over: bool = False
+
+
+class ApiServer:
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.version = 1
+        self.forgotten = 0
+        """No watch can go on from a version before this one."""
+        self.tells_410_late = False
+        """In an event, after the watch has begun."""
+        self.runs: dict[str, list[Run]] = {}
+        """By the pod's name."""
+        self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[Any] = []
+        self.connections = 0
+        self.changed = threading.Condition()
+        self.is_over = False
+        self._events: list[tuple[int, str, dict[str, Any]]] = []
+        self._faults: list[tuple[str, Fault]] = []
+        self._sockets: set[socket.socket] = set()
+        self._port = 0
+        self._server: _Server | None = None
+
+    def __enter__(self) -> "ApiServer":
+        self.listen()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.is_over = True
+        self.refuse()
+
+    def listen(self) -> None:
+        self._server = _Server(("127.0.0.1", self._port), Handler)
+        self._server.api = self
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def refuse(self) -> None:
+        """Cut every connection, and take no other until it listens again."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+        self.cut_all()
+
+    def cut_all(self) -> None:
+        for connected in list(self._sockets):
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def kubeconfig(self, directory: Path, token: str = "secret") -> Path:
+        path = directory / "kubeconfig"
+        path.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "it", "cluster": {"server": f"http://127.0.0.1:{self._port}"}}],
+                    "users": [{"name": "me", "user": {"token": token}}],
+                    "contexts": [{"name": "it", "context": {"cluster": "it", "user": "me", "namespace": "tests"}}],
+                    "current-context": "it",
+                }
+            )
+        )
+        return path
+
+    def fail(self, request: str, fault: Fault, times: int = 1) -> None:
+        """The next requests in which this is found, as "GET /path?query"."""
+        self._faults += [(request, fault)] * times
+
+    def put(self, path: str, uid: str = "", **content: Any) -> dict[str, Any]:
+        """Make the object at a path, or change it."""
+        with self.changed:
+            known = self.objects.get(path)
+            collection, _, name = path.rpartition("/")
+            self.version += 1
+            uid = uid or (known["metadata"]["uid"] if known else f"uid-{self.version}")
+            metadata = {"creationTimestamp": stamp(0), **content.pop("metadata", {}), "name": name, "uid": uid}
+            manifest = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                **content,
+                "metadata": {**metadata, "resourceVersion": str(self.version)},
+            }
+            self.objects[path] = manifest
+            self._tell(collection, "MODIFIED" if known else "ADDED", manifest)
+            return manifest
+
+    def remove(self, path: str) -> None:
+        with self.changed:
+            manifest = self.objects.pop(path)
+            self.version += 1
+            version = {"resourceVersion": str(self.version)}
+            gone = {**manifest, "metadata": {**manifest["metadata"], **version}}
+            self._tell(path.rpartition("/")[0], "DELETED", gone)
+
+    def forget(self) -> None:
+        """Versions up to now, for all watches; those that are open end."""
+        with self.changed:
+            self.version += 1
+            self.forgotten = self.version
+            self._events.clear()
+        self.cut_all()
+
+    def run(self, pod: str, *, restarts: int = 0) -> Run:
+        """A container of the pod runs, for the so-many-th time."""
+        runs = self.runs.setdefault(pod, [])
+        runs += [Run() for _ in range(restarts + 1 - len(runs))]
+        state = {"name": "main", "restartCount": restarts, "state": {"running": {}}}
+        if restarts:
+            state["lastState"] = {"terminated": {}}
+        self.put(f"{PODS}/{pod}", status={"phase": "Running", "containerStatuses": [state]})
+        return runs[-1]
+
+    def write(self, run: Run, *lines: bytes) -> None:
+        with self.changed:
+            run.lines += lines
+            self.changed.notify_all()
+
+    def end(self, pod: str, phase: str = "Succeeded") -> None:
+        """Its container, and with a final phase the pod."""
+        with self.changed:
+            self.runs[pod][-1].is_over = True
+            self.changed.notify_all()
+        restarts = len(self.runs[pod]) - 1
+        state = {"name": "main", "restartCount": restarts, "state": {"terminated": {}}}
+        self.put(f"{PODS}/{pod}", status={"phase": phase, "containerStatuses": [state]})
+
+    def events_after(self, version: int, collection: str) -> list[dict[str, Any]]:
+        return [event for at, where, event in self._events if at > version and where == collection]
+
+    def take_fault(self, request: str) -> Fault | None:
+        with self.changed:
+            for index, (pattern, fault) in enumerate(self._faults):
+                if pattern in request:
+                    del self._faults[index]
+                    return fault
+        return None
+
+    def _tell(self, collection: str, kind: str, manifest: dict[str, Any]) -> None:
+        self._events.append((self.version, collection, {"type": kind, "object": manifest}))
+        self.changed.notify_all()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    api: ApiServer
+
+    def handle_error(self, *unused: Any) -> None:
+        """A connection that was cut is no news here."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    bytes_left: int | None = None
+    """The connection is cut after so many bytes of the body."""
+
+    @property
+    def api(self) -> ApiServer:
+        return self.server.api
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.api.connections += 1
+        self.api._sockets.add(self.connection)
+
+    def finish(self) -> None:
+        self.api._sockets.discard(self.connection)
+        with contextlib.suppress(OSError):
+            super().finish()
+
+    def log_message(self, *unused: Any) -> None: ...
+
+    def do_GET(self) -> None:
+        self._begin()
+        if self._is_answered_by_fault():
+            return
+        if match := LOG_PATH.fullmatch(self.parts.path):
+            self._send_log(match[1])
+        elif self.parts.path in self.api.objects:
+            self.send_json(200, self.api.objects[self.parts.path])
+        elif not self._is_collection():
+            self.refuse(404, f'"{self.parts.path}" not found')
+        elif "watch" in self.query:
+            self._send_events()
+        else:
+            self._send_list()
+
+    def do_POST(self) -> None:
+        self._begin()
+        if self._is_answered_by_fault():
+            return
+        body = self.api.bodies[-1]
+        path = f"{self.parts.path}/{body['metadata']['name']}"
+        if path in self.api.objects:
+            self.refuse(409, f'"{path}" already exists')
+        else:
+            self.send_json(201, self.api.put(path, **body))
+
+    def do_PATCH(self) -> None:
+        self._begin()
+        if self._is_answered_by_fault():
+            return
+        if (known := self.api.objects.get(self.parts.path)) is None:
+            self.refuse(404, "not found")
+        else:
+            self.send_json(200, self.api.put(self.parts.path, **_merged(known, self.api.bodies[-1])))
+
+    def do_DELETE(self) -> None:
+        self._begin()
+        if self._is_answered_by_fault():
+            return
+        known = self.api.objects.get(self.parts.path)
+        wanted = self.api.bodies[-1].get("preconditions", {}).get("uid")
+        if known is None:
+            self.refuse(404, "not found")
+        elif wanted not in (None, known["metadata"]["uid"]):
+            self.refuse(409, "the UID in the precondition does not match")
+        else:
+            self.api.remove(self.parts.path)
+            self.send_json(200, {"kind": "Status", "status": "Success"})
+
+    def send_json(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+        self.send_bytes(status, json.dumps(content).encode(), headers)
+
+    def send_bytes(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content if self.bytes_left is None else content[: self.bytes_left])
+        if self.bytes_left is not None:
+            self.cut()
+
+    def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        self.send_json(status, {"kind": "Status", "status": "Failure", "code": status, "message": message}, headers)
+
+    def begin_stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def send_chunk(self, content: bytes) -> None:
+        if self.bytes_left is not None and len(content) >= self.bytes_left:
+            part = content[: self.bytes_left]
+            self.wfile.write(f"{len(part) + 1:x}\r\n".encode() + part)
+            self.cut()
+            raise ConnectionAbortedError
+        if self.bytes_left is not None:
+            self.bytes_left -= len(content)
+        self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+
+    def end_stream(self) -> None:
+        self.wfile.write(b"0\r\n\r\n")
+
+    def cut(self) -> None:
+        self.close_connection = True
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _begin(self) -> None:
+        self.parts = urlsplit(self.path)
+        self.query = {name: values[-1] for name, values in parse_qs(self.parts.query).items()}
+        self.bytes_left = None
+        length = int(self.headers.get("Content-Length", "0"))
+        self.api.bodies.append(json.loads(self.rfile.read(length)) if length else None)
+        self.api.headers.append({name.lower(): value for name, value in self.headers.items()})
+        self.api.requests.append(f"{self.command} {self.path}")
+
+    def _is_answered_by_fault(self) -> bool:
+        fault = self.api.take_fault(f"{self.command} {self.path}")
+        return fault is not None and fault(self)
+
+    def _is_collection(self) -> bool:
+        return self.parts.path.rsplit("/", 1)[-1] in ("pods", "jobs")
+
+    def _send_list(self) -> None:
+        with self.api.changed:
+            path = self.parts.path + "/"
+            items = [item for key, item in self.api.objects.items() if key.startswith(path)]
+            version = str(self.api.version)
+        bare = [{name: part for name, part in item.items() if name not in ("apiVersion", "kind")} for item in items]
+        self.send_json(
+            200, {"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": version}, "items": bare}
+        )
+
+    def _send_events(self) -> None:
+        version = int(self.query["resourceVersion"])
+        is_forgotten = version < self.api.forgotten
+        if is_forgotten and not self.api.tells_410_late:
+            return self.refuse(410, "too old resource version")
+        self.begin_stream()
+        if is_forgotten:
+            status = {"kind": "Status", "code": 410, "message": "too old resource version"}
+            self.send_chunk(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
+            return self.end_stream()
+        end = time.monotonic() + float(self.query["timeoutSeconds"])
+        while not self.api.is_over and time.monotonic() < end:
+            with self.api.changed:
+                if not self.api.events_after(version, self.parts.path):
+                    self.api.changed.wait(0.05)
+                events = self.api.events_after(version, self.parts.path)
+            for event in events:
+                version = int(event["object"]["metadata"]["resourceVersion"])
+                self.send_chunk(json.dumps(event).encode() + b"\n")
+        return self.end_stream()
+
+    def _send_log(self, pod: str) -> None:
+        runs = self.api.runs.get(pod, [])
+        is_previous = "previous" in self.query
+        if f"{PODS}/{pod}" not in self.api.objects:
+            return self.refuse(404, f'pods "{pod}" not found')
+        if len(runs) < 1 + is_previous:
+            return self.refuse(400, f'container "main" in pod "{pod}" is waiting to start: ContainerCreating')
+        run = runs[-2] if is_previous else runs[-1]
+        since = self.query.get("sinceTime", "")[:19].encode()
+        self.begin_stream()
+        sent = 0
+        while True:
+            with self.api.changed:
+                if "follow" in self.query and len(run.lines) == sent and not run.is_over:
+                    self.api.changed.wait(0.05)
+                lines, is_over = run.lines[sent:], run.is_over or "follow" not in self.query
+            wanted = b"".join(line for line in lines if line[:19] >= since)
+            if wanted:
+                self.send_chunk(wanted)
+            sent += len(lines)
+            if self.api.is_over or (is_over and sent == len(run.lines)):
+                return self.end_stream()
+
+
+def answer(status: int, message: str = "", **headers: str) -> Fault:
+    def fault(handler: Handler) -> bool:
+        handler.refuse(status, message, {name.replace("_", "-"): value for name, value in headers.items()})
+        return True
+
+    return fault
+
+
+def hang(seconds: float) -> Fault:
+    def fault(handler: Handler) -> bool:
+        time.sleep(seconds)
+        handler.cut()
+        return True
+
+    return fault
+
+
+def cut(after_bytes: int) -> Fault:
+    """The connection, so far into the body; what is asked for is done."""
+
+    def fault(handler: Handler) -> bool:
+        handler.bytes_left = after_bytes
+        return False
+
+    return fault
+
+
+def end_at_once(handler: Handler) -> bool:
+    """As a server does with its streams when it is told to stop."""
+    handler.begin_stream()
+    handler.end_stream()
+    return True
+
+
+def lines_of(numbers: Iterator[int] | range, per_second: int = 100) -> list[bytes]:
+    return [f"{stamp(number / per_second)} line {number}\n".encode() for number in numbers]
+
+
+def _merged(known: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    merged = {**known}
+    for name, value in patch.items():
+        if isinstance(value, dict):
+            merged[name] = _merged(merged.get(name) or {}, value)
+        elif value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = value
+    return merged

@@ -1,0 +1,81 @@
+"""Claims in plain memory, as a cluster keeps them."""
+
+import copy
+import itertools
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kubetrain_components.sync_dataset.claims import CLAIM
+
+Manifest = dict[str, Any]
+
+
+class MemoryClaims:
+    def __init__(self, phase: str = "Bound") -> None:
+        self.phase = phase
+        """Of claims that are made."""
+        self.classes: dict[str, Manifest] = {}
+        self.default_class = "fast-ssd"
+        self.knows_snapshots = True
+        self.complaints: list[str] = []
+        self.pods: list[Manifest] = []
+        self.made: list[tuple[str, str]] = []
+        self.deleted: list[tuple[str, str]] = []
+        self._objects: dict[tuple[str, str], Manifest] = {}
+        self._numbers = itertools.count(1)
+
+    def find(self, kind: str, name: str) -> Manifest | None:
+        return copy.deepcopy(self._objects.get((kind, name)))
+
+    def all(self, kind: str) -> list[Manifest]:
+        return [copy.deepcopy(each) for (its_kind, _), each in self._objects.items() if its_kind == kind]
+
+    def create(self, manifest: Manifest) -> bool:
+        key = (manifest["kind"], manifest["metadata"]["name"])
+        if key in self._objects:
+            return False
+        made = copy.deepcopy(manifest)
+        made["metadata"] |= {"uid": f"u-{next(self._numbers)}", "creationTimestamp": datetime.now(UTC).isoformat()}
+        if made["kind"] == CLAIM:
+            made["spec"].setdefault("storageClassName", self.default_class)
+            made["status"] = {"phase": self.phase}
+        self.put(made)
+        self.made.append(key)
+        return True
+
+    def put(self, manifest: Manifest) -> None:
+        """As somebody else changes it."""
+        manifest["metadata"]["resourceVersion"] = str(next(self._numbers))
+        self._objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
+
+    def annotate(self, found: Manifest, values: Mapping[str, str]) -> Manifest | None:
+        there = self.find(found["kind"], found["metadata"]["name"])
+        if there is None or there["metadata"]["uid"] != found["metadata"]["uid"]:
+            return None
+        there["metadata"].setdefault("annotations", {}).update(values)
+        self.put(there)
+        return there
+
+    def delete(self, kind: str, name: str, preconditions: Mapping[str, str]) -> bool:
+        there = self._objects.get((kind, name))
+        if there is None or any(there["metadata"][key] != preconditions[key] for key in ("uid", "resourceVersion")):
+            return False
+        del self._objects[kind, name]
+        self.deleted.append((kind, name))
+        return True
+
+    def vanish(self, kind: str, name: str) -> None:
+        del self._objects[kind, name]
+
+    def storage_class(self, name: str) -> Manifest | None:
+        return self.classes.get(name)
+
+    def has_snapshots(self) -> bool:
+        return self.knows_snapshots
+
+    def warnings(self, name: str) -> list[str]:
+        return self.complaints
+
+    def users(self) -> list[Manifest]:
+        return self.pods

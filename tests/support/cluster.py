@@ -1,0 +1,113 @@
+"""Jobs for the test cluster whose pods run a few lines of Python in a plain image, and launchers of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from kubetrain_components import IMAGE_NAME
+from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import Job, JobKind, LogLine, RestartPolicy
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.placement import Placement
+from support import jobs
+
+CLUSTER = Path(__file__).parents[3] / "shared" / "cluster"
+API_SERVER = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "state", "kube-apiserver.pid")
+COMPONENTS = os.environ.get("KUBETRAIN_COMPONENTS_IMAGE", f"docker.io/{IMAGE_NAME}:{version('kubetrain')}")
+"""What `make images` builds; the test cluster has to have it."""
+ENDPOINT_IN_PODS, ENDPOINT = "http://s3.storage.svc:9000", "http://127.0.0.1:9000"
+IMAGE = "docker.io/library/python:3.11-slim"
+SMALL = {"image": IMAGE, "cpu": "50m", "memory": "64Mi", "shm_size": "16Mi", "grace_seconds": 1}
+FOREVER = "import time; print('up', flush=True); time.sleep(3600)"
+
+
+def pods_job(
+    *programs: str,
+    run_id: str,
+    kind: JobKind = JobKind.TF_JOB,
+    policy: RestartPolicy = RestartPolicy.NEVER,
+    backoff_limit: int = 3,
+    **placement: Any,
+) -> Job:
+    """The first program is the Chief's (or the batch Job's), the second that of one Worker."""
+    commands = [("python", "-u", "-c", program) for program in programs]
+    made = jobs.job(*commands, run_id=run_id, kind=kind, policy=policy, backoff_limit=backoff_limit)
+    roles = ["Transfer"] if kind is JobKind.BATCH_JOB else ["Chief", "Worker"]
+    replicas = tuple(replace(each, role=role) for each, role in zip(made.replicas, roles, strict=False))
+    return replace(made, replicas=replicas, placement=Placement(**{**SMALL, **placement}))
+
+
+class Bucket:
+    """On the cluster's S3 server; a context that takes it away again."""
+
+    credentials: ClassVar = {"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret"}
+
+    def __init__(self, name: str) -> None:
+        import boto3
+
+        self.name = name
+        key, secret = self.credentials.values()
+        self._s3 = boto3.client(
+            "s3", endpoint_url=ENDPOINT, region_name="us-east-1", aws_access_key_id=key, aws_secret_access_key=secret
+        )
+
+    def __enter__(self) -> Self:
+        self._s3.create_bucket(Bucket=self.name)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for each in self._s3.list_objects_v2(Bucket=self.name).get("Contents", []):
+            self._s3.delete_object(Bucket=self.name, Key=each["Key"])
+        self._s3.delete_bucket(Bucket=self.name)
+
+    def put(self, contents: Mapping[str, bytes]) -> None:
+        for key, content in contents.items():
+            self._s3.put_object(Bucket=self.name, Key=key, Body=content)
+
+
+class Launched:
+    """A launcher as a process of its own, which can be killed."""
+
+    def __init__(self, namespace: str, programs: Sequence[str], run_id: str) -> None:
+        spec = json.dumps({"namespace": namespace, "programs": list(programs), "run_id": run_id})
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "support.cluster", spec], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def await_line(self, text: str) -> None:
+        assert self.process.stdout is not None
+        heard = []
+        for line in self.process.stdout:
+            heard.append(line)
+            if text in line:
+                return
+        raise AssertionError(f"no line has {text!r}:\n{''.join(heard)}")
+
+    def rest(self) -> str:
+        return self.process.communicate(timeout=60)[0]
+
+
+def stop_api_server(seconds: float) -> None:
+    """For so long, then bring it back."""
+    os.kill(int(API_SERVER.read_text().split()[0]), signal.SIGKILL)
+    time.sleep(seconds)
+    subprocess.run([CLUSTER / "up"], check=True, capture_output=True)
+
+
+def _print(line: LogLine) -> None:
+    print(f"[{line.pod}] {line.text}", flush=True)
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    with interrupted_by_sigterm(), KubernetesBackend.connect(asked["namespace"]) as launcher:
+        run_job(pods_job(*asked["programs"], run_id=asked["run_id"]), launcher, _print)

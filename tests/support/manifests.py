@@ -1,0 +1,105 @@
+"""Jobs whose manifests tests look at: one of each kind, as the stages of a pipeline make them."""
+
+from dataclasses import replace
+from typing import Any
+
+from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.placement import Placement
+
+IDENTITY = JobIdentity(pipeline="digits", stage="launch_training", run_id="Run 7", dataset="0123456789abcdef")
+MOUNTS = (
+    ClaimMount(claim="ds-digits-0123456789abcdef", path="/data", sub_path="versions/0123/data", read_only=True),
+    ClaimMount(claim="output", path="/output"),
+)
+IMAGE = "python:3.11-slim"
+PLAIN = Placement(image=IMAGE)
+
+
+def pytorch(placement: Placement = PLAIN, **changes: Any) -> Job:
+    job = Job(
+        identity=IDENTITY,
+        kind=JobKind.PYTORCH_JOB,
+        replicas=(
+            Replica(role="Master", count=1, command=("python", "train.py"), env={"PYTHONUNBUFFERED": "1"}),
+            Replica(role="Worker", count=2, command=("python", "train.py"), env={"PYTHONUNBUFFERED": "1"}),
+        ),
+        backoff_limit=10,
+        placement=placement,
+        mounts=MOUNTS,
+    )
+    return replace(job, **changes)
+
+
+def elastic(placement: Placement = PLAIN, **changes: Any) -> Job:
+    job = pytorch(
+        placement,
+        replicas=(Replica(role="Worker", count=3, command=("python", "train.py")),),
+        processes_per_replica=8,
+        elastic=Elastic(
+            min_replicas=2,
+            max_replicas=4,
+            rdzv_id="run-7",
+            rdzv_conf={"last_call_timeout": "3", "keep_alive_interval": "1"},
+            max_restarts=6,
+            metrics=tuple(placement.scale_metrics),
+        ),
+    )
+    return replace(job, **changes)
+
+
+def tensorflow(placement: Placement = PLAIN, **changes: Any) -> Job:
+    replicas = tuple(
+        Replica(role=role, count=count, command=("python", "train.py"), env={"TF_FORCE_GPU_ALLOW_GROWTH": "true"})
+        for role, count in {"Chief": 1, "Worker": 2}.items()
+    )
+    return pytorch(placement, kind=JobKind.TF_JOB, replicas=replicas, **changes)
+
+
+def batch(placement: Placement = PLAIN, **changes: Any) -> Job:
+    identity = replace(IDENTITY, stage="evaluate_model")
+    replicas = (Replica(role="Evaluation", count=1, command=("python", "evaluate.py")),)
+    job = pytorch(placement, identity=identity, kind=JobKind.BATCH_JOB, replicas=replicas, backoff_limit=3)
+    return replace(job, **changes)
+
+
+EVERY_SETTING = Placement(
+    image=IMAGE,
+    image_pull_policy="Never",
+    image_pull_secrets=["registry"],
+    cpu="500m",
+    cpu_limit="16",
+    memory="100Mi",
+    memory_limit="128Gi",
+    gpus=8,
+    gpu_resource="amd.com/gpu",
+    rdma=1,
+    rdma_resource="rdma/hca",
+    extra_resources={"example.com/dongle": 2},
+    shm_size="64Gi",
+    network="infiniband",
+    nccl={"NCCL_MIN_NCHANNELS": 16, "NCCL_DEBUG": "INFO"},
+    host_network=True,
+    istio=True,
+    node_selector={"pool": "training", "fast": True},
+    affinity={"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    together="example.com/rack",
+    tolerations=[{"key": "gpu", "operator": "Exists"}],
+    spot="gke",
+    priority_class="system-node-critical",
+    scheduler="volcano",
+    queue="research",
+    service_account="trainer",
+    user=1000,
+    env={"LEVEL": 3, "VERBOSE": False},
+    secret_env={"TOKEN": "hub/token"},
+    env_secrets=["kubetrain-s3"],
+    volumes=[{"name": "scratch", "emptyDir": {}}],
+    volume_mounts=[{"name": "scratch", "mountPath": "/scratch"}],
+    labels={"team": "vision"},
+    annotations={"owner": "vision@example.com"},
+    deadline_seconds=3600,
+    start_seconds=600,
+    queue_seconds=60,
+    ttl_seconds=86400,
+    clean_pods="All",
+)

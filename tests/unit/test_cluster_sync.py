@@ -1,0 +1,446 @@
+"""The step on a cluster, with claims in memory: what is made, taken, waited for, refused and deleted."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.job import ClaimMount, LogLine, Phase
+from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.sync_dataset import waiting
+from kubetrain_components.sync_dataset.claims import CLAIM, SNAPSHOT
+from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
+from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
+from kubetrain_components.sync_dataset.expose import Exposure, ExposureRequest
+from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
+from kubetrain_components.sync_dataset.prune_claims import prune_claims
+from kubetrain_components.sync_dataset.prune_versions import prune_versions
+from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.sync_dataset.writable import check_writable
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from support.claims import MemoryClaims
+from support.jobs import MemoryBackend
+
+DIGEST, OTHER = "0123456789abcdef", "fedcba9876543210"
+NAME = f"ds-digits-{DIGEST}"
+LATE = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "csi.example.com"}
+AT_ONCE = {"provisioner": "csi.example.com"}
+STORAGE = Storage(dataset_name="digits")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.001)
+
+
+@pytest.fixture
+def claims() -> MemoryClaims:
+    memory = MemoryClaims()
+    memory.classes["fast-ssd"] = AT_ONCE
+    return memory
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def with_staging(claims: MemoryClaims, storage: Storage = STORAGE) -> MemoryClaims:
+    ensure_claim(storage.staging, claims, lambda sentence: None)
+    claims.made.clear()
+    return claims
+
+
+def wanted(**settings: Any) -> ExposureRequest:
+    return replace(STORAGE, **settings).exposure_of("s3://bucket/digits", DIGEST, 5)
+
+
+def exposed(claims: MemoryClaims, said: list[str], seconds: float = 5.0, **settings: Any) -> Exposure:
+    return expose_version(wanted(**settings), STORAGE.staging_claim, claims, said.append, seconds)
+
+
+def changed(claims: MemoryClaims, name: str, change: Callable[[Any], object], kind: str = CLAIM) -> None:
+    found = claims.find(kind, name)
+    change(found)
+    assert found is not None
+    claims.put(found)
+
+
+class TestEnsure:
+    def test_what_is_missing_is_made(self, claims: MemoryClaims, said: list[str]) -> None:
+        ensure_claim(Storage(staging_size="5Gi", storage_class="slow").staging, claims, said.append)
+        found = claims.find(CLAIM, "kubetrain-staging")
+        assert found is not None
+        assert found["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "kubetrain"}
+        assert "ownerReferences" not in found["metadata"]
+        assert found["spec"] == {
+            "accessModes": ["ReadWriteOnce"],
+            "volumeMode": "Filesystem",
+            "resources": {"requests": {"storage": "5Gi"}},
+            "storageClassName": "slow",
+        }
+        assert said == ["made staging claim kubetrain-staging: 5Gi, ReadWriteOnce"]
+
+    def test_the_default_class_is_the_clusters_choice(self) -> None:
+        assert "storageClassName" not in STORAGE.staging.manifest()["spec"]
+
+    def test_pods_of_many_nodes_share_what_the_run_says(self) -> None:
+        assert Storage(exposure="shared").staging.access_mode == "ReadWriteMany"
+        assert Storage().output.access_mode == "ReadWriteMany"
+        assert Storage(output_access_mode="ReadWriteOnce").output.access_mode == "ReadWriteOnce"
+
+    def test_what_is_there_is_used_as_it_is(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims)
+        found = ensure_claim(Storage(staging_size="9Ti", exposure="shared").staging, claims, said.append)
+        assert found["spec"]["resources"]["requests"]["storage"] == "100Gi"
+        assert (claims.made, said) == ([], [])
+
+    def test_nobody_waits_for_it_to_be_bound(self, said: list[str]) -> None:
+        ensure_claim(STORAGE.staging, MemoryClaims(phase="Pending"), said.append)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda claim: claim["metadata"].update(deletionTimestamp="x"), "is being deleted"),
+            (lambda claim: claim["spec"].update(volumeMode="Block"), "is a Block volume, which holds no files"),
+            (lambda claim: claim["status"].update(phase="Lost"), "is Lost"),
+            (lambda claim: claim["spec"].update(accessModes=["ReadOnlyMany"]), "is ReadOnlyMany, so nobody may write"),
+        ],
+    )
+    def test_what_cannot_serve_is_refused(self, claims: MemoryClaims, change: Any, words: str) -> None:
+        changed(with_staging(claims), "kubetrain-staging", change)
+        with pytest.raises(InvalidSetting, match=f"^staging claim kubetrain-staging {words}.*staging_claim"):
+            ensure_claim(STORAGE.staging, claims, lambda sentence: None)
+
+    def test_a_size_that_is_none_is_refused_before_anything_is_made(self) -> None:
+        with pytest.raises(InvalidSetting, match="'100 GB' is no Kubernetes quantity"):
+            Storage(staging_size="100 GB").staging  # noqa: B018 - it checks itself
+
+
+class TestExpose:
+    def test_a_clone_is_made_once_and_its_use_noted(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims)
+        for _ in range(2):
+            assert exposed(claims, said).claim == NAME
+        assert claims.made == [(CLAIM, NAME)]
+        found = claims.find(CLAIM, NAME)
+        assert found is not None
+        assert datetime.fromisoformat(found["metadata"]["annotations"]["kubetrain/last-used"]).tzinfo
+        assert said[0].startswith(f"version {DIGEST} is exposed by clone as claim {NAME}")
+        assert said[-1] == f"claim {NAME} is there, for version {DIGEST}"
+
+    def test_nobody_waits_where_the_first_pod_has_it_filled(self, said: list[str]) -> None:
+        claims = with_staging(MemoryClaims(phase="Pending"))
+        claims.classes["fast-ssd"] = LATE
+        exposed(claims, said, seconds=0.0)
+        assert claims.made == [(CLAIM, NAME)]
+
+    def test_where_claims_bind_at_once_it_is_waited_for(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims).phase = "Pending"
+        fill = threading.Timer(0.1, changed, [claims, NAME, lambda claim: claim["status"].update(phase="Bound")])
+        fill.start()
+        exposed(claims, said)
+        assert f"waits: claim {NAME} is there and still being filled (0 s)" in said
+        assert len([each for each in said if "waits" in each]) == 1
+
+    def test_but_not_for_ever(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims).phase = "Pending"
+        claims.complaints = ["failed to provision volume: csi.example.com cannot clone"]
+        with pytest.raises(KubetrainError) as caught:
+            exposed(claims, said, seconds=0.05)
+        assert str(caught.value) == (
+            f"claim {NAME} is there and still being filled (failed to provision volume: csi.example.com cannot clone), "
+            f"for more than the 0 s allowed: look at `kubectl describe pvc {NAME}`, or choose another exposure"
+        )
+
+    def test_a_claim_that_is_being_deleted_is_waited_for_and_made_again(
+        self, claims: MemoryClaims, said: list[str]
+    ) -> None:
+        exposed(with_staging(claims), said)
+        changed(claims, NAME, lambda claim: claim["metadata"].update(deletionTimestamp="x"))
+        threading.Timer(0.1, claims.vanish, [CLAIM, NAME]).start()
+        exposed(claims, said)
+        assert claims.made == [(CLAIM, NAME)] * 2
+
+    def test_one_that_goes_between_the_look_and_the_note_is_made_again(self, said: list[str]) -> None:
+        class Stolen(MemoryClaims):
+            has_gone = False
+
+            def annotate(self, found: Any, values: Any) -> Any:
+                if not self.has_gone:
+                    self.has_gone = True
+                    self.vanish(CLAIM, NAME)
+                return super().annotate(found, values)
+
+        claims = with_staging(Stolen())
+        exposed(claims, said)
+        assert claims.made == [(CLAIM, NAME)] * 2
+
+    def test_a_claim_that_is_not_ours_is_refused(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims).put({**STORAGE.staging.manifest(), "metadata": {"name": NAME, "uid": "x"}})
+        with pytest.raises(KubetrainError, match=f"claim {NAME} was not made by kubetrain: delete it if nobody"):
+            exposed(claims, said)
+
+    def test_shared_and_static_make_nothing(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims, Storage(exposure="shared"))
+        assert exposed(claims, said, exposure="shared").claim == "kubetrain-staging"
+        manifest = {**STORAGE.staging.manifest(), "metadata": {"name": "admins", "uid": "x"}}
+        manifest["spec"]["accessModes"] = ["ReadOnlyMany"]
+        claims.put({**manifest, "status": {"phase": "Bound"}})
+        assert exposed(claims, said, exposure="static", static_claim="admins").claim == "admins"
+        assert claims.made == []
+
+    def test_what_cannot_work_is_said_before_the_transfer(self, claims: MemoryClaims) -> None:
+        with_staging(claims)
+        with pytest.raises(KubetrainError, match="there is no claim admins in this namespace"):
+            check_exposure(wanted(exposure="static", static_claim="admins"), "kubetrain-staging", claims)
+        with pytest.raises(InvalidSetting, match="'kubetrain-staging' is ReadWriteOnce, not ReadWriteMany"):
+            check_exposure(wanted(exposure="shared"), "kubetrain-staging", claims)
+        assert claims.made == []
+
+    def test_a_snapshot_comes_first_and_what_a_killed_launcher_left_is_taken(
+        self, claims: MemoryClaims, said: list[str]
+    ) -> None:
+        exposed(with_staging(claims), said, exposure="snapshot")
+        assert claims.made == [(SNAPSHOT, NAME), (CLAIM, NAME)]
+        claims.vanish(CLAIM, NAME)
+        exposed(claims, said, exposure="snapshot")
+        assert claims.made[2:] == [(CLAIM, NAME)]
+        snapshot = claims.find(SNAPSHOT, NAME)
+        assert snapshot is not None
+        assert "kubetrain/last-used" in snapshot["metadata"]["annotations"]
+
+    def test_a_snapshot_of_something_else_is_refused(self, claims: MemoryClaims, said: list[str]) -> None:
+        exposed(with_staging(claims), said, exposure="snapshot")
+        claims.vanish(CLAIM, NAME)
+        other = {"persistentVolumeClaimName": "another"}
+        changed(claims, NAME, lambda snapshot: snapshot["spec"].update(source=other), SNAPSHOT)
+        with pytest.raises(KubetrainError, match=f"snapshot {NAME} was not made by kubetrain for this version"):
+            exposed(claims, said, exposure="snapshot")
+
+    def test_without_that_kind_no_snapshot_is_tried(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims).knows_snapshots = False
+        with pytest.raises(InvalidSetting, match=r"this cluster has no VolumeSnapshot objects.*set exposure to clone"):
+            exposed(claims, said, exposure="snapshot")
+
+    def test_two_at_once_make_one_claim(self, claims: MemoryClaims, said: list[str]) -> None:
+        with_staging(claims)
+        launchers = [threading.Thread(target=exposed, args=(claims, said)) for _ in range(8)]
+        for launcher in launchers:
+            launcher.start()
+        for launcher in launchers:
+            launcher.join()
+        assert claims.made == [(CLAIM, NAME)]
+        assert said.count(f"claim {NAME} is there, for version {DIGEST}") == 8
+
+
+class TestPruneClaims:
+    @pytest.fixture
+    def old(self, claims: MemoryClaims, said: list[str]) -> MemoryClaims:
+        """Three versions, the first of which is the newest."""
+        with_staging(claims)
+        for number, digest in enumerate((DIGEST, OTHER, "0" * 16)):
+            request = replace(wanted(exposure="snapshot"), digest=digest)
+            exposure = expose_version(request, "kubetrain-staging", claims, said.append)
+            for kind in (CLAIM, SNAPSHOT):
+                age = (datetime.now(UTC) - timedelta(days=number + 2)).isoformat()
+                stamps = {"creationTimestamp": age, "annotations": {"kubetrain/source": request.source}}
+                changed(claims, exposure.claim, lambda each, stamps=stamps: each["metadata"].update(stamps), kind)
+        said.clear()
+        return claims
+
+    def test_what_nobody_needs_goes_with_its_snapshot(self, old: MemoryClaims, said: list[str]) -> None:
+        prune_claims(old, keep=1, current=OTHER, say=said.append)
+        gone = f"ds-digits-{'0' * 16}"
+        assert old.deleted == [(CLAIM, gone), (SNAPSHOT, gone)]
+        assert said == [f"delete claim {gone} and snapshot {gone}: not among the 1 newest, and nothing uses it"]
+
+    def test_what_somebody_mounts_stays(self, old: MemoryClaims, said: list[str]) -> None:
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"ds-digits-{'0' * 16}"}}
+        pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}
+        old.pods = [pod]
+        prune_claims(old, keep=1, current=OTHER, say=said.append)
+        assert old.deleted == []
+
+    def test_what_a_run_takes_meanwhile_stays(self, old: MemoryClaims, said: list[str]) -> None:
+        class Taken(type(old)):  # type: ignore[misc]
+            def users(self) -> Any:
+                changed(self, f"ds-digits-{'0' * 16}", lambda claim: None)
+                return []
+
+        old.__class__ = Taken
+        prune_claims(old, keep=1, current=OTHER, say=said.append)
+        assert (old.deleted, said) == ([], [])
+
+    def test_a_snapshot_without_its_claim_goes_once_it_is_old(self, old: MemoryClaims, said: list[str]) -> None:
+        for digest in (OTHER, "0" * 16):
+            old.vanish(CLAIM, f"ds-digits-{digest}")
+        prune_claims(old, keep=1, current=DIGEST, say=said.append)
+        assert old.deleted == [(SNAPSHOT, f"ds-digits-{'0' * 16}")]
+
+    def test_where_the_users_cannot_be_known_nothing_goes(self, old: MemoryClaims, said: list[str]) -> None:
+        class Forbidden(type(old)):  # type: ignore[misc]
+            def users(self) -> Any:
+                raise KubetrainError("you may not list pods")
+
+        old.__class__ = Forbidden
+        with pytest.raises(KubetrainError):
+            prune_claims(old, keep=1, current=DIGEST, say=said.append)
+        assert old.deleted == []
+
+
+class TestPruneVersions:
+    @pytest.fixture
+    def staging(self, tmp_path: Path) -> Path:
+        """Four versions of one source, each a month older than the one before."""
+        source = tmp_path / "source"
+        source.mkdir()
+        for number in range(4):
+            (source / "file").write_text("x" * (number + 1))
+            digest = transfer_dataset(DirectoryStore(source), tmp_path / "staging").digest
+            self._make_older(tmp_path / "staging" / "versions" / digest, days=(4 - number) * 30)
+        return tmp_path / "staging"
+
+    def _make_older(self, version: Path, days: int) -> None:
+        then = datetime.now(UTC) - timedelta(days=days)
+        header, *lines = (version / "manifest.jsonl").read_text().splitlines()
+        (version / "manifest.jsonl").unlink()
+        made = json.dumps(json.loads(header) | {"created": then.isoformat()})
+        (version / "manifest.jsonl").write_text("\n".join([made, *lines, ""]))
+        os.utime(version, (then.timestamp(), then.timestamp()))
+
+    def _digests(self, staging: Path) -> list[str]:
+        """The oldest first."""
+        versions = [path for path in (staging / "versions").iterdir() if not path.name.startswith(".")]
+        return [path.name for path in sorted(versions, key=lambda path: path.stat().st_mtime)]
+
+    def _prune(self, staging: Path, keep: int = 1, current: str = "", in_use: tuple[str, ...] = ()) -> None:
+        prune_versions(staging, keep=keep, current=current, in_use=in_use, now=datetime.now(UTC))
+
+    def test_the_newest_the_current_and_those_in_use_stay(self, staging: Path) -> None:
+        oldest, second, _, newest = self._digests(staging)
+        self._prune(staging, current=oldest, in_use=(f"versions/{second}/data",))
+        assert self._digests(staging) == [oldest, second, newest]
+        assert (staging / "versions" / second / "data" / "file").read_text() == "xx"
+        assert sorted(path.name for path in (staging / "versions").glob(".*")) == []
+
+    def test_what_sees_all_keeps_all(self, staging: Path) -> None:
+        self._prune(staging, in_use=("",))
+        assert len(self._digests(staging)) == 4
+
+    def test_a_sync_that_takes_a_version_keeps_it(self, staging: Path, tmp_path: Path) -> None:
+        taken = self._digests(staging)[-1]
+        self._make_older(staging / "versions" / taken, days=300)
+        assert transfer_dataset(DirectoryStore(tmp_path / "source"), staging).digest == taken
+        self._prune(staging)
+        assert self._digests(staging) == [taken]
+
+    def test_what_was_begun_is_ended(self, staging: Path) -> None:
+        left = staging / "versions" / f".pruned-{OTHER}"
+        (left / "data").mkdir(parents=True)
+        self._prune(staging, keep=9)
+        assert not left.exists()
+
+
+class TestJobs:
+    REQUEST = SyncRequest(source="s3://bucket/digits", endpoint_url="", access="credentials", pipeline="p", run_id="r")
+
+    def test_pods_mount_both_claims_and_see_first_that_they_may_write(self) -> None:
+        mounts = (ClaimMount(claim="s", path="/staging"), ClaimMount(claim="o", path="/output"))
+        request = replace(self.REQUEST, mounts=mounts, placement=Placement(image="i"))
+        spec = job_manifest(transfer_job(request, Path("/staging")))["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert container["command"][-4:] == ["--check-writable", "/staging", "--check-writable", "/output"]
+        assert container["envFrom"] == [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
+        assert [mount["mountPath"] for mount in container["volumeMounts"]][:2] == ["/staging", "/output"]
+
+    def test_whoever_needs_no_credentials_gets_none(self) -> None:
+        assert transfer_job(replace(self.REQUEST, access="anonymous"), Path("/s")).placement.env_secrets == []
+        own = replace(self.REQUEST, placement=Placement(env_secrets=["mine"]))
+        assert transfer_job(own, Path("/s")).placement.env_secrets == ["mine"]
+
+    def test_a_folder_that_may_not_be_written_is_named(self, tmp_path: Path) -> None:
+        check_writable(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(KubetrainError) as caught:
+            check_writable(Path("/proc"))
+        assert str(caught.value).startswith(
+            f"the proc claim mounted at /proc cannot be written by user {os.getuid()} ("
+        )
+        assert not caught.value.is_curable
+
+
+class Finishing(MemoryBackend):
+    """Its jobs succeed at once, the transfer with this report."""
+
+    def __init__(self, versions: int = 1) -> None:
+        super().__init__()
+        self.commands: list[tuple[str, ...]] = []
+        self._versions = versions
+
+    def create(self, job: Any) -> Any:
+        handle = super().create(job)
+        self.commands.append(job.replicas[0].command)
+        report = {"status": "completed", "digest": DIGEST, "bytes": 5, "versions": self._versions}
+        report |= {"folders": ["train", "val", "test"], "folders_cut": False}
+        self.finish(handle.name, Phase.SUCCEEDED, exit_code=0, last_words=json.dumps(report))
+        return handle
+
+
+class TestWhole:
+    PARAMETERS = RunParameters(dataset_uri="s3://bucket/digits", framework="pytorch", model_uri="s3://bucket/models")
+
+    def _sync(self, claims: MemoryClaims, backend: Finishing, **settings: Any) -> tuple[dict[str, Any], list[str]]:
+        lines: list[LogLine] = []
+        storage = replace(STORAGE, **settings)
+        report = sync_on_cluster(self.PARAMETERS, TestJobs.REQUEST, storage, backend, claims, lines.append)
+        return report, [line.text for line in lines]
+
+    def test_a_run_learns_what_to_mount(self, claims: MemoryClaims) -> None:
+        report, _ = self._sync(claims, Finishing())
+        assert (report["claim"], report["exposure"]) == (NAME, "clone")
+        assert report["sub_path"] == f"versions/{DIGEST}/data"
+        assert claims.made == [(CLAIM, "kubetrain-staging"), (CLAIM, "kubetrain-output"), (CLAIM, NAME)]
+
+    def test_versions_are_pruned_by_a_job_where_there_are_more_than_kept(self, claims: MemoryClaims) -> None:
+        claims.pods = [
+            {"kind": "TFJob", "metadata": {"name": "t", "labels": {"kubetrain/dataset": OTHER}}, "spec": {}},
+        ]
+        for versions, jobs in ((3, 1), (4, 2)):
+            backend = Finishing(versions)
+            self._sync(claims, backend)
+            assert len(backend.commands) == jobs
+        assert backend.commands[1][3:] == (
+            *("--staging", "/staging", "--keep", "3", "--current", DIGEST, "--in-use", f"versions/{OTHER}"),
+        )
+
+    def test_none_is_where_anything_sees_all(self, claims: MemoryClaims) -> None:
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": "kubetrain-staging"}}
+        claims.pods = [{"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}]
+        backend = Finishing(versions=9)
+        _, lines = self._sync(claims, backend)
+        assert len(backend.commands) == 1
+        assert lines[-1] == "no versions are pruned: Pod p sees all of kubetrain-staging"
+
+    def test_that_nothing_could_be_pruned_fails_no_run(self, claims: MemoryClaims) -> None:
+        class Forbidden(MemoryClaims):
+            def users(self) -> Any:
+                raise KubetrainError("you may not list pods")
+
+        _, lines = self._sync(Forbidden(), Finishing(versions=9))
+        assert lines[-1] == "nothing was pruned: you may not list pods"
+
+    def test_a_run_that_trains_nothing_has_no_output(self, claims: MemoryClaims) -> None:
+        parameters = RunParameters(dataset_uri="s3://bucket/digits")
+        sync_on_cluster(parameters, TestJobs.REQUEST, STORAGE, Finishing(), claims, lambda line: None)
+        assert (CLAIM, "kubetrain-output") not in claims.made

@@ -1,0 +1,255 @@
+"""Requests to an API server that is not always there, nor always itself."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    KubernetesError,
+    StreamCut,
+    StreamSilent,
+    Unauthorized,
+    UnknownKind,
+    Unreachable,
+)
+from support.api_server import PODS, ApiServer, answer, cut, hang
+
+POD = f"{PODS}/worker"
+NEW_POD = {"metadata": {"name": "worker"}}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubernetesApi:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    return KubernetesApi.connect(patience_seconds=10)
+
+
+def test_objects_are_made_read_changed_and_deleted(server: ApiServer, api: KubernetesApi) -> None:
+    assert api.namespace == "tests"
+    assert api.path("v1", "pods", "worker") == POD
+    assert api.path("kubeflow.org/v1", "pytorchjobs") == "/apis/kubeflow.org/v1/namespaces/tests/pytorchjobs"
+    assert api.get(POD) is None
+    made = api.create(PODS, NEW_POD)
+    assert api.get(POD) == made
+    changed = api.patch(POD, {"metadata": {"annotations": {"kubetrain/verdict": "failed"}}})
+    assert changed is not None
+    assert changed["metadata"]["annotations"] == {"kubetrain/verdict": "failed"}
+    assert server.headers[-1]["content-type"] == "application/merge-patch+json"
+    assert server.headers[-1]["authorization"] == "Bearer secret"
+    assert api.delete(POD)
+    assert not api.delete(POD)
+    assert api.patch(POD, {}) is None
+
+
+def test_only_the_object_that_was_meant_is_deleted(server: ApiServer, api: KubernetesApi) -> None:
+    uid = api.create(PODS, NEW_POD)["metadata"]["uid"]
+    assert not api.delete(POD, uid="another's")
+    assert POD in server.objects
+    assert api.delete(POD, uid=uid)
+    assert server.bodies[-1]["propagationPolicy"] == "Background"
+
+
+def test_a_name_that_is_taken_is_a_conflict(api: KubernetesApi) -> None:
+    api.create(PODS, NEW_POD)
+    with pytest.raises(Conflict, match="already exists"):
+        api.create(PODS, NEW_POD)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_what_is_transient_is_tried_again(server: ApiServer, api: KubernetesApi, status: int) -> None:
+    server.put(POD)
+    server.fail(POD, answer(status, "not now"), times=2)
+    assert api.get(POD) is not None
+    assert len(server.requests) == 3
+
+
+def test_the_server_says_when_to_come_back(server: ApiServer, api: KubernetesApi) -> None:
+    server.put(POD)
+    server.fail(POD, answer(429, "too many requests", Retry_After="1"))
+    began = time.monotonic()
+    assert api.get(POD) is not None
+    assert time.monotonic() - began >= 1
+
+
+def test_a_server_that_is_away_is_waited_for(server: ApiServer, api: KubernetesApi) -> None:
+    server.put(POD)
+    assert api.get(POD) is not None
+    server.refuse()
+    threading.Timer(0.7, server.listen).start()
+    assert api.get(POD) is not None
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(server: ApiServer, api: KubernetesApi) -> None:
+    server.put(POD)
+    server.fail(POD, cut(after_bytes=10))
+    assert api.get(POD) == server.objects[POD]
+
+
+def test_a_creation_whose_answer_was_lost_comes_back_as_a_conflict(server: ApiServer, api: KubernetesApi) -> None:
+    server.fail(f"POST {PODS}", cut(after_bytes=10))
+    with pytest.raises(Conflict):
+        api.create(PODS, NEW_POD)
+
+
+def test_patience_ends(server: ApiServer, api: KubernetesApi) -> None:
+    api.patience_seconds = 0.5
+    server.refuse()
+    with pytest.raises(Unreachable, match=r"could not answer GET /api/v1.*refused") as caught:
+        api.get(POD)
+    assert caught.value.is_curable
+
+
+def test_a_server_that_hangs_is_not_waited_for_for_ever(
+    server: ApiServer, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubetrain_components.jobs.kubernetes_api.ANSWER_SECONDS", 0.3)
+    server.put(POD)
+    server.fail(POD, hang(2))
+    began = time.monotonic()
+    assert api.get(POD) is not None
+    assert time.monotonic() - began < 2
+
+
+def test_a_right_that_lacks_is_named_with_its_remedy(server: ApiServer, api: KubernetesApi) -> None:
+    message = (
+        'pytorchjobs.kubeflow.org is forbidden: User "system:serviceaccount:ml:runner" cannot create resource '
+        '"pytorchjobs" in API group "kubeflow.org" in the namespace "ml"'
+    )
+    server.fail("POST", answer(403, message))
+    with pytest.raises(Forbidden) as caught:
+        api.create(PODS, NEW_POD)
+    assert str(caught.value) == (
+        "system:serviceaccount:ml:runner may not create pytorchjobs in the namespace ml: "
+        "give it the Role in deploy/, or ask who looks after the cluster to"
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'pods "a" is forbidden: violates PodSecurity "restricted:latest": privileged',
+        'pods "a" is forbidden: exceeded quota: gpus, requested: nvidia.com/gpu=8',
+        'admission webhook "validator.training-operator.kubeflow.org" denied the request: no Master',
+    ],
+)
+def test_what_admission_refuses_is_not_for_want_of_a_right(server: ApiServer, api: KubernetesApi, message: str) -> None:
+    server.fail("POST", answer(403, message))
+    with pytest.raises(KubernetesError) as caught:
+        api.create(PODS, NEW_POD)
+    assert type(caught.value) is KubernetesError
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(401, "Unauthorized"), (403, 'pods is forbidden: User "system:anonymous" cannot list resource "pods"')],
+)
+def test_credentials_that_do_not_count_are_said_to(
+    server: ApiServer, api: KubernetesApi, status: int, message: str
+) -> None:
+    server.fail("GET", answer(status, message))
+    with pytest.raises(Unauthorized, match="log in"):
+        api.get(POD)
+
+
+def test_a_server_that_has_just_started_is_not_believed_when_it_refuses(server: ApiServer, api: KubernetesApi) -> None:
+    server.put(POD)
+    server.fail(POD, answer(503, "not ready"))
+    server.fail(POD, answer(403, 'User "me" cannot get resource "pods" in API group ""'))
+    assert api.get(POD) is not None
+
+
+def test_a_kind_that_the_cluster_does_not_know_is_not_an_object_that_is_missing(
+    server: ApiServer, api: KubernetesApi
+) -> None:
+    def bare(handler: object) -> bool:
+        handler.send_bytes(404, b"404 page not found\n")  # type: ignore[attr-defined]
+        return True
+
+    server.fail("GET", bare)
+    with pytest.raises(UnknownKind, match="Training Operator"):
+        api.get("/apis/kubeflow.org/v1/namespaces/tests/pytorchjobs/a")
+
+
+def test_one_connection_serves_request_after_request(server: ApiServer, api: KubernetesApi) -> None:
+    """Also beside streams, and also the last of them: it must go out at once."""
+    server.put(POD)
+    server.run("worker")
+    api.get(PODS)
+    with (
+        api.stream(PODS, read_timeout=5, watch="true", resourceVersion=0, timeoutSeconds=5),
+        api.stream(f"{POD}/log", read_timeout=5, follow="true"),
+    ):
+        before = server.connections
+        for _ in range(3):
+            api.get(POD)
+        assert api.delete(POD)
+    assert server.connections == before == 3
+
+
+def test_a_stream_is_read_as_it_comes_and_says_how_it_ended(server: ApiServer, api: KubernetesApi) -> None:
+    run = server.run("worker")
+    log = f"{POD}/log"
+    with api.stream(log, read_timeout=0.5, follow="true") as stream:
+        server.write(run, b"one\n")
+        chunks = iter(stream)
+        assert next(chunks) == b"one\n"
+        with pytest.raises(StreamSilent):
+            next(chunks)
+    server.fail(log, cut(after_bytes=2))
+    with api.stream(log, read_timeout=5) as stream, pytest.raises(StreamCut):
+        list(stream)
+    server.fail(log, answer(410, "too old"))
+    with pytest.raises(Gone), api.stream(log, read_timeout=5):
+        pass
+    run.is_over = True
+    with api.stream(log, read_timeout=5) as stream:
+        assert b"".join(stream) == b"one\n"
+
+
+def test_a_stream_is_stopped_from_another_thread(server: ApiServer, api: KubernetesApi) -> None:
+    run = server.run("worker")
+    server.write(run, b"one\n")
+    with api.stream(f"{POD}/log", read_timeout=30, follow="true") as stream:
+        chunks = iter(stream)
+        next(chunks)
+        threading.Timer(0.1, stream.stop).start()
+        began = time.monotonic()
+        with pytest.raises(StreamCut):
+            next(chunks)
+    assert time.monotonic() - began < 5
+
+
+def test_a_server_that_no_name_leads_to_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ApiServer() as server:
+        path = server.kubeconfig(tmp_path)
+    path.write_text(path.read_text().replace("127.0.0.1", "no-such-host.invalid"))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(KubernetesError, match="has no address"):
+        KubernetesApi.connect().get(POD)
+
+
+def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(KubernetesError, match="no cluster is configured"):
+        KubernetesApi.connect()
+
+
+def test_whoever_needs_no_cluster_does_not_wait_for_its_library() -> None:
+    program = "import sys; import kubetrain_components.jobs.pod_logs; sys.exit('kubernetes' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,306 @@
+"""What a cluster is asked to run: whole manifests, and what each setting of a placement changes in one."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubetrain_components.jobs.job import ClaimMount, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_trainer.config import TrainConfig
+from support.manifests import EVERY_SETTING, IDENTITY, PLAIN, batch, elastic, pytorch, tensorflow
+
+EXPECTED = Path(__file__).parent / "manifests"
+UTILIZATION = {"type": "Utilization", "averageUtilization": 80}
+METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": UTILIZATION}}]
+
+
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [
+        ("pytorch", pytorch()),
+        ("pytorch_with_every_setting", pytorch(EVERY_SETTING)),
+        ("elastic", elastic(replace(PLAIN, scale_metrics=METRICS))),
+        ("tensorflow", tensorflow()),
+        ("batch", batch()),
+    ],
+)
+def test_the_whole_manifest(name: str, job: Job) -> None:
+    expected = (EXPECTED / f"{name}.yaml").read_text().replace("SPEC-HASH", job.spec_hash)
+    assert job_manifest(job) == yaml.safe_load(expected)
+
+
+MASTER = pytorch(replicas=(Replica(role="Master", count=1, command=("python", "train.py")),))
+PARTS = {
+    "container": "spec.pytorchReplicaSpecs.Master.template.spec.containers.0",
+    "pod": "spec.pytorchReplicaSpecs.Master.template.spec",
+    "template": "spec.pytorchReplicaSpecs.Master.template",
+}
+OWN_PODS = {"matchLabels": {"kubetrain/run-id": "run-7", "kubetrain/stage": "launch-training"}}
+ISTIO = "sidecar.istio.io/inject"
+EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"image": "own/image:3"}, {"container.image": "own/image:3"}),
+    ({"image_pull_policy": "Always"}, {"container.imagePullPolicy": "Always"}),
+    ({"image_pull_secrets": ["one", "two"]}, {"pod.imagePullSecrets": [{"name": "one"}, {"name": "two"}]}),
+    ({"cpu": "500m"}, {"container.resources.requests.cpu": "500m"}),
+    ({"cpu": ""}, {"container.resources.requests.cpu": None}),
+    ({"cpu_limit": "8"}, {"container.resources.limits.cpu": "8"}),
+    (
+        {"memory": "64Gi"},
+        {"container.resources.requests.memory": "64Gi", "container.resources.limits.memory": "64Gi"},
+    ),
+    ({"memory_limit": "80Gi"}, {"container.resources.limits.memory": "80Gi"}),
+    (
+        {"gpus": 8},
+        {"container.resources.requests.nvidia.com/gpu": "8", "container.resources.limits.nvidia.com/gpu": "8"},
+    ),
+    (
+        {"gpus": 1, "gpu_resource": "amd.com/gpu"},
+        {"container.resources.requests.amd.com/gpu": "1", "container.resources.limits.amd.com/gpu": "1"},
+    ),
+    (
+        {"rdma": 1},
+        {
+            "container.resources.requests.rdma/rdma_shared_device_a": "1",
+            "container.resources.limits.rdma/rdma_shared_device_a": "1",
+            "container.securityContext.capabilities.add": ["IPC_LOCK"],
+        },
+    ),
+    (
+        {"rdma": 2, "rdma_resource": "rdma/hca"},
+        {
+            "container.resources.requests.rdma/hca": "2",
+            "container.resources.limits.rdma/hca": "2",
+            "container.securityContext.capabilities.add": ["IPC_LOCK"],
+        },
+    ),
+    (
+        {"extra_resources": {"ephemeral-storage": "10Gi"}},
+        {
+            "container.resources.requests.ephemeral-storage": "10Gi",
+            "container.resources.limits.ephemeral-storage": "10Gi",
+        },
+    ),
+    ({"shm_size": "64Gi"}, {"pod.volumes.2.emptyDir.sizeLimit": "64Gi"}),
+    ({"shm_size": ""}, {"pod.volumes.2": None, "container.volumeMounts.2": None}),
+    (
+        {"network": "ethernet"},
+        {
+            "container.env": [
+                {"name": "NCCL_DEBUG", "value": "WARN"},
+                {"name": "NCCL_IB_DISABLE", "value": "1"},
+                {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"},
+            ]
+        },
+    ),
+    (
+        {"network": "infiniband", "nccl": {"NCCL_NET_GDR_LEVEL": "SYS"}},
+        {
+            "container.env": [
+                {"name": "NCCL_DEBUG", "value": "WARN"},
+                {"name": "NCCL_IB_DISABLE", "value": "0"},
+                {"name": "NCCL_IB_QPS_PER_CONNECTION", "value": "4"},
+                {"name": "NCCL_MIN_NCHANNELS", "value": "8"},
+                {"name": "NCCL_NET_GDR_LEVEL", "value": "SYS"},
+            ]
+        },
+    ),
+    ({"nccl": {"NCCL_MIN_NRINGS": 4}}, {"container.env": [{"name": "NCCL_MIN_NRINGS", "value": "4"}]}),
+    (
+        {"host_network": True, "network": "ethernet"},
+        {
+            "pod.hostNetwork": True,
+            "pod.dnsPolicy": "ClusterFirstWithHostNet",
+            "container.ports": [{"name": "pytorchjob-port", "containerPort": 22277}],
+            "container.env": [
+                {"name": "NCCL_DEBUG", "value": "WARN"},
+                {"name": "NCCL_IB_DISABLE", "value": "1"},
+                {"name": "NCCL_SOCKET_IFNAME", "value": "^lo,docker,cni,veth,cali,flannel"},
+            ],
+        },
+    ),
+    (
+        {"istio": True},
+        {f"template.metadata.labels.{ISTIO}": None, f"template.metadata.annotations.{ISTIO}": None},
+    ),
+    ({"node_selector": {"ssd": True}}, {"pod.nodeSelector": {"ssd": "true"}}),
+    ({"affinity": {"nodeAffinity": {"x": []}}}, {"pod.affinity": {"nodeAffinity": {"x": []}}}),
+    (
+        {"together": "zone"},
+        {
+            "pod.affinity": {
+                "podAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {"labelSelector": OWN_PODS, "topologyKey": "topology.kubernetes.io/zone"}
+                    ]
+                }
+            }
+        },
+    ),
+    ({"tolerations": [{"operator": "Exists"}]}, {"pod.tolerations": [{"operator": "Exists"}]}),
+    ({"spot": "eks"}, {"pod.nodeSelector": {"eks.amazonaws.com/capacityType": "SPOT"}}),
+    ({"spot": "karpenter"}, {"pod.nodeSelector": {"karpenter.sh/capacity-type": "spot"}}),
+    (
+        {"spot": "gke"},
+        {
+            "pod.nodeSelector": {"cloud.google.com/gke-spot": "true"},
+            "pod.tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"}],
+        },
+    ),
+    (
+        {"spot": "aks", "tolerations": [{"key": "gpu", "operator": "Exists"}]},
+        {
+            "pod.nodeSelector": {"kubernetes.azure.com/scalesetpriority": "spot"},
+            "pod.tolerations": [
+                {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Exists", "effect": "NoSchedule"},
+                {"key": "gpu", "operator": "Exists"},
+            ],
+        },
+    ),
+    ({"priority_class": "high"}, {"pod.priorityClassName": "high"}),
+    (
+        {"scheduler": "volcano", "queue": "research", "priority_class": "high"},
+        {
+            "spec.runPolicy.schedulingPolicy": {"minAvailable": 1, "queue": "research", "priorityClass": "high"},
+            "pod.priorityClassName": "high",
+        },
+    ),
+    (
+        {"scheduler": "scheduler-plugins", "start_seconds": 900},
+        {"spec.runPolicy.schedulingPolicy": {"minAvailable": 1, "scheduleTimeoutSeconds": 900}},
+    ),
+    (
+        {"scheduler": "kueue", "queue": "research"},
+        {"metadata.labels.kueue.x-k8s.io/queue-name": "research", "spec.runPolicy.suspend": True},
+    ),
+    ({"service_account": "trainer"}, {"pod.serviceAccountName": "trainer", "pod.automountServiceAccountToken": True}),
+    (
+        {"user": 1000},
+        {f"pod.securityContext.{name}": 1000 for name in ("runAsUser", "runAsGroup", "fsGroup")},
+    ),
+    ({"env": {"LEVEL": 3}}, {"container.env": [{"name": "LEVEL", "value": "3"}]}),
+    (
+        {"secret_env": {"TOKEN": "hub/token"}},
+        {"container.env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}]},
+    ),
+    ({"env_secrets": ["s3"]}, {"container.envFrom": [{"secretRef": {"name": "s3", "optional": True}}]}),
+    ({"volumes": [{"name": "a", "emptyDir": {}}]}, {"pod.volumes.3": {"name": "a", "emptyDir": {}}}),
+    (
+        {"volume_mounts": [{"name": "a", "mountPath": "/a"}]},
+        {"container.volumeMounts.3": {"name": "a", "mountPath": "/a"}},
+    ),
+    ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),
+    ({"annotations": {"note": 1}}, {"template.metadata.annotations.note": "1"}),
+    ({"deadline_seconds": 3600}, {"spec.runPolicy.activeDeadlineSeconds": 5400}),
+    ({"ttl_seconds": 0}, {"spec.runPolicy.ttlSecondsAfterFinished": None}),
+]
+OF_OTHERS = {
+    "scale_metrics": "in the whole manifest of an elastic job",
+    "restart_policy": "of a training's replicas",
+    "queue_seconds": "the launcher's own",
+    "clean_pods": "the launcher's own",
+}
+
+
+@pytest.mark.parametrize(("settings", "effect"), EFFECTS, ids="-".join)
+def test_what_a_setting_changes(settings: dict[str, Any], effect: dict[str, Any]) -> None:
+    changed = replace(MASTER, placement=replace(PLAIN, **settings))
+    assert dict(difference(job_manifest(MASTER), job_manifest(changed))) == effect
+
+
+def difference(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What is another value afterwards, by its path; None: it is gone. The spec hash always is another."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() | after.keys():
+            yield from difference(before.get(key), after.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(before, list) and isinstance(after, list):
+        for index, (old, new) in enumerate(zip_longest(before, after)):
+            yield from difference(old, new, f"{path}.{index}")
+    elif before != after and not path.endswith("spec-hash"):
+        name = next((name for name, part in PARTS.items() if path.startswith(part)), None)
+        yield (name + path.removeprefix(PARTS[name]) if name else path), after
+
+
+def test_every_setting_has_an_effect_or_is_known_to_be_of_others() -> None:
+    seen = {name for settings, _ in EFFECTS for name in settings} | OF_OTHERS.keys()
+    assert set(Placement.names()) == seen
+
+
+@pytest.mark.parametrize("name", ["queue_seconds", "clean_pods"])
+def test_what_is_the_launchers_own_changes_no_manifest(name: str) -> None:
+    changed = replace(MASTER, placement=replace(PLAIN, **{name: {"queue_seconds": 9, "clean_pods": "All"}[name]}))
+    assert list(difference(job_manifest(MASTER), job_manifest(changed))) == []
+
+
+def test_the_restart_policy_and_budget_are_the_trainings() -> None:
+    training = TrainingJob(
+        framework="pytorch",
+        config=TrainConfig(),
+        pipeline="p",
+        run_id="r",
+        data_dir=Path("/data"),
+        output_dir=Path("/output"),
+        max_restarts=4,
+        placement=replace(PLAIN, restart_policy="Never"),
+    )
+    spec = job_manifest(training.to_job())["spec"]
+    assert {each["restartPolicy"] for each in spec["pytorchReplicaSpecs"].values()} == {"Never"}
+    assert spec["runPolicy"]["backoffLimit"] == 9, "one more than two pods may start anew four times"
+
+
+def test_under_exit_code_the_operator_neither_counts_restarts_nor_cleans_up() -> None:
+    replicas = tuple(replace(each, restart_policy=RestartPolicy.EXIT_CODE) for each in pytorch().replicas)
+    assert job_manifest(pytorch(replicas=replicas))["spec"]["runPolicy"] == {"cleanPodPolicy": "None"}
+
+
+def test_a_batch_job_waits_for_its_queue_ends_at_its_deadline_and_may_never_start_anew() -> None:
+    settings = {"scheduler": "kueue", "queue": "q", "deadline_seconds": 60, "start_seconds": 30, "ttl_seconds": 0}
+    (replica,) = batch().replicas
+    never = batch(replace(PLAIN, **settings), replicas=(replace(replica, restart_policy=RestartPolicy.NEVER),))
+    manifest = job_manifest(never)
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
+    assert {**manifest["spec"], "template": 0} == {
+        "suspend": True,
+        "activeDeadlineSeconds": 90,
+        "backoffLimit": 0,
+        "template": 0,
+    }
+
+
+def test_an_elastic_gang_is_complete_with_the_least_number_of_its_pods() -> None:
+    spec = job_manifest(elastic(replace(PLAIN, scheduler="volcano", queue="q")))["spec"]
+    assert spec["runPolicy"]["schedulingPolicy"] == {"minAvailable": 2, "queue": "q"}
+
+
+def test_on_its_nodes_network_each_job_has_ports_of_its_own() -> None:
+    placement = replace(PLAIN, host_network=True)
+    jobs = [elastic(placement, identity=replace(IDENTITY, run_id=run)) for run in ("one", "two")]
+    ports = [job_manifest(job)["spec"]["elasticPolicy"]["rdzvPort"] for job in jobs]
+    assert len(set(ports)) == 2
+    chief = job_manifest(tensorflow(placement))["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    assert chief["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 22277}]
+    assert "ports" not in job_manifest(batch(placement))["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_a_claim_is_read_only_on_the_volume_where_every_mount_of_it_is() -> None:
+    both = (
+        ClaimMount(claim="shared", path="/data", sub_path="data", read_only=True),
+        ClaimMount(claim="shared", path="/output", sub_path="output"),
+    )
+    spec = job_manifest(batch(mounts=both))["spec"]["template"]["spec"]
+    assert spec["volumes"][0] == {"name": "claim-0", "persistentVolumeClaim": {"claimName": "shared"}}
+    assert spec["containers"][0]["volumeMounts"][:2] == [
+        {"name": "claim-0", "mountPath": "/data", "subPath": "data", "readOnly": True},
+        {"name": "claim-0", "mountPath": "/output", "subPath": "output"},
+    ]
+
+
+def test_a_job_ends_with_its_owner() -> None:
+    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "1"}
+    assert job_manifest(batch(), owner)["metadata"]["ownerReferences"] == [owner]

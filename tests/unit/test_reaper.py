@@ -1,0 +1,40 @@
+"""Which jobs the reaper deletes: those of a run that is over for long, and no other."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.reaper import plan_reaping
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
+DAY = timedelta(hours=24)
+
+
+def job(owner: dict | None = OWNER, condition: str = "Running") -> dict:
+    owners = {"ownerReferences": [owner]} if owner else {}
+    conditions = [{"type": condition, "status": "True"}]
+    return {"metadata": {"name": "j", "uid": "u", **owners}, "spec": {}, "status": {"conditions": conditions}}
+
+
+def run(phase: str = "Failed", hours_ago: float = 30, uid: str = "w") -> dict:
+    finished = (NOW - timedelta(hours=hours_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = {"phase": phase, **({"finishedAt": finished} if phase != "Running" else {})}
+    return {"metadata": {"name": "run", "uid": uid}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("its_job", "its_run", "says"),
+    [
+        (job(), run(), "delete PyTorchJob j: its run run ended 30.0 h ago: Failed"),
+        (job(), run(hours_ago=2), "keep PyTorchJob j: its run run ended 2.0 h ago, and may be retried"),
+        (job(), run("Running"), "keep PyTorchJob j: its run run goes on"),
+        (job(), run(uid="another"), "keep PyTorchJob j: its run run is gone, and the cluster deletes it after it"),
+        (job(owner=None), run(), "keep PyTorchJob j: belongs to no run"),
+        (job(condition="Succeeded"), run(), "keep PyTorchJob j: is over itself"),
+    ],
+)
+def test_a_job_is_deleted_only_when_its_run_is_over_for_long(its_job: dict, its_run: dict, says: str) -> None:
+    (fate,) = plan_reaping([(JobKind.PYTORCH_JOB, its_job)], [its_run], DAY, NOW)
+    assert str(fate) == says

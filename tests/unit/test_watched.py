@@ -1,0 +1,199 @@
+"""What is there and what changes, seen through a server that forgets, hangs and goes away."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs import watched
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_errors import Forbidden, KubernetesError, Unreachable
+from kubetrain_components.jobs.watched import Watched
+from support.api_server import PODS, ApiServer, answer, cut, end_at_once, hang
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    pods = Watched(KubernetesApi.connect(patience_seconds=10), PODS)
+    yield pods
+    pods.stop()
+
+
+def begin(pods: Watched) -> None:
+    pods.start()
+    wait_for(pods, lambda: pods.has_synced)
+
+
+def wait_for(pods: Watched, is_so: Callable[[], bool]) -> None:
+    with pods.changed:
+        assert pods.changed.wait_for(is_so, 5), pods.objects()
+
+
+def names(pods: Watched) -> dict[str, bool]:
+    """And whether they are gone."""
+    return {seen.manifest["metadata"]["name"]: seen.is_gone for seen in pods.objects()}
+
+
+def requests(server: ApiServer, kind: str) -> list[str]:
+    return [request for request in server.requests if ("watch=" in request) == (kind == "watch")]
+
+
+def test_changes_are_seen_as_they_happen(server: ApiServer, pods: Watched) -> None:
+    server.put(f"{PODS}/a")
+    begin(pods)
+    assert names(pods) == {"a": False}
+    server.put(f"{PODS}/b")
+    wait_for(pods, lambda: "b" in names(pods))
+    server.put(f"{PODS}/b", status={"phase": "Running"})
+    wait_for(pods, lambda: pods.objects()[1].manifest.get("status") == {"phase": "Running"})
+    assert pods.objects()[0].manifest["kind"] == "Pod"
+    assert "allowWatchBookmarks=true" in server.requests[-1]
+    assert len(requests(server, "list")) == 1
+
+
+def test_what_was_deleted_is_kept_as_it_was_last_seen(server: ApiServer, pods: Watched) -> None:
+    server.put(f"{PODS}/a", status={"phase": "Failed"})
+    begin(pods)
+    server.remove(f"{PODS}/a")
+    wait_for(pods, lambda: names(pods) == {"a": True})
+    assert pods.objects()[0].manifest["status"] == {"phase": "Failed"}
+    server.put(f"{PODS}/a")
+    wait_for(pods, lambda: len(pods.objects()) == 2)
+    assert [seen.is_gone for seen in pods.objects()] == [True, False]
+
+
+def test_a_cut_watch_goes_on_from_where_it_was(server: ApiServer, pods: Watched) -> None:
+    begin(pods)
+    for number in range(20):
+        server.fail("watch=", cut(after_bytes=40 + 97 * number))
+    for number in range(20):
+        server.cut_all()
+        server.put(f"{PODS}/{number}")
+        time.sleep(0.02)
+    wait_for(pods, lambda: len(names(pods)) == 20)
+    assert len(requests(server, "list")) == 1
+
+
+def test_nothing_that_happens_while_the_server_is_away_is_missed(server: ApiServer, pods: Watched) -> None:
+    server.put(f"{PODS}/a")
+    begin(pods)
+    server.refuse()
+    server.remove(f"{PODS}/a")
+    server.put(f"{PODS}/b")
+    threading.Timer(0.3, server.listen).start()
+    wait_for(pods, lambda: names(pods) == {"a": True, "b": False})
+
+
+@pytest.mark.parametrize("tells_late", [True, False])
+def test_a_version_that_was_forgotten_makes_it_list_again(server: ApiServer, pods: Watched, tells_late: bool) -> None:
+    server.put(f"{PODS}/a")
+    server.put(f"{PODS}/b")
+    begin(pods)
+    server.tells_410_late = tells_late
+    server.refuse()
+    server.remove(f"{PODS}/a")
+    server.put(f"{PODS}/b", status={"phase": "Running"})
+    server.forget()
+    server.listen()
+    wait_for(pods, lambda: names(pods) == {"a": True, "b": False})
+    assert pods.objects()[1].manifest["status"] == {"phase": "Running"}
+    server.put(f"{PODS}/c")
+    wait_for(pods, lambda: "c" in names(pods))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("request_part", ["watch=", f"GET {PODS}"])
+def test_a_server_in_trouble_is_asked_again(server: ApiServer, pods: Watched, status: int, request_part: str) -> None:
+    server.fail(request_part, answer(status, "not now"), times=2)
+    begin(pods)
+    server.put(f"{PODS}/a")
+    wait_for(pods, lambda: "a" in names(pods))
+
+
+def test_a_watch_that_hangs_is_given_up(server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "WATCH_SECONDS", 0.2)
+    monkeypatch.setattr(watched, "GRACE_SECONDS", 0.1)
+    server.fail("watch=", hang(30))
+    begin(pods)
+    server.put(f"{PODS}/a")
+    wait_for(pods, lambda: "a" in names(pods))
+
+
+def test_a_server_that_ends_each_watch_at_once_is_not_run_down(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "TURN_SECONDS", 0.4)
+    server.fail("watch=", end_at_once, times=1000)
+    begin(pods)
+    time.sleep(1)
+    assert len(server.requests) <= 5
+    server.put(f"{PODS}/a")
+
+
+def test_what_the_watch_missed_is_found_by_the_next_list(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "WATCH_SECONDS", 0.2)
+    begin(pods)
+    server.objects[f"{PODS}/silent"] = {"metadata": {"name": "silent", "uid": "1", "resourceVersion": "1"}}
+    wait_for(pods, lambda: "silent" in names(pods))
+
+
+def test_a_relist_that_finds_everything_as_it_was_changes_nothing(server: ApiServer, pods: Watched) -> None:
+    server.put(f"{PODS}/a")
+    begin(pods)
+    server.put(f"{PODS}/b")
+    wait_for(pods, lambda: "b" in names(pods))
+    before = pods.objects()
+    server.forget()
+    wait_for(pods, lambda: len(requests(server, "list")) >= 2 or None is not pods.error)
+    assert all(one is other for one, other in zip(before, pods.objects(), strict=True))
+
+
+def test_a_right_that_lacks_ends_it(server: ApiServer, pods: Watched) -> None:
+    message = 'pods is forbidden: User "me" cannot list resource "pods" in API group "" in the namespace "tests"'
+    server.fail("GET", answer(403, message))
+    pods.start()
+    wait_for(pods, lambda: pods.error is not None)
+    assert isinstance(pods.error, Forbidden)
+    assert not pods.has_synced
+
+
+def test_a_namespace_that_is_not_there_ends_it(server: ApiServer, pods: Watched) -> None:
+    server.fail("GET", answer(404, "not found"))
+    pods.start()
+    wait_for(pods, lambda: pods.error is not None)
+    assert isinstance(pods.error, KubernetesError)
+
+
+def test_a_server_that_does_not_come_back_ends_it(server: ApiServer, pods: Watched) -> None:
+    pods._api.patience_seconds = 0.3
+    begin(pods)
+    server.refuse()
+    wait_for(pods, lambda: pods.error is not None)
+    assert isinstance(pods.error, Unreachable)
+
+
+def test_several_share_what_one_waits_for(server: ApiServer, pods: Watched) -> None:
+    jobs = Watched(pods._api, PODS.replace("pods", "jobs"), pods.changed, labelSelector="a=b")
+    jobs.start()
+    begin(pods)
+    wait_for(pods, lambda: jobs.has_synced)
+    server.put(PODS.replace("pods", "jobs") + "/a")
+    wait_for(pods, lambda: len(jobs.objects()) == 1)
+    assert all("labelSelector=a%3Db" in request for request in server.requests if "/jobs" in request)
+    jobs.stop()
+    jobs.join(5)
+    assert not jobs.is_alive()
