@@ -22,18 +22,20 @@ GRANTABLE = {
     ("batch", "jobs"): OBJECT_VERBS,
     ("", "pods"): {"get", "list", "watch", "delete"},
     ("", "pods/log"): {"get"},
-    ("", "persistentvolumeclaims"): {"create", "get", "list", "patch"},
-    ("", "events"): {"get", "list", "watch"},
+    ("", "persistentvolumeclaims"): {"create", "get", "list", "patch", "delete"},
+    ("snapshot.storage.k8s.io", "volumesnapshots"): {"create", "get", "list", "delete"},
+    ("storage.k8s.io", "storageclasses"): {"get"},
+    ("", "events"): {"list", "watch"},
     ("argoproj.io", "workflows"): {"get", "list"},
 }
 
 
-def objects(kind: str) -> list[dict[str, Any]]:
+def objects(*kinds: str) -> list[dict[str, Any]]:
     documents = [document for path in MANIFESTS for document in yaml.safe_load_all(path.read_text())]
-    return [document for document in documents if isinstance(document, dict) and document.get("kind") == kind]
+    return [document for document in documents if isinstance(document, dict) and document.get("kind") in kinds]
 
 
-@pytest.mark.parametrize("role", objects("Role"), ids=lambda role: role["metadata"]["name"])
+@pytest.mark.parametrize("role", objects("Role", "ClusterRole"), ids=lambda role: role["metadata"]["name"])
 def test_roles_grant_what_exists_and_is_asked_for(role: dict[str, Any]) -> None:
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
@@ -42,9 +44,10 @@ def test_roles_grant_what_exists_and_is_asked_for(role: dict[str, Any]) -> None:
 
 
 def test_every_binding_names_a_role_and_an_account_of_ours() -> None:
-    roles, accounts = ({each["metadata"]["name"] for each in objects(kind)} for kind in ("Role", "ServiceAccount"))
-    for binding in objects("RoleBinding"):
-        assert binding["roleRef"]["name"] in roles
+    roles = {(each["kind"], each["metadata"]["name"]) for each in objects("Role", "ClusterRole")}
+    accounts = {each["metadata"]["name"] for each in objects("ServiceAccount")}
+    for binding in objects("RoleBinding", "ClusterRoleBinding"):
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in roles
         assert {subject["name"] for subject in binding["subjects"]} <= accounts
 
 
