@@ -23,6 +23,7 @@ from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
 from kubetrain_components.sync_dataset.expose_version import expose_version
 from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest
 from kubetrain_trainer.errors import KubetrainError
+from support.claims_contract import settled
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, pods_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -46,7 +47,7 @@ for number, version in enumerate(sorted(pathlib.Path("/staging/versions").iterdi
     (version / "manifest.jsonl").write_text("\\n".join([header, *lines, ""]))
     os.utime(version, (0, 0))
 """
-LIST = 'import os; print(*sorted(os.listdir("/staging/versions")))'
+LIST = 'import glob; print(*sorted(path[18:] for path in glob.glob("/staging/versions/*")))'
 
 
 class Cluster:
@@ -57,15 +58,13 @@ class Cluster:
         self.claims = KubernetesClaims(self.api)
         self.bucket = bucket
         self.heard: list[str] = []
-        self.api.create(
-            self.api.path("v1", "secrets"),
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "kubetrain-s3"},
-                "stringData": bucket.credentials,
-            },
-        )
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": S3_SECRET},
+            "stringData": bucket.credentials,
+        }
+        self.api.create(self.api.path("v1", "secrets"), secret)
 
     def sync(self, run_id: str = "run-1", storage: Storage = STORAGE, framework: str = "pytorch") -> dict[str, Any]:
         source = f"s3://{self.bucket.name}/digits"
@@ -159,7 +158,7 @@ def test_an_administrators_claim_over_the_same_storage(cluster: Cluster) -> None
     storage = replace(STORAGE, exposure="static", static_claim="admins")
     with pytest.raises(KubetrainError, match="there is no claim admins in this namespace: make it, or correct"):
         cluster.sync(storage=storage)
-    staging = cluster.claims.find(CLAIM, STORAGE.staging_claim)
+    staging = settled(cluster.claims, STORAGE.staging_claim)
     volume = cluster.api.get(f"/api/v1/persistentvolumes/{staging['spec']['volumeName']}")
     source = {key: volume["spec"][key] for key in ("local", "nodeAffinity")}
     cluster.volume(f"{cluster.api.namespace}-admins", "admins", "ReadOnlyMany", source)
