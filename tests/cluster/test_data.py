@@ -179,7 +179,7 @@ def test_a_claim_that_is_not_ours_is_refused_and_left_alone(cluster: Cluster) ->
 
 
 def test_an_output_claim_that_the_pods_may_not_write_fails_before_anything_is_transferred(cluster: Cluster) -> None:
-    folder = {"hostPath": {"path": f"/var/tmp/{cluster.api.namespace}", "type": "DirectoryOrCreate"}}
+    folder = {"hostPath": {"path": "/opt", "type": "Directory"}}
     cluster.volume(f"{cluster.api.namespace}-output", STORAGE.output_claim, "ReadWriteMany", folder)
     with pytest.raises(JobFailed) as failed:
         cluster.sync()

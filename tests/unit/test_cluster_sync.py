@@ -22,7 +22,7 @@ from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_clus
 from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
 from kubetrain_components.sync_dataset.expose import Exposure, ExposureRequest
 from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.sync_dataset.prune_claims import prune_claims
+from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_snapshots
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
@@ -285,7 +285,10 @@ class TestPruneClaims:
     def test_a_snapshot_without_its_claim_goes_once_it_is_old(self, old: MemoryClaims, said: list[str]) -> None:
         for digest in (OTHER, "0" * 16):
             old.vanish(CLAIM, f"ds-digits-{digest}")
-        prune_claims(old, keep=1, current=DIGEST, say=said.append)
+        ready = {"readyToUse": True}
+        for digest in (OTHER, "0" * 16):
+            changed(old, f"ds-digits-{digest}", lambda snapshot: snapshot.update(status=ready), SNAPSHOT)
+        prune_snapshots(old, keep=1, current=DIGEST, say=said.append)
         assert old.deleted == [(SNAPSHOT, f"ds-digits-{'0' * 16}")]
 
     def test_where_the_users_cannot_be_known_nothing_goes(self, old: MemoryClaims, said: list[str]) -> None:
@@ -438,7 +441,7 @@ class TestWhole:
                 raise KubetrainError("you may not list pods")
 
         _, lines = self._sync(Forbidden(), Finishing(versions=9))
-        assert lines[-1] == "nothing was pruned: you may not list pods"
+        assert lines[-1] == "not all was pruned that might be: you may not list pods"
 
     def test_a_run_that_trains_nothing_has_no_output(self, claims: MemoryClaims) -> None:
         parameters = RunParameters(dataset_uri="s3://bucket/digits")

@@ -72,7 +72,8 @@ class KubernetesClaims:
             found = self._api.get(self._api.path("v1", "events"), fieldSelector=about)
         except Forbidden:
             return []
-        return [event.get("message", "") for event in (found or {}).get("items") or []]
+        events = sorted((found or {}).get("items") or [], key=lambda event: event.get("lastTimestamp") or "")
+        return [event.get("message", "") for event in events]
 
     def users(self) -> list[Manifest]:
         return [each for kind, resource in USERS.items() for each in self._list(kind, *resource)]

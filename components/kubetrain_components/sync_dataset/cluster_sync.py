@@ -1,6 +1,7 @@
 """The step on a cluster: claims, the transfer's job, what training pods mount, and pruning, in this order."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
@@ -9,11 +10,12 @@ from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.sync_dataset.claims import Claims
+from kubetrain_components.sync_dataset.claims import SNAPSHOT, Claims
 from kubetrain_components.sync_dataset.ensure_claim import WantedClaim, ensure_claim
 from kubetrain_components.sync_dataset.expose import Exposure, ExposureMode, ExposureRequest, version_path
 from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.sync_dataset.prune_claims import prune_claims, uses_now
+from kubetrain_components.sync_dataset.prune import uses_of
+from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_snapshots, uses_now
 from kubetrain_components.sync_dataset.sync import STAGE, SyncRequest, sync_dataset
 from kubetrain_components.sync_dataset.waiting import Say
 from kubetrain_trainer.errors import KubetrainError
@@ -22,6 +24,7 @@ from kubetrain_trainer.settings import Settings, setting
 STAGING, OUTPUT = Path("/staging"), Path("/output")
 """Where jobs mount both claims."""
 PRUNE_STAGE = "prune_dataset"
+PRUNE_START_SECONDS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,7 @@ def sync_on_cluster(
     try:
         _prune(exposure, request, storage, report, backend, claims, on_line)
     except KubetrainError as error:  # the run has what it needs
-        say(f"nothing was pruned: {error}")
+        say(f"not all was pruned that might be: {error}")
     return {**report, "exposure": exposure.mode.value, "claim": exposure.claim, "sub_path": exposure.sub_path}
 
 
@@ -132,7 +135,9 @@ def _prune(
     def say(sentence: str) -> None:
         on_line(LogLine(STAGE, sentence))
 
-    prune_claims(claims, keep=storage.keep_versions, current=report["digest"], say=say)
+    limits = {"keep": storage.keep_versions, "current": report["digest"]}
+    prune_claims(claims, **limits, say=say)
+    prune_snapshots(claims, **limits, say=say)
     if report["versions"] > storage.keep_versions and (in_use := _paths_in_use(exposure, claims, say)) is not None:
         run_job(prune_job(request, storage, report["digest"], in_use), backend, on_line)
 
@@ -142,7 +147,7 @@ def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | N
     if exposure.mode is ExposureMode.STATIC:
         return None  # who else sees the administrator's storage nobody knows
     paths = dict[str, str]()
-    for use in uses_now(claims):
+    for use in [*uses_now(claims, datetime.now(UTC)), *uses_of(claims.all(SNAPSHOT))]:
         if use.claim == exposure.storage.staging_claim:
             paths[use.sub_path] = use.by
         elif use.digest:
@@ -163,6 +168,7 @@ def prune_job(request: SyncRequest, storage: Storage, current: str, in_use: list
         kind=JobKind.BATCH_JOB,
         replicas=(Replica(role="Prune", count=1, command=tuple(command), env=UNBUFFERED),),
         backoff_limit=3,
-        placement=request.placement,
+        # The run waits for it, and can do without.
+        placement=replace(request.placement, start_seconds=min(request.placement.start_seconds, PRUNE_START_SECONDS)),
         mounts=(ClaimMount(claim=storage.staging_claim, path=str(STAGING)),),
     )
