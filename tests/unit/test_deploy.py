@@ -23,7 +23,7 @@ GRANTABLE = {
     ("", "pods"): {"get", "list", "watch", "delete"},
     ("", "pods/log"): {"get"},
     ("", "persistentvolumeclaims"): {"create", "get", "list", "patch"},
-    ("", "events"): {"get", "list"},
+    ("", "events"): {"get", "list", "watch"},
     ("argoproj.io", "workflows"): {"get", "list"},
 }
 
