@@ -22,7 +22,9 @@ GRANTABLE = {
     ("batch", "jobs"): OBJECT_VERBS,
     ("", "pods"): {"get", "list", "watch", "delete"},
     ("", "pods/log"): {"get"},
-    ("", "persistentvolumeclaims"): {"create", "get", "list", "patch"},
+    ("", "persistentvolumeclaims"): OBJECT_VERBS - {"watch"},
+    ("snapshot.storage.k8s.io", "volumesnapshots"): OBJECT_VERBS - {"watch"},
+    ("storage.k8s.io", "storageclasses"): {"get"},
     ("", "events"): {"get", "list", "watch"},
     ("argoproj.io", "workflows"): {"get", "list"},
 }
@@ -33,7 +35,7 @@ def objects(kind: str) -> list[dict[str, Any]]:
     return [document for document in documents if isinstance(document, dict) and document.get("kind") == kind]
 
 
-@pytest.mark.parametrize("role", objects("Role"), ids=lambda role: role["metadata"]["name"])
+@pytest.mark.parametrize("role", [*objects("Role"), *objects("ClusterRole")], ids=lambda role: role["metadata"]["name"])
 def test_roles_grant_what_exists_and_is_asked_for(role: dict[str, Any]) -> None:
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
