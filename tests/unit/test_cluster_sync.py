@@ -415,6 +415,12 @@ class TestWhole:
         assert report["sub_path"] == f"versions/{DIGEST}/data"
         assert claims.made == [(CLAIM, "kubetrain-staging"), (CLAIM, "kubetrain-output"), (CLAIM, NAME)]
 
+    def test_what_cannot_be_exposed_is_not_transferred(self, claims: MemoryClaims) -> None:
+        backend = Finishing()
+        with pytest.raises(InvalidSetting, match="is ReadWriteOnce, not ReadWriteMany"):
+            self._sync(with_staging(claims), backend, exposure="shared")
+        assert backend.commands == []
+
     def test_versions_are_pruned_by_a_job_where_there_are_more_than_kept(self, claims: MemoryClaims) -> None:
         claims.pods = [
             {"kind": "TFJob", "metadata": {"name": "t", "labels": {"kubetrain/dataset": OTHER}}, "spec": {}},
