@@ -21,9 +21,10 @@ from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.sync_dataset import prune
 from kubetrain_components.sync_dataset.claims import CLAIM
-from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
+from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
 from kubetrain_components.sync_dataset.expose_version import expose_version
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest
 from kubetrain_trainer.errors import KubetrainError
 from support.claims_contract import settled
@@ -234,6 +235,28 @@ def test_an_output_claim_that_the_pods_may_not_write_fails_before_anything_is_tr
         "notice of fsGroup" in str(failed.value)
     )
     assert cluster.versions("list") == []
+
+
+def test_nobody_waits_for_claims_that_wait_for_a_pod(cluster: Cluster) -> None:
+    late = cluster.api.namespace
+    cluster.api.create(
+        "/apis/storage.k8s.io/v1/storageclasses",
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": late},
+            "provisioner": "example.com/nobody",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    )
+    try:
+        ensure_claim(replace(STORAGE, storage_class=late).staging, cluster.claims, cluster.heard.append)
+        request = STORAGE.exposure_of("s3://bucket/digits", "0123456789abcdef", 1)
+        made = expose_version(request, STORAGE.staging_claim, cluster.claims, cluster.heard.append, patience_seconds=0)
+    finally:
+        cluster.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{late}")
+    assert cluster.heard[-1] == f"claim {made.claim} is there; the first pod that mounts it has it filled"
+    assert {claim["status"]["phase"] for claim in cluster.claims.all(CLAIM)} == {"Pending"}
 
 
 def test_two_at_once_make_one_claim(cluster: Cluster) -> None:
