@@ -1,12 +1,15 @@
 """A dataset from S3 to a claim that training pods see read-only, on a real cluster."""
 
+import multiprocessing
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount, JobKind, LogLine
@@ -18,15 +21,18 @@ from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.sync_dataset import prune
 from kubetrain_components.sync_dataset.claims import CLAIM
-from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
+from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
 from kubetrain_components.sync_dataset.expose_version import expose_version
-from kubetrain_components.sync_dataset.sync import SyncRequest
+from kubetrain_components.sync_dataset.storage import Storage
+from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest
 from kubetrain_trainer.errors import KubetrainError
-from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, pods_job
+from support.claims_contract import settled
+from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, as_account, pods_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
+ROLES = [Path(__file__).parents[2] / "deploy" / "rbac" / name for name in ("launch.yaml", "account.yaml")]
 FILES = {f"{split}/{label}/1.png": f"{split} {label}".encode() for split in ("train", "val", "test") for label in "ab"}
 STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
 READ_THEN_WRITE = """
@@ -46,41 +52,47 @@ for number, version in enumerate(sorted(pathlib.Path("/staging/versions").iterdi
     (version / "manifest.jsonl").write_text("\\n".join([header, *lines, ""]))
     os.utime(version, (0, 0))
 """
-LIST = 'import os; print(*sorted(os.listdir("/staging/versions")))'
+LIST = 'import glob; print(*sorted(path[18:] for path in glob.glob("/staging/versions/*")))'
+
+spawned = multiprocessing.get_context("spawn")
+
+
+def sync(
+    api: KubernetesApi, bucket: str, run_id: str, storage: Storage, framework: str, hear: Callable[[LogLine], None]
+) -> dict[str, Any]:
+    source = f"s3://{bucket}/digits"
+    request = SyncRequest(
+        source=source,
+        endpoint_url=ENDPOINT_IN_PODS,
+        access="credentials",
+        pipeline="p",
+        run_id=run_id,
+        placement=Placement(**{**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
+    )
+    parameters = RunParameters(dataset_uri=source, framework=framework, model_uri=source)
+    with KubernetesBackend(api) as backend:
+        return sync_on_cluster(parameters, request, storage, backend, KubernetesClaims(api), hear)
+
+
+def sync_in_a_process(namespace: str, bucket: str) -> None:
+    sync(KubernetesApi.connect(namespace), bucket, "run-1", STORAGE, "pytorch", print)
 
 
 class Cluster:
     """One user's namespace, with credentials for S3."""
 
-    def __init__(self, namespace: str, bucket: Bucket) -> None:
-        self.api = KubernetesApi.connect(namespace)
-        self.claims = KubernetesClaims(self.api)
+    def __init__(self, api: KubernetesApi, bucket: Bucket) -> None:
+        self.api = api
+        self.claims = KubernetesClaims(api)
         self.bucket = bucket
         self.heard: list[str] = []
-        self.api.create(
-            self.api.path("v1", "secrets"),
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "kubetrain-s3"},
-                "stringData": bucket.credentials,
-            },
-        )
 
     def sync(self, run_id: str = "run-1", storage: Storage = STORAGE, framework: str = "pytorch") -> dict[str, Any]:
-        source = f"s3://{self.bucket.name}/digits"
-        parameters = RunParameters(dataset_uri=source, framework=framework, model_uri=source)
-        request = SyncRequest(
-            source=source,
-            endpoint_url=ENDPOINT_IN_PODS,
-            access="credentials",
-            pipeline="p",
-            run_id=run_id,
-            placement=Placement(**{**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
-        )
         self.heard.clear()
-        with KubernetesBackend(self.api) as backend:
-            return sync_on_cluster(parameters, request, storage, backend, self.claims, self._hear)
+        return sync(self.api, self.bucket.name, run_id, storage, framework, self._hear)
+
+    def names(self, kind: str = CLAIM) -> list[str]:
+        return [each["metadata"]["name"] for each in self.claims.all(kind)]
 
     def in_pod(self, program: str, *mounts: ClaimMount, run_id: str = "reader") -> list[str]:
         """What the program prints in a pod of a user's own image."""
@@ -120,12 +132,19 @@ class Cluster:
 
 @pytest.fixture
 def cluster(namespace: str) -> Iterator[Cluster]:
+    api = KubernetesApi.connect(namespace)
     with Bucket(namespace) as bucket:
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": S3_SECRET},
+            "stringData": bucket.credentials,
+        }
+        api.create(api.path("v1", "secrets"), secret)
         bucket.put({f"digits/{key}": content for key, content in FILES.items()})
-        made = Cluster(namespace, bucket)
-        yield made
+        yield Cluster(api, bucket)
     for name in ("admins", "output"):
-        made.api.delete(f"/api/v1/persistentvolumes/{namespace}-{name}")
+        api.delete(f"/api/v1/persistentvolumes/{namespace}-{name}")
 
 
 def test_pods_read_a_clone_that_the_next_run_reuses(cluster: Cluster) -> None:
@@ -147,22 +166,49 @@ def test_a_launcher_started_again_ends_the_same(cluster: Cluster) -> None:
     assert cluster.api.get(cluster.api.path("batch/v1", "jobs"))["items"] == jobs["items"]
 
 
+def test_a_launcher_killed_at_any_moment_and_started_again_ends_the_same(cluster: Cluster) -> None:
+    for seconds in (2.0, 2.5, 3.0, 4.0, 5.0, 6.5):
+        launcher = spawned.Process(target=sync_in_a_process, args=(cluster.api.namespace, cluster.bucket.name))
+        launcher.start()
+        launcher.join(seconds)
+        launcher.kill()
+        launcher.join()
+    report = cluster.sync()
+    assert report["downloaded"] == len(FILES), "the report is of the one job that there was"
+    assert len(cluster.api.get(cluster.api.path("batch/v1", "jobs"))["items"]) == 1
+    assert cluster.names() == [report["claim"], STORAGE.output_claim, STORAGE.staging_claim]
+
+
+def test_an_account_with_no_more_than_our_role_may_do_it(cluster: Cluster) -> None:
+    for manifest in [each for path in ROLES for each in yaml.safe_load_all(path.read_text())]:
+        group = {"ServiceAccount": "v1"}.get(manifest["kind"], "rbac.authorization.k8s.io/v1")
+        if "subjects" in manifest:
+            manifest["subjects"][0]["namespace"] = cluster.api.namespace
+        cluster.api.create(cluster.api.path(group, f"{manifest['kind'].lower()}s"), manifest)
+    restricted = Cluster(as_account("kubetrain-launcher", cluster.api), cluster.bucket)
+    report = restricted.sync(storage=replace(STORAGE, keep_versions=1))
+    assert report["exposure"] == "clone", "whether the driver can is not known, but the staging claim is no other's"
+    assert not [line for line in restricted.heard if "pruned" in line]
+    exposed = restricted.claims.find(CLAIM, report["claim"])
+    assert restricted.claims.delete(CLAIM, report["claim"], exposed["metadata"])
+
+
 def test_a_shared_staging_claim_is_mounted_itself(cluster: Cluster) -> None:
     report = cluster.sync(storage=replace(STORAGE, exposure="shared"), framework="")
     assert report["claim"] == STORAGE.staging_claim
     assert cluster.read(report) == ["train a", "EROFS"]
-    names = [claim["metadata"]["name"] for claim in cluster.claims.all(CLAIM)]
-    assert names == [STORAGE.staging_claim], "a run that trains nothing has no output"
+    assert cluster.names() == [STORAGE.staging_claim], "a run that trains nothing has no output"
 
 
 def test_an_administrators_claim_over_the_same_storage(cluster: Cluster) -> None:
     storage = replace(STORAGE, exposure="static", static_claim="admins")
     with pytest.raises(KubetrainError, match="there is no claim admins in this namespace: make it, or correct"):
         cluster.sync(storage=storage)
-    staging = cluster.claims.find(CLAIM, STORAGE.staging_claim)
+    staging = settled(cluster.claims, STORAGE.staging_claim)
     volume = cluster.api.get(f"/api/v1/persistentvolumes/{staging['spec']['volumeName']}")
     source = {key: volume["spec"][key] for key in ("local", "nodeAffinity")}
     cluster.volume(f"{cluster.api.namespace}-admins", "admins", "ReadOnlyMany", source)
+    settled(cluster.claims, "admins")
     report = cluster.sync(storage=storage)
     assert report["claim"] == "admins"
     assert cluster.read(report) == ["train a", "EROFS"]
@@ -180,7 +226,7 @@ def test_a_claim_that_is_not_ours_is_refused_and_left_alone(cluster: Cluster) ->
 
 
 def test_an_output_claim_that_the_pods_may_not_write_fails_before_anything_is_transferred(cluster: Cluster) -> None:
-    folder = {"hostPath": {"path": f"/var/tmp/{cluster.api.namespace}", "type": "DirectoryOrCreate"}}
+    folder = {"hostPath": {"path": "/opt", "type": "Directory"}}
     cluster.volume(f"{cluster.api.namespace}-output", STORAGE.output_claim, "ReadWriteMany", folder)
     with pytest.raises(JobFailed) as failed:
         cluster.sync()
@@ -189,6 +235,28 @@ def test_an_output_claim_that_the_pods_may_not_write_fails_before_anything_is_tr
         "notice of fsGroup" in str(failed.value)
     )
     assert cluster.versions("list") == []
+
+
+def test_nobody_waits_for_claims_that_wait_for_a_pod(cluster: Cluster) -> None:
+    late = cluster.api.namespace
+    cluster.api.create(
+        "/apis/storage.k8s.io/v1/storageclasses",
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": late},
+            "provisioner": "example.com/nobody",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    )
+    try:
+        ensure_claim(replace(STORAGE, storage_class=late).staging, cluster.claims, cluster.heard.append)
+        request = STORAGE.exposure_of("s3://bucket/digits", "0123456789abcdef", 1)
+        made = expose_version(request, STORAGE.staging_claim, cluster.claims, cluster.heard.append, patience_seconds=0)
+    finally:
+        cluster.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{late}")
+    assert cluster.heard[-1] == f"claim {made.claim} is there; the first pod that mounts it has it filled"
+    assert {claim["status"]["phase"] for claim in cluster.claims.all(CLAIM)} == {"Pending"}
 
 
 def test_two_at_once_make_one_claim(cluster: Cluster) -> None:

@@ -24,7 +24,8 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
+from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_pipelines.digits import write_digits
 from kubetrain_pipelines.images import TRAINERS

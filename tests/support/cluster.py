@@ -16,6 +16,7 @@ from kubetrain_components import IMAGE_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, JobKind, LogLine, RestartPolicy
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
 from support import jobs
@@ -79,6 +80,19 @@ class Bucket:
 
     def uri(self, prefix: str) -> str:
         return f"s3://{self.name}/{prefix}"
+
+
+def as_account(name: str, api: KubernetesApi) -> KubernetesApi:
+    """Requests by a service account of this namespace."""
+    from kubernetes import client, config
+
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api.create(api.path("v1", "serviceaccounts", f"{name}/token"), request)["status"]["token"]
+    configuration = client.Configuration()
+    config.load_kube_config(client_configuration=configuration)
+    configuration.cert_file = configuration.key_file = None
+    configuration.api_key = {"authorization": f"Bearer {token}"}
+    return KubernetesApi(configuration, api.namespace)
 
 
 class Launched:

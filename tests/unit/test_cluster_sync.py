@@ -18,12 +18,13 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.sync_dataset import waiting
 from kubetrain_components.sync_dataset.claims import CLAIM, SNAPSHOT
-from kubetrain_components.sync_dataset.cluster_sync import Storage, sync_on_cluster
+from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
 from kubetrain_components.sync_dataset.expose import Exposure, ExposureRequest
 from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.sync_dataset.prune_claims import prune_claims
+from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_snapshots
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.writable import check_writable
@@ -285,7 +286,10 @@ class TestPruneClaims:
     def test_a_snapshot_without_its_claim_goes_once_it_is_old(self, old: MemoryClaims, said: list[str]) -> None:
         for digest in (OTHER, "0" * 16):
             old.vanish(CLAIM, f"ds-digits-{digest}")
-        prune_claims(old, keep=1, current=DIGEST, say=said.append)
+        ready = {"readyToUse": True}
+        for digest in (OTHER, "0" * 16):
+            changed(old, f"ds-digits-{digest}", lambda snapshot: snapshot.update(status=ready), SNAPSHOT)
+        prune_snapshots(old, keep=1, current=DIGEST, say=said.append)
         assert old.deleted == [(SNAPSHOT, f"ds-digits-{'0' * 16}")]
 
     def test_where_the_users_cannot_be_known_nothing_goes(self, old: MemoryClaims, said: list[str]) -> None:
@@ -412,6 +416,12 @@ class TestWhole:
         assert report["sub_path"] == f"versions/{DIGEST}/data"
         assert claims.made == [(CLAIM, "kubetrain-staging"), (CLAIM, "kubetrain-output"), (CLAIM, NAME)]
 
+    def test_what_cannot_be_exposed_is_not_transferred(self, claims: MemoryClaims) -> None:
+        backend = Finishing()
+        with pytest.raises(InvalidSetting, match="is ReadWriteOnce, not ReadWriteMany"):
+            self._sync(with_staging(claims), backend, exposure="shared")
+        assert backend.commands == []
+
     def test_versions_are_pruned_by_a_job_where_there_are_more_than_kept(self, claims: MemoryClaims) -> None:
         claims.pods = [
             {"kind": "TFJob", "metadata": {"name": "t", "labels": {"kubetrain/dataset": OTHER}}, "spec": {}},
@@ -438,7 +448,7 @@ class TestWhole:
                 raise KubetrainError("you may not list pods")
 
         _, lines = self._sync(Forbidden(), Finishing(versions=9))
-        assert lines[-1] == "nothing was pruned: you may not list pods"
+        assert lines[-1] == "not all was pruned that might be: you may not list pods"
 
     def test_a_run_that_trains_nothing_has_no_output(self, claims: MemoryClaims) -> None:
         parameters = RunParameters(dataset_uri="s3://bucket/digits")

@@ -561,6 +561,18 @@ class TestUses:
         uses = uses_of([job("Job", **{"kubetrain/dataset": DIGEST})])
         assert DIGEST in [use.digest for use in uses]
 
+    def test_a_job_that_has_just_ended_keeps_its_version(self) -> None:
+        ended = job("PyTorchJob", "Succeeded", **{"kubetrain/dataset": DIGEST})
+        for hours, kept in ((23, [DIGEST]), (25, [])):
+            ended["status"]["conditions"][0]["lastTransitionTime"] = (NOW - timedelta(hours=hours)).isoformat()
+            assert [use.digest for use in uses_of([ended], NOW)] == kept
+
+    def test_a_snapshot_that_is_not_taken_yet_needs_its_source(self) -> None:
+        (snapshot, _) = exposure("snapshot").manifests()
+        (use,) = uses_of([snapshot])
+        assert (use.claim, use.sub_path) == ("staging", f"versions/{DIGEST}")
+        assert uses_of([{**snapshot, "status": {"readyToUse": True}}]) == []
+
     def test_a_clone_that_is_not_filled_yet_needs_its_source(self) -> None:
         pending = claim_of()
         pending["status"] = {"phase": "Pending"}

@@ -61,10 +61,7 @@ class KubernetesClaims:
             return None
 
     def has_snapshots(self) -> bool:
-        try:
-            return self._api.get(f"/apis/{SNAPSHOTS}") is not None
-        except UnknownKind:
-            return False
+        return self._is_known(SNAPSHOTS)
 
     def warnings(self, name: str) -> list[str]:
         about = f"type=Warning,involvedObject.kind=PersistentVolumeClaim,involvedObject.name={name}"
@@ -72,7 +69,8 @@ class KubernetesClaims:
             found = self._api.get(self._api.path("v1", "events"), fieldSelector=about)
         except Forbidden:
             return []
-        return [event.get("message", "") for event in (found or {}).get("items") or []]
+        events = sorted((found or {}).get("items") or [], key=lambda event: event.get("lastTimestamp") or "")
+        return [event.get("message", "") for event in events]
 
     def users(self) -> list[Manifest]:
         return [each for kind, resource in USERS.items() for each in self._list(kind, *resource)]
@@ -82,8 +80,18 @@ class KubernetesClaims:
             found = self._api.get(self._api.path(group_version, plural))
         except UnknownKind:
             return []
+        except Forbidden:  # which is said of kinds that do not exist, too
+            if self._is_known(group_version):
+                raise
+            return []
         # In a list the objects do not say what they are.
         return [{**each, "kind": kind} for each in (found or {}).get("items") or []]
+
+    def _is_known(self, group_version: str) -> bool:
+        try:
+            return self._api.get(f"/{'api' if group_version == 'v1' else 'apis'}/{group_version}") is not None
+        except UnknownKind:
+            return False
 
     def _path(self, kind: str, name: str = "") -> str:
         return self._api.path(*RESOURCES[kind], name)

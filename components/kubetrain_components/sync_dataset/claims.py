@@ -13,7 +13,7 @@ class Claims(Protocol):
     def find(self, kind: str, name: str) -> Manifest | None: ...
 
     def all(self, kind: str) -> list[Manifest]:
-        """Every one of this kind, whoever made it."""
+        """Every one of this kind, whoever made it; none where the cluster knows no such kind."""
         ...
 
     def create(self, manifest: Manifest) -> bool:
@@ -37,7 +37,7 @@ class Claims(Protocol):
         ...
 
     def warnings(self, name: str) -> list[str]:
-        """What the cluster says is wrong with a claim; nothing where our account may not know."""
+        """What the cluster says is wrong with a claim, the newest last; nothing where our account may not know."""
         ...
 
     def users(self) -> list[Manifest]:

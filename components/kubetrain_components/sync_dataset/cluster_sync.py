@@ -1,79 +1,30 @@
 """The step on a cluster: claims, the transfer's job, what training pods mount, and pruning, in this order."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.sync_dataset.claims import Claims
+from kubetrain_components.sync_dataset.claims import SNAPSHOT, Claims
 from kubetrain_components.sync_dataset.ensure_claim import WantedClaim, ensure_claim
-from kubetrain_components.sync_dataset.expose import Exposure, ExposureMode, ExposureRequest, version_path
+from kubetrain_components.sync_dataset.expose import Exposure, ExposureMode, version_path
 from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.sync_dataset.prune_claims import prune_claims, uses_now
+from kubetrain_components.sync_dataset.prune import uses_of
+from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_snapshots, uses_now
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import STAGE, SyncRequest, sync_dataset
 from kubetrain_components.sync_dataset.waiting import Say
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.settings import Settings, setting
 
 STAGING, OUTPUT = Path("/staging"), Path("/output")
 """Where jobs mount both claims."""
 PRUNE_STAGE = "prune_dataset"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Storage(Settings):
-    CALLED: ClassVar[str] = "storage"
-
-    staging_claim: str = setting("kubetrain-staging", "claim that dataset versions are brought to; made where missing")
-    staging_size: str = setting("100Gi", "its size where it is made: a dataset's size and more")
-    output_claim: str = setting("kubetrain-output", "claim that trainings write to; made where missing")
-    output_size: str = setting("100Gi", "its size where it is made")
-    output_access_mode: str = setting(
-        "ReadWriteMany", "its access mode where it is made", choices=("ReadWriteMany", "ReadWriteOnce")
-    )
-    storage_class: str = setting("", "storage class of both where they are made; empty: the cluster's default")
-    dataset_name: str = setting("", "what exposed claims are called; empty: by the last part of the source")
-    exposure: str = setting("auto", "how training pods see a version read-only", choices=tuple(ExposureMode))
-    static_claim: str = setting("", "claim of the administrator over the staging claim's storage, for exposure static")
-    snapshot_class: str = setting("", "VolumeSnapshotClass, for exposure snapshot; empty: the driver's default")
-    expose_seconds: int = setting(3600, "time that a claim with a version may take to be filled", minimum=1)
-    keep_versions: int = setting(3, "versions of each source that are kept at least", minimum=1)
-
-    @property
-    def staging(self) -> WantedClaim:
-        access_mode = "ReadWriteMany" if self.exposure == ExposureMode.SHARED else "ReadWriteOnce"
-        return WantedClaim(
-            purpose="staging",
-            name=self.staging_claim,
-            size=self.staging_size,
-            access_mode=access_mode,
-            storage_class=self.storage_class,
-        )
-
-    @property
-    def output(self) -> WantedClaim:
-        return WantedClaim(
-            purpose="output",
-            name=self.output_claim,
-            size=self.output_size,
-            access_mode=self.output_access_mode,
-            storage_class=self.storage_class,
-        )
-
-    def exposure_of(self, source: str, digest: str = "0" * 16, size: int = 0) -> ExposureRequest:
-        return ExposureRequest(
-            dataset_name=self.dataset_name or PurePosixPath(source).name,
-            digest=digest,
-            source=source,
-            bytes=size,
-            mode=self.exposure,
-            static_claim=self.static_claim,
-            snapshot_class=self.snapshot_class,
-        )
+PRUNE_START_SECONDS = 300
 
 
 def sync_on_cluster(
@@ -105,7 +56,7 @@ def sync_on_cluster(
     try:
         _prune(exposure, request, storage, report, backend, claims, on_line)
     except KubetrainError as error:  # the run has what it needs
-        say(f"nothing was pruned: {error}")
+        say(f"not all was pruned that might be: {error}")
     return {**report, "exposure": exposure.mode.value, "claim": exposure.claim, "sub_path": exposure.sub_path}
 
 
@@ -132,7 +83,9 @@ def _prune(
     def say(sentence: str) -> None:
         on_line(LogLine(STAGE, sentence))
 
-    prune_claims(claims, keep=storage.keep_versions, current=report["digest"], say=say)
+    limits = {"keep": storage.keep_versions, "current": report["digest"]}
+    prune_claims(claims, **limits, say=say)
+    prune_snapshots(claims, **limits, say=say)
     if report["versions"] > storage.keep_versions and (in_use := _paths_in_use(exposure, claims, say)) is not None:
         run_job(prune_job(request, storage, report["digest"], in_use), backend, on_line)
 
@@ -142,7 +95,7 @@ def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | N
     if exposure.mode is ExposureMode.STATIC:
         return None  # who else sees the administrator's storage nobody knows
     paths = dict[str, str]()
-    for use in uses_now(claims):
+    for use in [*uses_now(claims, datetime.now(UTC)), *uses_of(claims.all(SNAPSHOT))]:
         if use.claim == exposure.storage.staging_claim:
             paths[use.sub_path] = use.by
         elif use.digest:
@@ -163,6 +116,7 @@ def prune_job(request: SyncRequest, storage: Storage, current: str, in_use: list
         kind=JobKind.BATCH_JOB,
         replicas=(Replica(role="Prune", count=1, command=tuple(command), env=UNBUFFERED),),
         backoff_limit=3,
-        placement=request.placement,
+        # The run waits for it, and can do without.
+        placement=replace(request.placement, start_seconds=min(request.placement.start_seconds, PRUNE_START_SECONDS)),
         mounts=(ClaimMount(claim=storage.staging_claim, path=str(STAGING)),),
     )

@@ -107,12 +107,13 @@ def staged_versions(
     return [_staged_version(header, list(claims), last_used) for header in headers]
 
 
-def uses_of(objects: Iterable[Manifest]) -> list[Use]:
+def uses_of(objects: Iterable[Manifest], now: datetime | None = None) -> list[Use]:
     """What pods, jobs of any kind and claims need, as far as they are not over.
 
-    Jobs count beside their pods: one that waits in a queue, or between two attempts, has none.
+    Jobs count beside their pods: one that waits in a queue, or between two attempts, has none. One that has just ended
+    keeps the version on its label: its run goes on, and evaluation needs that too.
     """
-    return [use for each in objects if not _is_over(each) for use in _uses(each)]
+    return [use for each in objects for use in (_lasting_uses(each, now) if _is_over(each) else _uses(each))]
 
 
 def plan_pruning(
@@ -182,10 +183,22 @@ def _is_over(each: Manifest) -> bool:
     return any(each.get("type") in OVER_CONDITIONS and each.get("status") == "True" for each in conditions)
 
 
+def _lasting_uses(each: Manifest, now: datetime | None) -> Iterator[Use]:
+    conditions = (each.get("status") or {}).get("conditions") or []
+    ends = [_time(condition.get("lastTransitionTime")) for condition in conditions]
+    digest = (each["metadata"].get("labels") or {}).get(DATASET_LABEL, "")
+    if now and digest and "accessModes" not in each["spec"] and any(end and now - end < YOUNG for end in ends):
+        yield Use(by=f"{_name(each)}, which ended less than a day ago", digest=digest)
+
+
+def _name(each: Manifest) -> str:
+    return f"{each.get('kind') or 'pod or job'} {each['metadata'].get('name', '')}"
+
+
 def _uses(each: Manifest) -> Iterator[Use]:
     spec, labels = each.get("spec") or {}, each["metadata"].get("labels") or {}
     digest = labels.get(DATASET_LABEL, "")
-    by = f"{each.get('kind') or 'pod or job'} {each['metadata'].get('name', '')}"
+    by = _name(each)
     if "persistentVolumeClaimName" in (source := spec.get("source") or {}):
         path = version_path(digest) if digest else ""
         yield Use(by=f"{by}, which is not taken yet", claim=source["persistentVolumeClaimName"], sub_path=path)

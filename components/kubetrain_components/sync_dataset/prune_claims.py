@@ -22,19 +22,30 @@ def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> PruneP
     Raises:
         KubetrainError: where our account may not know who uses claims: then nothing is deleted.
     """
-    there = claims.all(CLAIM)
-    snapshots = claims.all(SNAPSHOT) if claims.has_snapshots() else []
-    items = [*exposed_claims(there), *orphaned_snapshots(snapshots, there)]
-    plan = plan_pruning(items, uses_now(claims), keep=keep, current=current, now=datetime.now(UTC))
-    for fate in plan.fates:
-        if fate.is_deleted and _delete(fate, claims):
-            say(str(fate))
+    now = datetime.now(UTC)
+    items = exposed_claims(claims.all(CLAIM))
+    plan = plan_pruning(items, uses_now(claims, now), keep=keep, current=current, now=now)
+    _carry_out(plan, claims, say)
     return plan
 
 
-def uses_now(claims: Claims) -> list[Use]:
-    snapshots = claims.all(SNAPSHOT) if claims.has_snapshots() else []
-    return uses_of([*claims.all(CLAIM), *snapshots, *claims.users()])
+def prune_snapshots(claims: Claims, *, keep: int, current: str, say: Say) -> PrunePlan:
+    """Those whose claims are gone already, or were never made."""
+    snapshots = claims.all(SNAPSHOT)
+    items = orphaned_snapshots(snapshots, claims.all(CLAIM))
+    plan = plan_pruning(items, uses_of(snapshots), keep=keep, current=current, now=datetime.now(UTC))
+    _carry_out(plan, claims, say)
+    return plan
+
+
+def uses_now(claims: Claims, now: datetime) -> list[Use]:
+    return uses_of([*claims.all(CLAIM), *claims.users()], now)
+
+
+def _carry_out(plan: PrunePlan, claims: Claims, say: Say) -> None:
+    for fate in plan.fates:
+        if fate.is_deleted and _delete(fate, claims):
+            say(str(fate))
 
 
 def _delete(fate: Fate, claims: Claims) -> bool:
