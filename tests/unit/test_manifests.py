@@ -50,7 +50,10 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"image_pull_secrets": ["one", "two"]}, {"pod.imagePullSecrets": [{"name": "one"}, {"name": "two"}]}),
     ({"cpu": "500m"}, {"container.resources.requests.cpu": "500m"}),
     ({"cpu": ""}, {"container.resources.requests.cpu": None}),
-    ({"cpu_limit": "8"}, {"container.resources.limits.cpu": "8"}),
+    (
+        {"cpu_limit": "8"},
+        {"container.resources.limits.cpu": "8", "container.env.OMP_NUM_THREADS.value": "8"},
+    ),
     (
         {"memory": "64Gi"},
         {"container.resources.requests.memory": "64Gi", "container.resources.limits.memory": "64Gi"},
@@ -58,11 +61,19 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"memory_limit": "80Gi"}, {"container.resources.limits.memory": "80Gi"}),
     (
         {"gpus": 8},
-        {"container.resources.requests.nvidia.com/gpu": "8", "container.resources.limits.nvidia.com/gpu": "8"},
+        {
+            "container.resources.requests.nvidia.com/gpu": "8",
+            "container.resources.limits.nvidia.com/gpu": "8",
+            "container.env.OMP_NUM_THREADS": None,
+        },
     ),
     (
         {"gpus": 1, "gpu_resource": "amd.com/gpu"},
-        {"container.resources.requests.amd.com/gpu": "1", "container.resources.limits.amd.com/gpu": "1"},
+        {
+            "container.resources.requests.amd.com/gpu": "1",
+            "container.resources.limits.amd.com/gpu": "1",
+            "container.env.OMP_NUM_THREADS": None,
+        },
     ),
     (
         {"rdma": 1},
@@ -92,37 +103,34 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (
         {"network": "ethernet"},
         {
-            "container.env": [
-                {"name": "NCCL_DEBUG", "value": "WARN"},
-                {"name": "NCCL_IB_DISABLE", "value": "1"},
-                {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"},
-            ]
+            "container.env.NCCL_DEBUG": {"name": "NCCL_DEBUG", "value": "WARN"},
+            "container.env.NCCL_IB_DISABLE": {"name": "NCCL_IB_DISABLE", "value": "1"},
+            "container.env.NCCL_SOCKET_IFNAME": {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"},
         },
     ),
     (
         {"network": "infiniband", "nccl": {"NCCL_NET_GDR_LEVEL": "SYS"}},
         {
-            "container.env": [
-                {"name": "NCCL_DEBUG", "value": "WARN"},
-                {"name": "NCCL_IB_DISABLE", "value": "0"},
-                {"name": "NCCL_IB_QPS_PER_CONNECTION", "value": "4"},
-                {"name": "NCCL_MIN_NCHANNELS", "value": "8"},
-                {"name": "NCCL_NET_GDR_LEVEL", "value": "SYS"},
-            ]
+            "container.env.NCCL_DEBUG": {"name": "NCCL_DEBUG", "value": "WARN"},
+            "container.env.NCCL_IB_DISABLE": {"name": "NCCL_IB_DISABLE", "value": "0"},
+            "container.env.NCCL_IB_QPS_PER_CONNECTION": {"name": "NCCL_IB_QPS_PER_CONNECTION", "value": "4"},
+            "container.env.NCCL_MIN_NCHANNELS": {"name": "NCCL_MIN_NCHANNELS", "value": "8"},
+            "container.env.NCCL_NET_GDR_LEVEL": {"name": "NCCL_NET_GDR_LEVEL", "value": "SYS"},
         },
     ),
-    ({"nccl": {"NCCL_MIN_NRINGS": 4}}, {"container.env": [{"name": "NCCL_MIN_NRINGS", "value": "4"}]}),
+    ({"nccl": {"NCCL_MIN_NRINGS": 4}}, {"container.env.NCCL_MIN_NRINGS": {"name": "NCCL_MIN_NRINGS", "value": "4"}}),
     (
         {"host_network": True, "network": "ethernet"},
         {
             "pod.hostNetwork": True,
             "pod.dnsPolicy": "ClusterFirstWithHostNet",
             "container.ports": [{"name": "pytorchjob-port", "containerPort": 22277}],
-            "container.env": [
-                {"name": "NCCL_DEBUG", "value": "WARN"},
-                {"name": "NCCL_IB_DISABLE", "value": "1"},
-                {"name": "NCCL_SOCKET_IFNAME", "value": "^lo,docker,cni,veth,cali,flannel"},
-            ],
+            "container.env.NCCL_DEBUG": {"name": "NCCL_DEBUG", "value": "WARN"},
+            "container.env.NCCL_IB_DISABLE": {"name": "NCCL_IB_DISABLE", "value": "1"},
+            "container.env.NCCL_SOCKET_IFNAME": {
+                "name": "NCCL_SOCKET_IFNAME",
+                "value": "^lo,docker,cni,veth,cali,flannel",
+            },
         },
     ),
     (
@@ -184,10 +192,10 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"user": 1000},
         {f"pod.securityContext.{name}": 1000 for name in ("runAsUser", "runAsGroup", "fsGroup")},
     ),
-    ({"env": {"LEVEL": 3}}, {"container.env": [{"name": "LEVEL", "value": "3"}]}),
+    ({"env": {"LEVEL": 3}}, {"container.env.LEVEL": {"name": "LEVEL", "value": "3"}}),
     (
         {"secret_env": {"TOKEN": "hub/token"}},
-        {"container.env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}]},
+        {"container.env.TOKEN": {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}},
     ),
     ({"env_secrets": ["s3"]}, {"container.envFrom": [{"secretRef": {"name": "s3", "optional": True}}]}),
     ({"volumes": [{"name": "a", "emptyDir": {}}]}, {"pod.volumes.3": {"name": "a", "emptyDir": {}}}),
@@ -220,12 +228,18 @@ def difference(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, A
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before.keys() | after.keys():
             yield from difference(before.get(key), after.get(key), f"{path}.{key}" if path else key)
+    elif path.endswith(".env"):
+        yield from difference(by_name(before), by_name(after), path)
     elif isinstance(before, list) and isinstance(after, list):
         for index, (old, new) in enumerate(zip_longest(before, after)):
             yield from difference(old, new, f"{path}.{index}")
     elif before != after and not path.endswith("spec-hash"):
         name = next((name for name, part in PARTS.items() if path.startswith(part)), None)
         yield (name + path.removeprefix(PARTS[name]) if name else path), after
+
+
+def by_name(variables: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return {each["name"]: each for each in variables or []}
 
 
 def test_every_setting_has_an_effect_or_is_known_to_be_of_others() -> None:
@@ -287,6 +301,26 @@ def test_on_its_nodes_network_each_job_has_ports_of_its_own() -> None:
     chief = job_manifest(tensorflow(placement))["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
     assert chief["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 22277}]
     assert "ports" not in job_manifest(batch(placement))["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "processes", "threads"),
+    [
+        ({"cpu": "4"}, 1, "4"),
+        ({"cpu": "4"}, 2, "2"),
+        ({"cpu": "500m"}, 1, "1"),
+        ({"cpu": "1", "cpu_limit": "6"}, 1, "6"),
+        ({"cpu": "2"}, 8, "1"),
+        ({"cpu": "4", "env": {"OMP_NUM_THREADS": 3}}, 1, "3"),
+        ({"cpu": "4", "gpus": 1}, 1, None),
+    ],
+)
+def test_a_process_has_the_threads_that_its_pods_processors_carry(
+    settings: dict[str, Any], processes: int, threads: str | None
+) -> None:
+    job = pytorch(replace(PLAIN, **settings), processes_per_replica=processes)
+    container = job_manifest(job)["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    assert by_name(container["env"]).get("OMP_NUM_THREADS", {}).get("value") == threads
 
 
 def test_a_claim_is_read_only_on_the_volume_where_every_mount_of_it_is() -> None:

@@ -4,6 +4,7 @@ Pods pass Pod Security `restricted`, unless hostNetwork or RDMA asks for more.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,7 +89,7 @@ def _container(job: Job, replica: Replica) -> Manifest:
             "imagePullPolicy": placement.image_pull_policy,
             "command": list(replica.command),
             "ports": _ports(job),
-            "env": _environment(placement, replica),
+            "env": _environment(job, replica),
             "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
             "resources": _resources(placement),
             "volumeMounts": [*_mounts(job), *placement.volume_mounts],
@@ -115,9 +116,10 @@ def host_port(identity: JobIdentity) -> int:
     return HOST_PORTS[int(hashlib.sha256(identity.name.encode()).hexdigest(), 16) % len(HOST_PORTS)]
 
 
-def _environment(placement: Placement, replica: Replica) -> list[Manifest]:
+def _environment(job: Job, replica: Replica) -> list[Manifest]:
     """Later ones win: a site's own settings over presets, and what the job needs over both."""
-    values = {**NCCL_PRESETS[placement.network]}
+    placement = job.placement
+    values = {**_threads(job), **NCCL_PRESETS[placement.network]}
     if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
         values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
     values |= {**_text(placement.nccl), **_text(placement.env), **replica.env}
@@ -126,6 +128,16 @@ def _environment(placement: Placement, replica: Replica) -> list[Manifest]:
         for name, source in sorted(placement.secret_env.items())
     ]
     return [{"name": name, "value": value} for name, value in sorted(values.items())] + secrets
+
+
+def _threads(job: Job) -> dict[str, str]:
+    """Those that the pod's processors carry: without a limit a process sees all of its node's, and two pods that take
+    them all get in each other's way. Beside GPUs they only load data."""
+    if job.placement.gpus:
+        return {}
+    cpus = job.placement.cpu_limit or job.placement.cpu
+    whole = math.ceil(float(cpus.removesuffix("m")) / (1000 if cpus.endswith("m") else 1)) if cpus else 1
+    return {"OMP_NUM_THREADS": str(max(1, whole // job.processes_per_replica))}
 
 
 def _resources(placement: Placement) -> Manifest:
