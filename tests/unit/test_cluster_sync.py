@@ -24,6 +24,7 @@ from kubetrain_components.sync_dataset.expose import Exposure, ExposureRequest
 from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
 from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_snapshots
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
+from kubetrain_components.sync_dataset.publish import locked
 from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
@@ -348,6 +349,11 @@ class TestPruneVersions:
         assert transfer_dataset(DirectoryStore(tmp_path / "source"), staging).digest == taken
         self._prune(staging)
         assert self._digests(staging) == [taken]
+
+    def test_while_a_sync_is_at_it_nothing_goes(self, staging: Path) -> None:
+        with locked(staging), pytest.raises(KubetrainError, match="another sync is at"):
+            self._prune(staging)
+        assert len(self._digests(staging)) == 4
 
     def test_what_was_begun_is_ended(self, staging: Path) -> None:
         left = staging / "versions" / f".pruned-{OTHER}"

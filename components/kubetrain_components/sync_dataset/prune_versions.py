@@ -19,13 +19,17 @@ PRUNED = ".pruned-"
 
 
 def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[str], now: datetime) -> PrunePlan:
-    """While no sync is at it: one that takes a version notes that before it lets go.
+    """While no sync is at it: one that takes a version notes that before it lets go. What is in use by the time that
+    one ends is not known now.
 
     Args:
         in_use: paths on the volume that anything sees, or may see.
+
+    Raises:
+        KubetrainError: where a sync is at it.
     """
     uses = [Use(by="something that mounts it", claim=VOLUME, sub_path=path) for path in in_use]
-    with locked(staging):
+    with locked(staging, waits=False):
         for left in (staging / "versions").glob(f"{PRUNED}*"):
             shutil.rmtree(left)
         versions = published_versions(staging)

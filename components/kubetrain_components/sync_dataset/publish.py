@@ -131,13 +131,19 @@ def note_use(staging: Path, plan: SyncPlan) -> None:
 
 
 @contextlib.contextmanager
-def locked(staging: Path) -> Iterator[None]:
-    """One sync at a time: a second waits for the first."""
+def locked(staging: Path, *, waits: bool = True) -> Iterator[None]:
+    """One sync at a time: a second waits for the first, where it may.
+
+    Raises:
+        KubetrainError: where it may not.
+    """
     (staging / "versions").mkdir(parents=True, exist_ok=True)
     with (staging / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            if not waits:
+                raise KubetrainError(f"another sync is at {staging}: run this when it is done") from error
             log.warning("waiting for another sync of %s", staging)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
