@@ -28,6 +28,7 @@ NOT_CREATED = (
     ("exceeded quota", TroubleKind.QUOTA),
     ('violates PodSecurity.*"init-pytorch"', TroubleKind.INIT_CONTAINER),
     ("violates PodSecurity", TroubleKind.POD_SECURITY),
+    ("serviceaccount .* not found|no PriorityClass", TroubleKind.CONFIGURATION),  # a new namespace's is on its way
     ("is forbidden|denied the request|is invalid", TroubleKind.REFUSED),
     ("^(?!.*already exists)", TroubleKind.NOT_CREATED),  # or it is about to be gone
 )
