@@ -1,0 +1,207 @@
+"""Launchers in pods of their own, as steps of a Workflow, with exactly the rights of deploy/ or the stock account's."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import RESOURCES
+from support.cluster import COMPONENTS, IMAGE, as_account
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+RIGHTS = Path(__file__).parents[2] / "deploy" / "rbac"
+GROUP = "argoproj.io/v1alpha1"
+WORKFLOW_KIND = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "workflows.argoproj.io"},
+    "spec": {
+        "group": "argoproj.io",
+        "scope": "Namespaced",
+        "names": {"kind": "Workflow", "plural": "workflows"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+# What Kubeflow Pipelines 2.17 grants its runs, as far as a launch comes near it.
+PIPELINE_RUNNER = [
+    {"apiGroups": [""], "resources": ["pods", "pods/log", "services", "persistentvolumeclaims"], "verbs": ["*"]},
+    {"apiGroups": ["kubeflow.org"], "resources": ["*"], "verbs": ["*"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]},
+    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "list", "watch", "update", "patch"]},
+]
+LAUNCH = f"""
+from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.placement import Placement
+command = ("python", "-u", "-c", "import sys, time; print('up'); time.sleep(float(sys.argv[1]))", "SECONDS")
+job = Job(
+    identity=JobIdentity(pipeline="p", stage="launch_training", run_id="r"),
+    kind=JobKind.TF_JOB,
+    replicas=tuple(Replica(role=role, count=1, command=command) for role in ("Chief", "Worker")),
+    placement=Placement(image="{IMAGE}", cpu="50m", memory="64Mi", shm_size="16Mi", grace_seconds=1),
+)
+with interrupted_by_sigterm(), KubernetesBackend.connect() as backend:
+    run_job(job, backend, lambda line: print(line.pod, line.text, flush=True))
+print("launched")
+"""
+
+
+class Workflow:
+    """A stand-in, which nobody runs: its pods are made here."""
+
+    def __init__(self, api: KubernetesApi, account: str = "kubetrain-launcher") -> None:
+        self.api, self.account = api, account
+        self.made = api.create(
+            api.path(GROUP, "workflows"),
+            {"apiVersion": GROUP, "kind": "Workflow", "metadata": {"name": "run"}, "spec": {}},
+        )
+
+    def start_launcher(self, seconds: float) -> None:
+        owner = {"apiVersion": GROUP, "kind": "Workflow", "name": "run", "uid": self.made["metadata"]["uid"]}
+        restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container = {
+            "name": "main",
+            "image": COMPONENTS,
+            "command": ["python", "-u", "-c", LAUNCH.replace("SECONDS", str(seconds))],
+            "securityContext": restricted,
+        }
+        spec = {
+            "serviceAccountName": self.account,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 10,
+            "containers": [container],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+        metadata = {"name": "launcher", "ownerReferences": [owner]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.api.create(self.api.path("v1", "pods"), pod)
+
+    def stop_launcher(self) -> None:
+        """As a drain does."""
+        path = self.api.path("v1", "pods", "launcher")
+        self.api.delete(path)
+        await_that(lambda: self.api.get(path) is None)
+
+    def terminate(self) -> None:
+        """As Kubeflow Pipelines does."""
+        self.api.patch(self.api.path(GROUP, "workflows", "run"), {"spec": {"activeDeadlineSeconds": 0}})
+
+    def job(self) -> dict[str, Any] | None:
+        found = self.api.get(self.api.path(*RESOURCES[JobKind.TF_JOB]))["items"]
+        return found[0] if found else None
+
+    def has_running_pods(self) -> bool:
+        pods = self.api.get(self.api.path("v1", "pods"), labelSelector="kubetrain/stage=launch-training")["items"]
+        return [pod["status"]["phase"] for pod in pods] == ["Running", "Running"]
+
+    def log(self) -> str:
+        with self.api.stream(self.api.path("v1", "pods", "launcher/log"), read_timeout=10) as stream:
+            return b"".join(stream).decode()
+
+    def phase(self) -> str:
+        return str(self.api.get(self.api.path("v1", "pods", "launcher"))["status"]["phase"])
+
+
+@pytest.fixture
+def api(namespace: str) -> Iterator[KubernetesApi]:
+    made = KubernetesApi.connect(namespace)
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    if made.get(f"{path}/workflows.argoproj.io") is None:
+        made.create(path, WORKFLOW_KIND)
+        time.sleep(3)  # until the server serves it
+    yield made
+
+
+@pytest.fixture
+def workflow(api: KubernetesApi) -> Workflow:
+    grant(api, "launch.yaml", "account.yaml")
+    return Workflow(api)
+
+
+def grant(api: KubernetesApi, *files: str) -> None:
+    for manifest in (each for name in files for each in yaml.safe_load_all((RIGHTS / name).read_text())):
+        for subject in manifest.get("subjects") or []:
+            subject["namespace"] = api.namespace
+        api.create(api.path(manifest["apiVersion"], f"{manifest['kind'].lower()}s"), manifest)
+
+
+def await_that(holds: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_with_exactly_the_rights_of_the_role_a_launch_succeeds(workflow: Workflow) -> None:
+    workflow.start_launcher(seconds=1)
+    await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))
+    assert workflow.log().splitlines()[-1] == "launched", workflow.log()
+    assert workflow.job()["metadata"]["ownerReferences"][0]["name"] == "run"
+
+
+def test_with_the_stock_accounts_rights_a_launch_succeeds(api: KubernetesApi) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pipeline-runner"}}
+    api.create(api.path("v1", "serviceaccounts"), account)
+    rights = "rbac.authorization.k8s.io/v1"
+    role = {"apiVersion": rights, "kind": "Role", "metadata": {"name": "pipeline-runner"}, "rules": PIPELINE_RUNNER}
+    api.create(api.path(rights, "roles"), role)
+    binding = {
+        "apiVersion": rights,
+        "kind": "RoleBinding",
+        "metadata": {"name": "pipeline-runner"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pipeline-runner"},
+        "subjects": [{"kind": "ServiceAccount", "name": "pipeline-runner", "namespace": api.namespace}],
+    }
+    api.create(api.path(rights, "rolebindings"), binding)
+    workflow = Workflow(api, "pipeline-runner")
+    workflow.start_launcher(seconds=1)
+    await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))
+    assert workflow.log().splitlines()[-1] == "launched", workflow.log()
+
+
+def test_a_drained_launcher_leaves_its_job_alone_and_finds_it_again(workflow: Workflow) -> None:
+    workflow.start_launcher(seconds=15)
+    await_that(workflow.has_running_pods)
+    uid = workflow.job()["metadata"]["uid"]
+    workflow.stop_launcher()
+    assert workflow.job()["metadata"]["uid"] == uid
+    workflow.start_launcher(seconds=15)
+    await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))
+    assert workflow.log().splitlines()[-1] == "launched", workflow.log()
+    assert workflow.job()["metadata"]["uid"] == uid
+
+
+def test_a_terminated_run_takes_its_job_along(workflow: Workflow) -> None:
+    workflow.start_launcher(seconds=600)
+    await_that(workflow.has_running_pods)
+    workflow.terminate()
+    began = time.monotonic()
+    workflow.api.delete(workflow.api.path("v1", "pods", "launcher"))
+    await_that(lambda: workflow.job() is None, seconds=5)
+    print(f"gone after {time.monotonic() - began:.1f} s")
+
+
+def test_the_role_grants_nothing_else(workflow: Workflow) -> None:
+    launcher = as_account("kubetrain-launcher", workflow.api)
+    for path in ("secrets", "configmaps", "events"):
+        with pytest.raises(Exception, match=f"may not list {path}"):
+            launcher.get(launcher.path("v1", path))
