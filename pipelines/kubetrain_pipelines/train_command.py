@@ -97,6 +97,8 @@ def training_of(options: TrainOptions) -> TrainingJob:
 
 
 def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
+    if not options.data and training.config.data != "synthetic":
+        raise InvalidSetting("--data names no folder: name a dataset version or a folder, or train on data=synthetic")
     data_dir, digest = _dataset(Path(options.data).resolve(), training.config)
     output_dir = Path(options.output).resolve() / training.run_id
     return replace(training, data_dir=data_dir, dataset_digest=digest, output_dir=output_dir)

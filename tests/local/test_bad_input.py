@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kubetrain_pipelines.embedded_s3 import CREDENTIALS, EmbeddedS3
 from support.cli import Finished, kubetrain, run_json
@@ -137,9 +138,37 @@ class TestTrain:
         assert_one_sentence(finished, 1, "cannot write to /proc/nowhere")
 
     def test_no_data(self) -> None:
-        finished = kubetrain("train")
+        finished = kubetrain("train", "--output", "out")
         assert finished.exit_code == 2
-        assert "Missing option '--data'" in finished.output
+        assert "--data names no folder" in finished.output
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ((), "--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic"),
+            (("--data", "digits", "--set", "gpu=1"), "unknown setting 'gpu': did you mean 'gpus'?"),
+            (("--data", "digits", "--set", "memory=16GB"), "memory '16GB' is no Kubernetes quantity"),
+            (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to 2"),
+        ],
+    )
+    def test_what_no_cluster_would_run(self, arguments: tuple[str, ...], says: str) -> None:
+        for command in (("render",), ("train", "--cluster")):
+            finished = kubetrain(*command, "--output", "out", *arguments)
+            assert (finished.exit_code, says in finished.output) == (2, True), finished.output
+
+    def test_no_cluster(self, tmp_path: Path) -> None:
+        arguments = ("train", "--cluster", "--data", "digits", "--output", "out")
+        finished = kubetrain(*arguments, KUBECONFIG=str(tmp_path / "absent"))
+        assert finished.exit_code == 1
+        assert "name one by KUBECONFIG" in finished.output
+
+    def test_render_prints_what_kubernetes_reads(self) -> None:
+        finished = kubetrain(
+            *("render", "--data", "digits:versions/0123456789abcdef/data", "--output", "out", "--set", "gpus=2")
+        )
+        manifest = yaml.safe_load(finished.output)
+        assert (finished.exit_code, manifest["kind"]) == (0, "PyTorchJob")
+        assert manifest["metadata"]["labels"]["kubetrain/dataset"] == "0123456789abcdef"
 
 
 def test_an_unknown_command_or_option_names_the_nearest() -> None:
