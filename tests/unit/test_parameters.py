@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.site import WORKSPACE_VARIABLE, Site
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.local_storage import with_local_places
-from kubetrain_pipelines.settings import parameters_of, parse_settings
+from kubetrain_pipelines.settings import PARAMETERS, parameters_of, parse_settings
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 
@@ -88,3 +91,8 @@ class TestSite:
     def test_without_one_a_step_says_how_to_start_it(self) -> None:
         with pytest.raises(KubetrainError, match="start them with `kubetrain run`"):
             Site.from_environment({})
+
+
+def test_each_name_means_one_thing() -> None:
+    names = [*PARAMETERS, *TrainConfig.names(), *Placement.names(), *Storage.names()]
+    assert len(names) == len(set(names))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.cli import kubetrain
 from kubetrain_pipelines.settings import PARAMETERS
 from kubetrain_trainer.config import TrainConfig
@@ -30,7 +31,7 @@ def test_every_command_parses_and_sets_what_exists(command: list[str]) -> None:
     parser = kubetrain.commands[command[1]]
     context = parser.make_context(command[1], command[2:], resilient_parsing=False)
     names = [pair.partition("=")[0] for pair in context.params.get("pairs", ())]
-    assert set(names) <= {*PARAMETERS, *TrainConfig.names()}
+    assert set(names) <= {*PARAMETERS, *TrainConfig.names(), *Placement.names()}
 
 
 def test_every_command_is_listed_and_no_other() -> None:
