@@ -2,7 +2,7 @@
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,19 +16,17 @@ from kubetrain_components.jobs.job import ClaimMount, JobKind, LogLine
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
-from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
-from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.sync_dataset import prune
 from kubetrain_components.sync_dataset.claims import CLAIM
-from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
 from kubetrain_components.sync_dataset.expose_version import expose_version
 from kubetrain_components.sync_dataset.storage import Storage
-from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest
+from kubetrain_components.sync_dataset.sync import S3_SECRET
 from kubetrain_trainer.errors import KubetrainError
 from support.claims_contract import settled
-from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, as_account, pods_job
+from support.cluster import Bucket, as_account, pods_job
+from support.cluster_data import sync
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -55,23 +53,6 @@ for number, version in enumerate(sorted(pathlib.Path("/staging/versions").iterdi
 LIST = 'import glob; print(*sorted(path[18:] for path in glob.glob("/staging/versions/*")))'
 
 spawned = multiprocessing.get_context("spawn")
-
-
-def sync(
-    api: KubernetesApi, bucket: str, run_id: str, storage: Storage, framework: str, hear: Callable[[LogLine], None]
-) -> dict[str, Any]:
-    source = f"s3://{bucket}/digits"
-    request = SyncRequest(
-        source=source,
-        endpoint_url=ENDPOINT_IN_PODS,
-        access="credentials",
-        pipeline="p",
-        run_id=run_id,
-        placement=Placement(**{**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
-    )
-    parameters = RunParameters(dataset_uri=source, framework=framework, model_uri=source)
-    with KubernetesBackend(api) as backend:
-        return sync_on_cluster(parameters, request, storage, backend, KubernetesClaims(api), hear)
 
 
 def sync_in_a_process(namespace: str, bucket: str) -> None:

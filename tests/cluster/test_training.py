@@ -19,19 +19,16 @@ from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount, Job, JobKind, LogLine
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
-from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.storage import Storage
-from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_pipelines.digits import write_digits
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.training_output import TrainingOutput
-from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL, Bucket, pods_job
+from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, Bucket, pods_job
+from support.cluster_data import sync
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -79,18 +76,7 @@ class Cluster:
         self.api.create(self.api.path("v1", "secrets"), {**secret, "stringData": bucket.credentials})
 
     def sync(self) -> dict[str, Any]:
-        source = f"s3://{self.bucket.name}/digits"
-        request = SyncRequest(
-            source=source,
-            endpoint_url=ENDPOINT_IN_PODS,
-            access="credentials",
-            pipeline="chain",
-            run_id="r1",
-            placement=Placement(**{**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
-        )
-        parameters = RunParameters(dataset_uri=source, framework="pytorch", model_uri=source)
-        with KubernetesBackend(self.api) as backend:
-            return sync_on_cluster(parameters, request, STORAGE, backend, KubernetesClaims(self.api), self.hear)
+        return sync(self.api, self.bucket.name, "r1", STORAGE, "pytorch", self.hear)
 
     def training(self, framework: str, report: dict[str, Any], **changes: Any) -> TrainingJob:
         data = ClaimMount(claim=report["claim"], path="/data", sub_path=report["sub_path"], read_only=True)

@@ -216,13 +216,13 @@ def test_time_in_the_queue_is_not_time_at_work() -> None:
     run_job(JOB, backend, ignore, Budgets(run_seconds=150), clock=lambda: now[0])
 
 
+def interrupted(_: object) -> Iterator[JobState | None]:
+    raise KeyboardInterrupt
+    yield
+
+
 def test_ctrl_c_deletes_the_job() -> None:
     backend = MemoryBackend()
-
-    def interrupted(_: object) -> Iterator[JobState | None]:
-        raise KeyboardInterrupt
-        yield
-
     backend.watch = interrupted
     with pytest.raises(KeyboardInterrupt):
         run_job(JOB, backend, ignore)
@@ -232,11 +232,6 @@ def test_ctrl_c_deletes_the_job() -> None:
 def test_a_launcher_whose_run_goes_on_leaves_its_job_alone() -> None:
     backend = MemoryBackend()
     backend.is_drained = True
-
-    def interrupted(_: object) -> Iterator[JobState | None]:
-        raise KeyboardInterrupt
-        yield
-
     backend.watch = interrupted
     with pytest.raises(KeyboardInterrupt):
         run_job(JOB, backend, ignore)

@@ -75,11 +75,11 @@ def run_job(
     try:
         logs = JobLogs(backend.logs(handle), on_line, job.lead)
         state = _follow(job, handle, backend, logs, Patience(budgets or Budgets.of(job), clock))
-        _record_verdict(job, state, backend, logs)
     except KeyboardInterrupt:
         if not backend.run_goes_on():
             backend.delete(handle)
         raise
+    _record_verdict(job, state, backend, logs)
     return state
 
 

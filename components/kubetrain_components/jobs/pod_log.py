@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest, Stream
 from kubetrain_components.jobs.kubernetes_errors import BadRequest, Forbidden, KubernetesError, NotFound, StreamSilent
+from kubetrain_components.jobs.kubernetes_state import has_ended
 from kubetrain_components.jobs.log_position import LogPosition, nanoseconds
 from kubetrain_components.jobs.watched import Watched, WatchedObject
 
@@ -36,16 +37,12 @@ class Run:
     def of(cls, pod: Manifest, container: str) -> Self | None:
         """None where none has begun."""
         status = pod.get("status", {})
-        is_pod_over = is_final(pod)
+        is_pod_over = has_ended(pod)
         for known in status.get("containerStatuses", ()):
             state, last = known.get("state", {}), known.get("lastState", {})
             if known["name"] == container and (state.keys() & {"running", "terminated"} or "terminated" in last):
                 return cls(known["restartCount"], is_over="running" not in state or is_pod_over)
         return None
-
-
-def is_final(pod: Manifest) -> bool:
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class PodLog(threading.Thread):
             run = Run.of(pod, self._container)
             if run is not None and run.number >= self._runs_read:
                 self._read_run(run)
-            elif is_final(pod):
+            elif has_ended(pod):
                 return
             else:
                 self._wait_for_change(known)
