@@ -3,7 +3,7 @@
 from support.own_tasks import BALLAST
 
 TROUBLE = '''
-import contextlib, json, os, sys, time
+import contextlib, glob, json, os, sys, time
 
 RANK = int(os.environ.get("RANK") or json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0))
 BEEN_THERE = []
@@ -33,7 +33,7 @@ def go_wrong(arguments, place):
     if arguments["trouble"] == "kill":
         os.kill(os.getpid(), 9)
     if arguments["trouble"] == "fill" and not os.path.exists("mended"):
-        while not any(name.startswith("step-") for name in os.listdir("output/checkpoints")):
+        while not glob.glob("output/checkpoints/step-*"):
             time.sleep(0.01)
         with open("output/filling", "wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
