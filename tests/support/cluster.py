@@ -101,7 +101,11 @@ class Launched:
     def __init__(self, namespace: str, programs: Sequence[str], run_id: str) -> None:
         spec = json.dumps({"namespace": namespace, "programs": list(programs), "run_id": run_id})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.cluster", spec], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-m", __name__, spec],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     def await_line(self, text: str) -> None:
