@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.sync_dataset.claim_reuse import Verdict, judge_claims, last_used_patch
 from kubetrain_components.sync_dataset.expose import (
     Exposure,
@@ -14,7 +15,6 @@ from kubetrain_components.sync_dataset.expose import (
     StorageFacts,
     claim_name,
     plan_exposure,
-    quantity_bytes,
     without_credentials,
 )
 from kubetrain_components.sync_dataset.prune import exposed_claims, plan_pruning, staged_versions, uses_of
@@ -330,12 +330,12 @@ class TestChoice:
         ],
     )
     def test_quantities(self, quantity: str, size: int) -> None:
-        assert quantity_bytes(quantity) == size
+        assert whole_amount(quantity) == size
 
     @pytest.mark.parametrize("quantity", ["", "Gi", "1GB", "-1Gi", "1 Gi", "1gi", "1e", "NaN"])
     def test_what_is_no_quantity(self, quantity: str) -> None:
         with pytest.raises(InvalidSetting):
-            quantity_bytes(quantity)
+            whole_amount(quantity)
 
 
 class TestFacts:

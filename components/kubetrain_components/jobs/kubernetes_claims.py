@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Self
 
+from kubetrain_components.jobs import kubernetes_backend
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest
 from kubetrain_components.jobs.kubernetes_errors import Conflict, Forbidden, UnknownKind
 
@@ -13,9 +14,7 @@ RESOURCES = {
 }
 USERS = {
     "Pod": ("v1", "pods"),
-    "Job": ("batch/v1", "jobs"),
-    "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
-    "TFJob": ("kubeflow.org/v1", "tfjobs"),
+    **{kind.value: resource for kind, resource in kubernetes_backend.RESOURCES.items()},
 }
 
 

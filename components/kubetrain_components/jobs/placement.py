@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from kubetrain_components.jobs.quantity import QUANTITY
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import Settings, setting
 
-QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)([KMGTPE]i|[mkMGTPE]|[eE][+-]?\d+)?")
 QUANTITIES = ("cpu", "cpu_limit", "memory", "memory_limit", "shm_size")
 NCCL_NAMES = re.compile(r"NCCL_[A-Z0-9_]+")
 OBSOLETE_NCCL = {

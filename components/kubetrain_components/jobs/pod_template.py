@@ -4,12 +4,12 @@ Pods pass Pod Security `restricted`, unless hostNetwork or RDMA asks for more.
 """
 
 import hashlib
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, JobKind, Replica
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.quantity import whole_amount
 
 Manifest = dict[str, Any]
 
@@ -136,8 +136,8 @@ def _threads(job: Job) -> dict[str, str]:
     if job.placement.gpus:
         return {}
     cpus = job.placement.cpu_limit or job.placement.cpu
-    whole = math.ceil(float(cpus.removesuffix("m")) / (1000 if cpus.endswith("m") else 1)) if cpus else 1
-    return {"OMP_NUM_THREADS": str(max(1, whole // job.processes_per_replica))}
+    processors = whole_amount(cpus) if cpus else 1
+    return {"OMP_NUM_THREADS": str(max(1, processors // job.processes_per_replica))}
 
 
 def _resources(placement: Placement) -> Manifest:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.sync_dataset.expose import (
     DATASET_LABEL,
     LAST_USED_ANNOTATION,
@@ -23,7 +24,6 @@ from kubetrain_components.sync_dataset.expose import (
     Manifest,
     claimed_size,
     is_exposed,
-    quantity_bytes,
 )
 
 MAKE_ROOM = "delete it if nobody needs it, or give the dataset another name"
@@ -107,7 +107,7 @@ def _mismatches(exposure: Exposure, claim: Manifest) -> Iterator[str]:
         yield f"has version {digest}, not {exposure.request.digest}"
     if (origin := _origin(spec.get("dataSource"))) != (wanted := _origin(exposure.data_source)):
         yield f"was made from {origin}, not from {wanted}"
-    if quantity_bytes(size := claimed_size(claim)) < exposure.request.bytes:
+    if whole_amount(size := claimed_size(claim)) < exposure.request.bytes:
         yield f"has {size}, less than the {exposure.request.bytes} bytes of the version"
 
 

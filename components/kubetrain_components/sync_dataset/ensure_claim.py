@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.sync_dataset.claims import CLAIM, Claims
-from kubetrain_components.sync_dataset.expose import MANAGED_BY, OURS, Manifest, quantity_bytes
+from kubetrain_components.sync_dataset.expose import MANAGED_BY, OURS, Manifest
 from kubetrain_components.sync_dataset.waiting import Say, Waiting
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -23,7 +24,7 @@ class WantedClaim:
     """Empty: the cluster's default."""
 
     def __post_init__(self) -> None:
-        quantity_bytes(self.size)
+        whole_amount(self.size)
 
     def manifest(self) -> Manifest:
         """Nothing owns it: it outlives the run."""

@@ -11,11 +11,11 @@ auto     | clone where the storage driver is known to, else shared where the sta
 
 import re
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
 from typing import Any, Self
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, slug
+from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 Manifest = dict[str, Any]
@@ -30,10 +30,6 @@ DIGEST = re.compile(r"[0-9a-f]{16}")
 # Together with "ds-", "-" and a digest the 63 characters of a DNS label.
 NAME_LENGTH = 43
 OBJECT_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(?:([KMGTPE]i|[mkMGTPE])|[eE]([+-]?\d+))?")
-FACTORS = {"": Decimal(1), "m": Decimal("0.001")}
-FACTORS |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", start=1)}
-FACTORS |= {letter + "i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
 # Whether it is known to clone, to take snapshots, to mount files ReadOnlyMany; None: not known, or of no account.
 KNOWN_DRIVERS: dict[str, tuple[bool | None, bool | None, bool | None]] = {
     "pd.csi.storage.gke.io": (True, True, True),
@@ -77,7 +73,7 @@ class StorageFacts:
 
     def __post_init__(self) -> None:
         _check_name("staging_claim", self.staging_claim)
-        quantity_bytes(self.size)
+        whole_amount(self.size)
 
     @classmethod
     def read(cls, claim: Manifest, storage_class: Manifest | None, *, has_snapshots: bool = True) -> Self:
@@ -236,20 +232,6 @@ def claimed_size(claim: Manifest) -> str:
     """The capacity that a claim has, or while it has none what it asks for."""
     capacity = (claim.get("status") or {}).get("capacity") or claim["spec"]["resources"]["requests"]
     return str(capacity["storage"])
-
-
-def quantity_bytes(quantity: str) -> int:
-    """The bytes that a Kubernetes quantity says.
-
-    Raises:
-        InvalidSetting: where it is none.
-    """
-    match = QUANTITY.fullmatch(quantity)
-    if match is None:
-        raise InvalidSetting(f"size '{quantity}' is no Kubernetes quantity: write it like 500Gi")
-    number, suffix, exponent = match.groups()
-    size = Decimal(number) * FACTORS[suffix or ""] * Decimal(10) ** int(exponent or 0)
-    return int(size.to_integral_value(ROUND_CEILING))
 
 
 def without_credentials(source: str) -> str:
