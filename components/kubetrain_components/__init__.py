@@ -2,3 +2,5 @@
 
 IMAGE_NAME = "kubetrain/components"
 """What the steps run in; which version of it, a pipeline says."""
+DATA_PATH, OUTPUT_PATH = "/data", "/output"
+"""Where pods of a run see the dataset version and the output claim, the steps that read it among them."""

@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
+from kubetrain_components.combined_settings import combined
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.open_store import check_access, check_uri
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -25,10 +28,36 @@ class RunParameters:
     train_config: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 1
     processes_per_worker: int = 1
+    min_workers: int = 0
     min_accuracy: float = 0.0
     model_uri: str = ""
     run_id: str = ""
     """Empty: one will be made."""
+    placement: Placement = Placement()
+    storage: Storage = Storage()
+
+    @classmethod
+    def of_pipeline(
+        cls,
+        *,
+        image: str,
+        pods: Mapping[str, Any],
+        placement: Mapping[str, Any],
+        claims: Mapping[str, Any],
+        storage: Mapping[str, Any],
+        **others: Any,
+    ) -> Self:
+        """As a pipeline's parameters say it, of which some are the most wanted settings of placement and storage.
+
+        Args:
+            image: What trains, unless the placement names another.
+        """
+        placed = combined(Placement, {"its parameter": pods, "placement": placement})
+        return cls(
+            placement=placed if placed.image else replace(placed, image=image),
+            storage=combined(Storage, {"its parameter": claims, "storage": storage}),
+            **others,
+        )
 
     def check(self) -> None:
         """See that every parameter can be used.
@@ -44,6 +73,7 @@ class RunParameters:
         check_model(self.framework, TrainConfig.from_dict(self.train_config).model)
         _check_range("workers", self.workers, 1, 10_000)
         _check_range("processes_per_worker", self.processes_per_worker, 1, 64)
+        _check_range("min_workers", self.min_workers, 0, self.workers)
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
         if self.framework == "tensorflow" and self.processes_per_worker > 1:
             raise InvalidSetting(

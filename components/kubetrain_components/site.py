@@ -1,57 +1,53 @@
-"""Where a step runs, and with which adapters: the one place that wires them.
+"""Where a step runs, and with which adapters: one machine, or a cluster."""
 
-The paths of a local run reach its steps through the environment: kfp.local rewrites the text "python3" in arguments.
-"""
-
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, Protocol
 
-from kubetrain_components.events import EventLog
+from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.jobs.backend import JobBackend
-from kubetrain_components.stage import Stage, running_stage
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_components.jobs.job import ClaimMount
+from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.stage import Stage
+from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_trainer.training_output import TrainingOutput
 
 WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
+"""The paths of a local run reach its steps through the environment: kfp.local rewrites "python3" in arguments."""
 
 
-@dataclass(frozen=True)
-class Site:
-    """This machine, with a workspace that stands for the cluster's claims."""
+class Site(Protocol):
+    def sync(
+        self, parameters: RunParameters, request: SyncRequest, backend: JobBackend, on_line: OnLine
+    ) -> dict[str, Any]:
+        """What bringing the dataset found and did; where pods find it is in there for DatasetPlace."""
+        ...
 
-    workspace: Path
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Site":
-        if WORKSPACE_VARIABLE not in environment:
-            raise KubetrainError(
-                "this version runs its pipelines on one machine only: start them with `kubetrain run`, "
-                f"which sets {WORKSPACE_VARIABLE}"
-            )
-        return cls(Path(environment[WORKSPACE_VARIABLE]))
-
-    @property
-    def staging(self) -> Path:
-        return self.workspace / "staging"
+    def data_dir(self, dataset: DatasetPlace) -> Path:
+        """Where a training pod sees the dataset version."""
+        ...
 
     def output(self, run_id: str) -> TrainingOutput:
-        return TrainingOutput(self.workspace / "output" / run_id)
+        """What training pods write, in the same place for them and for this step."""
+        ...
 
-    def dataset(self, digest: str) -> Path:
-        """Where a training pod finds the dataset version."""
-        return self.staging / "versions" / digest / "data"
+    def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
+        """By which training pods see both."""
+        ...
 
-    @contextlib.contextmanager
-    def backend(self) -> Iterator[JobBackend]:
-        from kubetrain_components.jobs.local_backend import LocalBackend
+    def backend(self) -> AbstractContextManager[JobBackend]: ...
 
-        with LocalBackend(self.workspace / "jobs") as backend:
-            yield backend
+    def stage(self, name: str, run_id: str) -> AbstractContextManager[Stage]: ...
 
-    @contextlib.contextmanager
-    def stage(self, name: str, run_id: str) -> Iterator[Stage]:
-        with running_stage(name, run_id, EventLog(self.workspace / "events.jsonl")) as stage:
-            yield stage
+
+def this_site(environment: Mapping[str, str] = os.environ) -> Site:
+    if workspace := environment.get(WORKSPACE_VARIABLE):
+        from kubetrain_components.local_site import LocalSite
+
+        return LocalSite(Path(workspace))
+    from kubetrain_components.cluster_site import ClusterSite
+
+    return ClusterSite()

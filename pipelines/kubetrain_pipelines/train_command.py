@@ -9,9 +9,11 @@ from pathlib import Path
 
 import yaml
 
+from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
-from kubetrain_components.jobs.job import ClaimMount, LogLine
+from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import what_matters
 from kubetrain_components.jobs.local_backend import LocalBackend
 from kubetrain_components.jobs.manifests import job_manifest
@@ -25,7 +27,6 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 PIPELINE = "train"
-DATA_PATH, OUTPUT_PATH = Path("/data"), Path("/output")
 VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")
 
 
@@ -86,8 +87,8 @@ def training_of(options: TrainOptions) -> TrainingJob:
         config=settings.config,
         pipeline=PIPELINE,
         run_id=run_id,
-        data_dir=DATA_PATH,
-        output_dir=OUTPUT_PATH / run_id,
+        data_dir=Path(DATA_PATH),
+        output_dir=Path(OUTPUT_PATH, run_id),
         workers=options.workers,
         processes_per_worker=options.processes_per_worker,
         max_restarts=options.max_restarts,
@@ -105,21 +106,15 @@ def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
 
 
 def _on_claims(training: TrainingJob, options: TrainOptions, settings: RunSettings) -> TrainingJob:
-    """The data claim for reading alone, the output claim whole: runs find one another's checkpoints there."""
     claim, _, path = options.data.partition(":")
     if not claim and training.config.data != "synthetic":
         raise InvalidSetting("--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic")
     version = VERSION_PATH.fullmatch(path)
+    dataset = DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
     placement = settings.placement
     if not placement.image:
         placement = replace(placement, image=TRAINERS[training.framework])
-    data = (ClaimMount(claim=claim, path=str(DATA_PATH), sub_path=path, read_only=True),) if claim else ()
-    return replace(
-        training,
-        dataset_digest=version[1] if version else "",
-        placement=placement,
-        mounts=(*data, ClaimMount(claim=options.output, path=str(OUTPUT_PATH))),
-    )
+    return replace(training, dataset_digest=dataset.digest, placement=placement, mounts=dataset.mounts(options.output))
 
 
 def _dataset(folder: Path, config: TrainConfig) -> tuple[Path, str]:

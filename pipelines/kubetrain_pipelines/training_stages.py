@@ -10,7 +10,7 @@ from kubetrain_components.launch_training.component import launch_training
 from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines import images
-from kubetrain_pipelines.task_settings import as_step
+from kubetrain_pipelines.task_settings import as_launcher, as_step, with_output, with_own_resources, with_s3_secret
 
 Parameter = Any
 """A channel while the pipeline is being built, whatever the type that its function declares."""
@@ -24,42 +24,68 @@ def sync_train_evaluate_promote(
     dataset_access: Parameter,
     model_uri: Parameter,
     s3_endpoint: Parameter,
+    s3_secret: Parameter,
+    output_claim: Parameter,
     workers: Parameter,
+    min_workers: Parameter | int,
     processes_per_worker: Parameter | int,
     train_config: Parameter,
     min_accuracy: Parameter,
+    **for_the_first_step: Parameter,
 ) -> Parameter:
     """The URI of the version that the last stage publishes."""
     run = {"pipeline": pipeline, "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
-    size = {"workers": workers, "processes_per_worker": processes_per_worker}
+    group = {"workers": workers, "min_workers": min_workers, "processes_per_worker": processes_per_worker}
 
     synced = sync_dataset(
         framework=framework,
+        components_image=images.COMPONENTS,
+        trainer_image=images.TRAINERS[framework],
         dataset_uri=dataset_uri,
         dataset_access=dataset_access,
         s3_endpoint=s3_endpoint,
+        s3_secret=s3_secret,
+        output_claim=output_claim,
         train_config=train_config,
         min_accuracy=min_accuracy,
         model_uri=model_uri,
-        **size,
+        **group,
+        **for_the_first_step,
         **run,
     )
-    digest = as_step(synced, "Sync the dataset").outputs["Output"]
+    with_own_resources(as_launcher(as_step(synced, "Sync the dataset")))
+    dataset = synced.outputs["dataset"]
 
-    trained = launch_training(framework=framework, dataset_digest=digest, train_config=train_config, **size, **run)
-    checkpoint = as_step(trained, "Train on several pods").outputs["checkpoint"]
+    trained = launch_training(
+        framework=framework,
+        dataset=dataset,
+        output_claim=output_claim,
+        train_config=train_config,
+        placement=synced.outputs["placement"],
+        **group,
+        **run,
+    )
+    as_launcher(as_step(trained, "Train on several pods"))
 
-    collected = collect_checkpoint(last_checkpoint=checkpoint, run_id=run["run_id"])
-    model = as_step(collected, "Collect the best checkpoint").outputs["model"]
+    collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], run_id=run["run_id"])
+    with_output(with_own_resources(as_step(collected, "Collect the best checkpoint")), output_claim)
 
-    evaluated = evaluate_model(framework=framework, dataset_digest=digest, model=model, **run)
-    as_step(evaluated, "Evaluate the model")
+    evaluated = evaluate_model(
+        framework=framework,
+        dataset=dataset,
+        output_claim=output_claim,
+        placement=trained.outputs["placement"],
+        model=collected.outputs["model"],
+        **run,
+    )
+    with_output(with_own_resources(as_launcher(as_step(evaluated, "Evaluate the model"))), output_claim)
 
     promoted = promote_model(
         model_uri=model_uri,
         s3_endpoint=s3_endpoint,
         min_accuracy=min_accuracy,
-        image=images.TRAINERS[framework],
+        image=trained.outputs["image"],
         run_id=run["run_id"],
     )
-    return as_step(promoted.after(evaluated), "Promote the model").output
+    with_output(with_own_resources(as_step(promoted, "Promote the model")), output_claim)
+    return with_s3_secret(promoted.after(evaluated), s3_secret).output

@@ -35,7 +35,8 @@ VENDORS = {
 }
 # What only these may do: wire adapters.
 WIRING = {
-    "site.py": {f"{COMPONENTS}.jobs.local_backend", f"{COMPONENTS}.jobs.kubernetes_backend"},
+    "local_site.py": {f"{COMPONENTS}.jobs.local_backend"},
+    "cluster_site.py": {f"{COMPONENTS}.jobs.kubernetes_backend", f"{COMPONENTS}.jobs.kubernetes_claims"},
     "object_store/open_store.py": {f"{COMPONENTS}.object_store.s3_store", f"{COMPONENTS}.object_store.directory_store"},
 }
 ADAPTERS = (

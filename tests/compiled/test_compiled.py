@@ -6,10 +6,13 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.compile import LARGEST_FILE_BYTES
 from support.cli import kubetrain
 
@@ -26,7 +29,8 @@ def test_the_committed_files_are_current() -> None:
 
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])
 def test_every_run_and_hash_seed_compiles_the_same_bytes(tmp_path: Path, seed: str) -> None:
-    finished = kubetrain("compile", "--output", tmp_path, PYTHONHASHSEED=seed, CANARY_SECRET="canary-in-environment")
+    canaries = {"AWS_SECRET_ACCESS_KEY": "canary-in-environment", "CANARY_SECRET": "canary-in-environment"}
+    finished = kubetrain("compile", "--output", tmp_path, PYTHONHASHSEED=seed, **canaries)
     assert finished.exit_code == 0
     for name in NAMES:
         assert (tmp_path / name).read_bytes() == (COMPILED / name).read_bytes()
@@ -36,7 +40,7 @@ def test_every_run_and_hash_seed_compiles_the_same_bytes(tmp_path: Path, seed: s
 def test_a_file_is_small_and_holds_nothing_of_this_machine(name: str) -> None:
     content = (COMPILED / name).read_text()
     assert len(content.encode()) < LARGEST_FILE_BYTES == 128 * 1024
-    for foreign in (str(ROOT), str(Path.home()), sys.prefix, "canary", "AWS_SECRET", os.uname().nodename):
+    for foreign in (str(ROOT), str(Path.home()), sys.prefix, "canary", os.uname().nodename):
         assert foreign not in content
 
 
@@ -83,6 +87,59 @@ def test_every_task_runs_in_our_image_and_is_never_cached(name: str) -> None:
     images = {each["container"]["image"] for each in spec["deploymentSpec"]["executors"].values()}
     assert images == {"kubetrain/components:0.1.0"}
     assert "pip install" not in (COMPILED / name).read_text(), "an image is complete: nothing is installed at start"
+
+
+def pod_settings(name: str) -> dict[str, Any]:
+    """By task."""
+    platform = list(yaml.safe_load_all((COMPILED / name).read_text()))[1]
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return {executor.removeprefix("exec-"): settings for executor, settings in executors.items()}
+
+
+def test_every_pod_has_a_deadline_and_no_root() -> None:
+    for settings in (each for name in NAMES for each in pod_settings(name).values()):
+        assert settings["securityContext"] == {"runAsNonRoot": True}
+        assert int(settings["activeDeadlineSeconds"]) == 30 * 24 * 3600
+
+
+def test_those_that_follow_jobs_are_not_moved_and_those_that_read_the_output_mount_it() -> None:
+    by_task = pod_settings("train_pytorch.yaml")
+    budget = yaml.safe_load((ROOT / "deploy/launcher/disruption_budget.yaml").read_text())
+    launchers = {task for task, each in by_task.items() if "podMetadata" in each}
+    assert launchers == {"sync-dataset", "launch-training", "evaluate-model"}
+    assert by_task["launch-training"]["podMetadata"] == {
+        "labels": budget["spec"]["selector"]["matchLabels"],
+        "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+    }
+    readers = {task for task, each in by_task.items() if "pvcMount" in each}
+    assert readers == {"collect-checkpoint", "evaluate-model", "promote-model"}
+    (secret,) = by_task["promote-model"]["secretAsEnv"]
+    assert secret["optional"] is True
+
+
+def test_what_is_set_on_the_launch_task_describes_its_workers_so_we_set_nothing() -> None:
+    spec = next(yaml.safe_load_all((COMPILED / "train_pytorch.yaml").read_text()))
+    executors = spec["deploymentSpec"]["executors"]
+    assert {name for name, each in executors.items() if "resources" not in each["container"]} == {
+        "exec-launch-training"
+    }
+    passed_on = spec["components"]["comp-launch-training"]["taskConfigPassthroughs"]
+    assert {each["field"] for each in passed_on} == {
+        *("RESOURCES", "ENV", "KUBERNETES_AFFINITY", "KUBERNETES_TOLERATIONS", "KUBERNETES_NODE_SELECTOR"),
+        "KUBERNETES_VOLUMES",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parameters_default_is_that_of_its_setting(name: str) -> None:
+    """Or it would count as set, and contradict the JSON beside it."""
+    spec = next(yaml.safe_load_all((COMPILED / name).read_text()))
+    parameters = spec["root"]["inputDefinitions"]["parameters"]
+    assert all(each["description"] for each in parameters.values())
+    usual = {**Placement().to_dict(), **Storage().to_dict()}
+    same = parameters.keys() & usual.keys()
+    assert {"staging_claim", "staging_size", "exposure", "storage_class"} <= same
+    assert {each: parameters[each]["defaultValue"] for each in same} == {each: usual[each] for each in same}
 
 
 def test_the_five_stages_follow_each_other() -> None:

@@ -27,6 +27,6 @@ def sync(
         run_id=run_id,
         placement=Placement(**{**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
     )
-    parameters = RunParameters(dataset_uri=source, framework=framework, model_uri=source)
+    parameters = RunParameters(dataset_uri=source, framework=framework, model_uri=source, storage=storage)
     with KubernetesBackend(api) as backend:
-        return sync_on_cluster(parameters, request, storage, backend, KubernetesClaims(api), hear)
+        return sync_on_cluster(parameters, request, backend, KubernetesClaims(api), hear)

@@ -26,7 +26,7 @@ from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_s
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.publish import locked
 from kubetrain_components.sync_dataset.storage import Storage
-from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
+from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job, transfer_placement
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -374,6 +374,13 @@ class TestJobs:
         assert container["envFrom"] == [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
         assert [mount["mountPath"] for mount in container["volumeMounts"]][:2] == ["/staging", "/output"]
 
+    def test_the_transfers_pod_is_placed_like_those_that_train_but_needs_less(self) -> None:
+        training = Placement(image="trainer", gpus=8, memory="100Gi", user=1000, image_pull_secrets=["registry"])
+        placed = transfer_placement(training, "components", "s3", {"memory": "2Gi", "tolerations": [{"key": "io"}]})
+        assert (placed.image, placed.user, placed.image_pull_secrets) == ("components", 1000, ["registry"])
+        assert (placed.gpus, placed.memory, placed.env_secrets) == (0, "2Gi", ["s3"])
+        assert placed.tolerations == [{"key": "io"}]
+
     def test_whoever_needs_no_credentials_gets_none(self) -> None:
         assert transfer_job(replace(self.REQUEST, access="anonymous"), Path("/s")).placement.env_secrets == []
         own = replace(self.REQUEST, placement=Placement(env_secrets=["mine"]))
@@ -412,8 +419,8 @@ class TestWhole:
 
     def _sync(self, claims: MemoryClaims, backend: Finishing, **settings: Any) -> tuple[dict[str, Any], list[str]]:
         lines: list[LogLine] = []
-        storage = replace(STORAGE, **settings)
-        report = sync_on_cluster(self.PARAMETERS, TestJobs.REQUEST, storage, backend, claims, lines.append)
+        parameters = replace(self.PARAMETERS, storage=replace(STORAGE, **settings))
+        report = sync_on_cluster(parameters, TestJobs.REQUEST, backend, claims, lines.append)
         return report, [line.text for line in lines]
 
     def test_a_run_learns_what_to_mount(self, claims: MemoryClaims) -> None:
@@ -457,6 +464,6 @@ class TestWhole:
         assert lines[-1] == "not all was pruned that might be: you may not list pods"
 
     def test_a_run_that_trains_nothing_has_no_output(self, claims: MemoryClaims) -> None:
-        parameters = RunParameters(dataset_uri="s3://bucket/digits")
-        sync_on_cluster(parameters, TestJobs.REQUEST, STORAGE, Finishing(), claims, lambda line: None)
+        parameters = RunParameters(dataset_uri="s3://bucket/digits", storage=STORAGE)
+        sync_on_cluster(parameters, TestJobs.REQUEST, Finishing(), claims, lambda line: None)
         assert (CLAIM, "kubetrain-output") not in claims.made

@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.site import WORKSPACE_VARIABLE, Site
+from kubetrain_components.site import WORKSPACE_VARIABLE, this_site
 from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.local_storage import with_local_places
 from kubetrain_pipelines.settings import PARAMETERS, parameters_of, parse_settings
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="versions/d/data")
 
 
 def test_parameters_and_settings_are_told_apart_by_name() -> None:
@@ -33,6 +36,7 @@ def test_the_last_of_two_values_counts() -> None:
         ({"train_config": {"model": "keras:resnet50"}}, "is one for tensorflow"),
         ({"workers": 0}, "workers must be a number from 1"),
         ({"workers": True}, "workers must be a number"),
+        ({"min_workers": 3}, "min_workers must be a number from 0 to 2"),
         ({"min_accuracy": -0.1}, "min_accuracy must be a number from 0 to 1"),
         ({"framework": "tensorflow", "processes_per_worker": 2}, "uses every GPU of its pod"),
         ({"model_uri": ""}, "model_uri is empty"),
@@ -84,13 +88,17 @@ class TestLocalPlaces:
 
 class TestSite:
     def test_a_workspace_stands_for_the_claims(self, tmp_path: Path) -> None:
-        site = Site.from_environment({WORKSPACE_VARIABLE: str(tmp_path)})
-        assert site.dataset("abc") == tmp_path / "staging" / "versions" / "abc" / "data"
+        site = this_site({WORKSPACE_VARIABLE: str(tmp_path)})
+        assert site.data_dir(PLACE) == tmp_path / "staging" / "versions" / PLACE.digest / "data"
         assert site.output("run").path == tmp_path / "output" / "run"
+        assert site.mounts(PLACE, "out") == ()
 
-    def test_without_one_a_step_says_how_to_start_it(self) -> None:
-        with pytest.raises(KubetrainError, match="start them with `kubetrain run`"):
-            Site.from_environment({})
+    def test_without_one_pods_see_claims(self) -> None:
+        site = this_site({})
+        assert (site.data_dir(PLACE), site.output("run").path) == (Path("/data"), Path("/output/run"))
+        data, output = site.mounts(PLACE, "out")
+        assert (data.claim, data.sub_path, data.path, data.read_only) == ("ds-digits", "versions/d/data", "/data", True)
+        assert (output.claim, output.sub_path, output.path, output.read_only) == ("out", "", "/output", False)
 
 
 def test_each_name_means_one_thing() -> None:

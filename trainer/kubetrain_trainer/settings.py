@@ -87,10 +87,14 @@ class Settings:
         return cls.from_dict({name: cls.parse(name, text) for name, text in given.items()})
 
     def to_flags(self) -> tuple[str, ...]:
-        """Flags for what differs from the defaults: the command line of a job says what is special about it."""
+        """The command line of a job says what is special about it."""
+        return tuple(part for name, value in self.changes().items() for part in (_flag(name), _text(value)))
+
+    def changes(self) -> dict[str, Any]:
+        """What differs from the defaults."""
         usual = type(self)()
-        changed = [name for name in self.names() if getattr(self, name) != getattr(usual, name)]
-        return tuple(part for name in changed for part in (_flag(name), _text(getattr(self, name))))
+        values = {name: getattr(self, name) for name in self.names()}
+        return {name: value for name, value in values.items() if value != getattr(usual, name)}
 
 
 def _flag(name: str) -> str:

@@ -20,9 +20,9 @@ def collect_checkpoint(run_id: str, last_checkpoint: str, model: dsl.Output[dsl.
     from pathlib import Path
 
     from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
-    from kubetrain_components.site import Site
+    from kubetrain_components.site import this_site
 
-    site = Site.from_environment()
+    site = this_site()
     with site.stage("collect_checkpoint", run_id) as stage:
         stage.result = collect_checkpoint(site.output(run_id), Path(model.path))
         print(f"{stage.result['checkpoint']} becomes the model; the training ended with {last_checkpoint}")

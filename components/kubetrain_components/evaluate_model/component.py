@@ -8,7 +8,9 @@ from kubetrain_components import IMAGE_NAME
 @dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
 def evaluate_model(
     framework: str,
-    dataset_digest: str,
+    dataset: dict,
+    output_claim: str,
+    placement: dict,
     pipeline: str,
     run_id: str,
     model: dsl.Input[dsl.Model],
@@ -20,7 +22,9 @@ def evaluate_model(
 
     Args:
         framework: pytorch or tensorflow.
-        dataset_digest: The dataset version to test on.
+        dataset: Where the pod finds the dataset version to test on.
+        output_claim: The claim that it writes to.
+        placement: Where and how it runs: as those that trained.
         pipeline: Name of the pipeline.
         run_id: Id of the run.
         model: The model to judge.
@@ -30,20 +34,24 @@ def evaluate_model(
     """
     from pathlib import Path
 
+    from kubetrain_components.dataset_place import DatasetPlace
     from kubetrain_components.evaluate_model.confusion import most_confused
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
-    from kubetrain_components.site import Site
+    from kubetrain_components.jobs.placement import Placement
+    from kubetrain_components.site import this_site
 
-    site = Site.from_environment()
+    site, place = this_site(), DatasetPlace(**dataset)
     output = site.output(run_id)
     request = EvaluationRequest(
         framework=framework,
         pipeline=pipeline,
         run_id=run_id,
-        data_dir=site.dataset(dataset_digest),
-        dataset_digest=dataset_digest,
+        data_dir=site.data_dir(place),
+        dataset_digest=place.digest,
         manifest_sha256=model.metadata["manifest_sha256"],
+        placement=Placement.from_dict(placement),
+        mounts=site.mounts(place, output_claim),
     )
     with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:
         evaluation = evaluate_model(request, output, backend, stage.on_line)

@@ -66,7 +66,7 @@ class Placement(Settings):
 
     service_account: str = setting("", "account of the pods, for storage or S3; empty: they get no token")
     user: int = setting(65532, "numeric user and group of the pods, and the group of their volumes", minimum=1)
-    env: dict[str, Any] = setting({}, "environment variables")
+    env: dict[str, Any] = setting({}, "environment variables; an object is what Kubernetes calls valueFrom")
     secret_env: dict[str, Any] = setting({}, 'environment variables from secrets, such as {"TOKEN": "my-secret/token"}')
     env_secrets: list[Any] = setting([], "secrets all of whose keys become environment variables; one may be missing")
     volumes: list[Any] = setting([], "volumes as Kubernetes writes them")

@@ -123,11 +123,14 @@ def _environment(job: Job, replica: Replica) -> list[Manifest]:
     if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
         values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
     values |= {**_text(placement.nccl), **_text(placement.env), **replica.env}
-    secrets = [
-        {"name": name, "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), source.split("/", 1), strict=True))}}
-        for name, source in sorted(placement.secret_env.items())
+    sources = {name: source for name, source in placement.env.items() if isinstance(source, Mapping)}
+    for name, source in placement.secret_env.items():
+        secret, key = source.split("/", 1)
+        sources[name] = {"secretKeyRef": {"name": secret, "key": key}}
+    return [
+        *({"name": name, "value": values[name]} for name in sorted(values.keys() - sources.keys())),
+        *({"name": name, "valueFrom": sources[name]} for name in sorted(sources)),
     ]
-    return [{"name": name, "value": value} for name, value in sorted(values.items())] + secrets
 
 
 def _threads(job: Job) -> dict[str, str]:

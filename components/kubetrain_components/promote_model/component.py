@@ -23,9 +23,9 @@ def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: 
 
     from kubetrain_components.object_store.open_store import open_store
     from kubetrain_components.promote_model.promote import promote_model
-    from kubetrain_components.site import Site
+    from kubetrain_components.site import this_site
 
-    site = Site.from_environment()
+    site = this_site()
     with site.stage("promote_model", run_id) as stage:
         store = open_store(model_uri, s3_endpoint)
         stage.result = asdict(promote_model(site.output(run_id), store, min_accuracy, run_id, image))

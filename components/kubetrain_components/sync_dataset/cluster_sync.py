@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components import OUTPUT_PATH
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
@@ -21,8 +22,7 @@ from kubetrain_components.sync_dataset.sync import STAGE, SyncRequest, sync_data
 from kubetrain_components.sync_dataset.waiting import Say
 from kubetrain_trainer.errors import KubetrainError
 
-STAGING, OUTPUT = Path("/staging"), Path("/output")
-"""Where jobs mount both claims."""
+STAGING = Path("/staging")
 PRUNE_STAGE = "prune_dataset"
 PRUNE_START_SECONDS = 300
 
@@ -30,7 +30,6 @@ PRUNE_START_SECONDS = 300
 def sync_on_cluster(
     parameters: RunParameters,
     request: SyncRequest,
-    storage: Storage,
     backend: JobBackend,
     claims: Claims,
     on_line: OnLine,
@@ -46,10 +45,11 @@ def sync_on_cluster(
         on_line(LogLine(STAGE, sentence))
 
     parameters.check()
-    for wanted in _wanted_claims(parameters, storage):
+    storage = parameters.storage
+    for wanted in wanted_claims(parameters):
         ensure_claim(wanted, claims, say)
     check_exposure(storage.exposure_of(request.source), storage.staging_claim, claims)
-    request = replace(request, mounts=_mounts(parameters, storage))
+    request = replace(request, mounts=run_mounts(parameters))
     report = sync_dataset(parameters, request, STAGING, backend, on_line)
     wanted_exposure = storage.exposure_of(request.source, report["digest"], report["bytes"])
     exposure = expose_version(wanted_exposure, storage.staging_claim, claims, say, storage.expose_seconds)
@@ -60,14 +60,15 @@ def sync_on_cluster(
     return {**report, "exposure": exposure.mode.value, "claim": exposure.claim, "sub_path": exposure.sub_path}
 
 
-def _wanted_claims(parameters: RunParameters, storage: Storage) -> list[WantedClaim]:
+def wanted_claims(parameters: RunParameters) -> list[WantedClaim]:
     """A run that trains nothing has no output."""
+    storage = parameters.storage
     return [storage.staging, storage.output] if parameters.framework else [storage.staging]
 
 
-def _mounts(parameters: RunParameters, storage: Storage) -> tuple[ClaimMount, ...]:
-    staging = ClaimMount(claim=storage.staging_claim, path=str(STAGING))
-    output = ClaimMount(claim=storage.output_claim, path=str(OUTPUT))
+def run_mounts(parameters: RunParameters) -> tuple[ClaimMount, ...]:
+    staging = ClaimMount(claim=parameters.storage.staging_claim, path=str(STAGING))
+    output = ClaimMount(claim=parameters.storage.output_claim, path=OUTPUT_PATH)
     return (staging, output) if parameters.framework else (staging,)
 
 

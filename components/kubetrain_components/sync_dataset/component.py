@@ -1,5 +1,7 @@
 """sync_dataset as a KFP component."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 
 from kubetrain_components import IMAGE_NAME
@@ -9,57 +11,107 @@ from kubetrain_components import IMAGE_NAME
 def sync_dataset(
     dataset_uri: str,
     s3_endpoint: str,
+    s3_secret: str,
     pipeline: str,
     run_id: str,
+    components_image: str,
+    staging_claim: str,
+    staging_size: str,
+    exposure: str,
+    storage_class: str,
+    storage: dict,
+    placement: dict,
     metrics: dsl.Output[dsl.Metrics],
     dataset_access: str = "credentials",
     framework: str = "",
+    trainer_image: str = "",
     train_config: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
+    output_claim: str = "",
     workers: int = 1,
+    min_workers: int = 0,
     processes_per_worker: int = 1,
+    cpu: str = "1",
+    memory: str = "4Gi",
+    gpus: int = 0,
+    shm_size: str = "1Gi",
     min_accuracy: float = 0.0,
     model_uri: str = "",
-) -> str:
+) -> NamedTuple("Synced", dataset=dict, placement=dict):
     """Bring an S3 prefix to the staging volume as a dataset version, after checking every parameter of the run.
 
     Args:
         dataset_uri: Where the dataset is: s3://BUCKET/PREFIX.
         s3_endpoint: S3 server; empty for AWS.
+        s3_secret: Secret with the S3 credentials; may be missing.
         pipeline: Name of the pipeline.
         run_id: Id of the run.
+        components_image: What the transfer runs in.
+        staging_claim: The claim that dataset versions are brought to.
+        staging_size: Its size where it is made.
+        exposure: How pods see the version read-only.
+        storage_class: Of claims that are made.
+        storage: Further settings of the storage.
+        placement: Further settings of where and how pods run.
         metrics: What was found and done.
         dataset_access: How S3 is asked for the dataset: credentials, anonymous or requester-pays.
         framework: pytorch or tensorflow; empty where nothing is trained.
+        trainer_image: What the training runs in, unless the placement names another.
         train_config: Settings of the training.
+        output_claim: The claim that the training writes to.
         workers: Pods of the training.
+        min_workers: Pods that go on when others are lost.
         processes_per_worker: Training processes in each pod.
+        cpu: Processors of each pod.
+        memory: Memory of each pod.
+        gpus: GPUs of each pod.
+        shm_size: Size of /dev/shm in each pod.
         min_accuracy: What the model must reach on the test split.
         model_uri: Where the model goes.
 
     Returns:
-        Digest of the dataset version.
+        Where pods find the dataset version, and where and how they are to run.
     """
+    from kubetrain_components.dataset_place import DatasetPlace
     from kubetrain_components.run_parameters import RunParameters
-    from kubetrain_components.site import Site
-    from kubetrain_components.sync_dataset.sync import SyncRequest, sync_dataset
+    from kubetrain_components.site import this_site
+    from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_placement
 
-    site = Site.from_environment()
-    parameters = RunParameters(
-        dataset_uri=dataset_uri,
-        dataset_access=dataset_access,
-        framework=framework,
-        train_config=train_config,
-        workers=workers,
-        processes_per_worker=processes_per_worker,
-        min_accuracy=min_accuracy,
-        model_uri=model_uri,
-    )
-    request = SyncRequest(
-        source=dataset_uri, endpoint_url=s3_endpoint, access=dataset_access, pipeline=pipeline, run_id=run_id
-    )
+    site = this_site()
     with site.stage("sync_dataset", run_id) as stage, site.backend() as backend:
-        stage.result = sync_dataset(parameters, request, site.staging, backend, stage.on_line)
+        parameters = RunParameters.of_pipeline(
+            image=trainer_image,
+            pods={"cpu": cpu, "memory": memory, "gpus": gpus, "shm_size": shm_size},
+            placement=placement,
+            claims={
+                "staging_claim": staging_claim,
+                "staging_size": staging_size,
+                "exposure": exposure,
+                "storage_class": storage_class,
+                **({"output_claim": output_claim} if output_claim else {}),
+            },
+            storage=storage,
+            dataset_uri=dataset_uri,
+            dataset_access=dataset_access,
+            framework=framework,
+            train_config=train_config,
+            workers=workers,
+            min_workers=min_workers,
+            processes_per_worker=processes_per_worker,
+            min_accuracy=min_accuracy,
+            model_uri=model_uri,
+        )
+        request = SyncRequest(
+            source=dataset_uri,
+            endpoint_url=s3_endpoint,
+            access=dataset_access,
+            pipeline=pipeline,
+            run_id=run_id,
+            placement=transfer_placement(
+                parameters.placement, components_image, s3_secret, parameters.storage.transfer
+            ),
+        )
+        stage.result = site.sync(parameters, request, backend, stage.on_line)
     for name, value in stage.result.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             metrics.log_metric(name, value)
-    return stage.result["digest"]
+    return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changes()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
 from kubetrain_components.sync_dataset.expose import ExposureMode, ExposureRequest
@@ -26,6 +26,7 @@ class Storage(Settings):
     static_claim: str = setting("", "claim of the administrator over the staging claim's storage, for exposure static")
     snapshot_class: str = setting("", "VolumeSnapshotClass, for exposure snapshot; empty: the driver's default")
     expose_seconds: int = setting(3600, "time that a claim with a version may take to be filled", minimum=1)
+    transfer: dict[str, Any] = setting({}, "where and how the transfer's pod runs, as settings of the placement")
     keep_versions: int = setting(3, "versions of each source that are kept at least", minimum=1)
 
     @property

@@ -1,5 +1,6 @@
 """The step: check the run's parameters, then have the transfer job make the dataset version."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from kubetrain_components.run_parameters import RunParameters
 STAGE = "sync_dataset"
 S3_SECRET = "kubetrain-s3"  # noqa: S105 - its name
 """May be missing: the pods' service account counts then."""
+TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
+"""What a transfer needs; nothing of it grows with the dataset."""
+OF_EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")
+"""Settings of the training's pods that hold for the transfer's too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,12 @@ def sync_dataset(
     if not report["folders_cut"]:  # of a dataset with thousands of folders the report names some only
         parameters.check_folders(report["folders"])
     return report
+
+
+def transfer_placement(training: Placement, image: str, s3_secret: str, changes: Mapping[str, Any]) -> Placement:
+    """Where the transfer's pod runs: not on the nodes that the training's pods ask for."""
+    shared = {name: getattr(training, name) for name in OF_EVERY_POD}
+    return Placement.from_dict({**TRANSFER, **shared, "image": image, "env_secrets": [s3_secret], **changes})
 
 
 def transfer_job(request: SyncRequest, staging: Path) -> Job:

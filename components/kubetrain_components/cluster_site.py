@@ -1,0 +1,48 @@
+"""A Kubernetes cluster, seen from a step's pod: claims hold what is there, jobs do what is done."""
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components.dataset_place import DatasetPlace
+from kubetrain_components.events import EventLog
+from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.job import ClaimMount
+from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.stage import Stage, running_stage
+from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
+from kubetrain_components.sync_dataset.sync import SyncRequest
+from kubetrain_trainer.training_output import TrainingOutput
+
+NOBODY_READS_ALONG = EventLog(Path(os.devnull))
+
+
+class ClusterSite:
+    def sync(
+        self, parameters: RunParameters, request: SyncRequest, backend: JobBackend, on_line: OnLine
+    ) -> dict[str, Any]:
+        for manifest in planned_manifests(parameters, request):
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
+            print(f"planned: {kind} {name}", flush=True)
+        return sync_on_cluster(parameters, request, backend, KubernetesClaims.connect(), on_line)
+
+    def data_dir(self, dataset: DatasetPlace) -> Path:
+        return Path(DATA_PATH)
+
+    def output(self, run_id: str) -> TrainingOutput:
+        return TrainingOutput(Path(OUTPUT_PATH, run_id))
+
+    def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
+        return dataset.mounts(output_claim)
+
+    def backend(self) -> AbstractContextManager[JobBackend]:
+        return KubernetesBackend.connect()
+
+    def stage(self, name: str, run_id: str) -> AbstractContextManager[Stage]:
+        return running_stage(name, run_id, NOBODY_READS_ALONG)

@@ -1,0 +1,44 @@
+"""What a pipeline's author sets on the launch task, as settings of the placement: it describes the pods that train.
+
+Kubeflow Pipelines hands on `task.set_accelerator_limit(8)` or `kubernetes.mount_pvc(task, …)` as Kubernetes writes it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.quantity import whole_amount
+
+
+def placement_settings(task: Mapping[str, Any], rdma_resource: str = Placement().rdma_resource) -> dict[str, Any]:
+    """Nothing for what the author did not set."""
+    settings = {
+        **_resources(task.get("resources") or {}, rdma_resource),
+        "env": {each["name"]: each.get("valueFrom") or each.get("value", "") for each in task.get("env") or []},
+        "affinity": task.get("affinity"),
+        "tolerations": task.get("tolerations"),
+        "node_selector": task.get("node_selector"),
+        "volumes": task.get("volumes"),
+        "volume_mounts": task.get("volume_mounts"),
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def _resources(resources: Mapping[str, Any], rdma_resource: str) -> dict[str, Any]:
+    """As Kubernetes does, a limit alone is what is asked for too."""
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    asked = {**limits, **requests}
+    settings: dict[str, Any] = {
+        "cpu": asked.pop("cpu", ""),
+        "cpu_limit": limits.get("cpu", ""),
+        "memory": asked.pop("memory", ""),
+        "memory_limit": limits.get("memory", ""),
+    }
+    for name, amount in asked.items():
+        if name == rdma_resource:
+            settings["rdma"] = whole_amount(str(amount))
+        elif name.endswith("/gpu"):
+            settings |= {"gpu_resource": name, "gpus": whole_amount(str(amount))}
+        else:
+            settings.setdefault("extra_resources", {})[name] = str(amount)
+    return settings

@@ -1,0 +1,46 @@
+"""This machine, with a workspace that stands for the cluster's claims."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubetrain_components.dataset_place import DatasetPlace
+from kubetrain_components.events import EventLog
+from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.job import ClaimMount
+from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.local_backend import LocalBackend
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.stage import Stage, running_stage
+from kubetrain_components.sync_dataset.sync import SyncRequest, sync_dataset
+from kubetrain_trainer.training_output import TrainingOutput
+
+
+@dataclass(frozen=True)
+class LocalSite:
+    workspace: Path
+
+    @property
+    def staging(self) -> Path:
+        return self.workspace / "staging"
+
+    def sync(
+        self, parameters: RunParameters, request: SyncRequest, backend: JobBackend, on_line: OnLine
+    ) -> dict[str, Any]:
+        return sync_dataset(parameters, request, self.staging, backend, on_line)
+
+    def data_dir(self, dataset: DatasetPlace) -> Path:
+        return self.staging / "versions" / dataset.digest / "data"
+
+    def output(self, run_id: str) -> TrainingOutput:
+        return TrainingOutput(self.workspace / "output" / run_id)
+
+    def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
+        return ()
+
+    def backend(self) -> AbstractContextManager[JobBackend]:
+        return LocalBackend(self.workspace / "jobs")
+
+    def stage(self, name: str, run_id: str) -> AbstractContextManager[Stage]:
+        return running_stage(name, run_id, EventLog(self.workspace / "events.jsonl"))

@@ -1,0 +1,94 @@
+"""Settings from several places, a pipeline author's configuration of the launch task among them."""
+
+from typing import Any
+
+import pytest
+
+from kubetrain_components.combined_settings import combined
+from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.pod_template import pod_template
+from kubetrain_components.jobs.task_config import placement_settings
+from kubetrain_trainer.errors import InvalidSetting
+
+
+def placed(parameters: dict[str, Any], placement: dict[str, Any]) -> Placement:
+    return combined(Placement, {"its parameter": parameters, "placement": placement})
+
+
+def test_what_stands_at_its_default_says_nothing() -> None:
+    made = placed({"cpu": "1", "memory": "8Gi", "gpus": 0}, {"cpu": "4", "gpus": 2.0, "queue": ""})
+    assert made.changes() == {"cpu": "4", "memory": "8Gi", "gpus": 2}
+
+
+def test_the_same_said_twice_is_no_contradiction() -> None:
+    assert placed({"gpus": 2}, {"gpus": 2}).gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "placement", "says"),
+    [
+        ({"memory": "8Gi"}, {"memory": "16Gi"}, "memory is '8Gi' by its parameter and '16Gi' by placement: set it in"),
+        ({"env": {"A": "1", "B": "2"}}, {"env": {"A": "1", "B": "3"}}, "env B is '2' by its parameter and '3'"),
+        ({}, {"memry": "1"}, "unknown setting 'memry'"),
+        ({"gpus": -1}, {}, "gpus must be at least 0"),
+    ],
+)
+def test_contradictions_are_refused_by_name(parameters: dict[str, Any], placement: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        placed(parameters, placement)
+
+
+def test_lists_and_objects_add_up() -> None:
+    gpu, spot = ({"key": key, "operator": "Exists"} for key in ("gpu", "spot"))
+    made = placed({"tolerations": [gpu], "labels": {"a": "1"}}, {"tolerations": [gpu, spot], "labels": {"b": "2"}})
+    assert made.tolerations == [gpu, spot]
+    assert made.labels == {"a": "1", "b": "2"}
+
+
+def test_what_an_author_sets_on_the_launch_task_describes_its_workers() -> None:
+    volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
+    mount = {"name": "cache", "mountPath": "/cache"}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+    exact = {"amd.com/gpu": "8", "rdma/rdma_shared_device_a": "1", "x/y": "3"}
+    settings = placement_settings(
+        {
+            "resources": {
+                "requests": {"cpu": "8"},
+                "limits": {"cpu": "16", "memory": "64Gi", **exact},
+            },
+            "env": [
+                {"name": "PLAIN", "value": "1"},
+                {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+            ],
+            "affinity": affinity,
+            "tolerations": [{"key": "gpu"}],
+            "node_selector": {"pool": "gpu"},
+            "volumes": [volume],
+            "volume_mounts": [mount],
+        }
+    )
+    placement = combined(Placement, {"the launch task": {**settings, "image": "i"}})
+    replica = Replica(role="Master", count=1, command=("train",))
+    identity = JobIdentity(pipeline="p", stage="s", run_id="r")
+    job = Job(identity=identity, kind=JobKind.PYTORCH_JOB, replicas=(replica,), placement=placement)
+    spec = pod_template(job, replica)["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "8", "memory": "64Gi", **exact},
+        "limits": {"cpu": "16", "memory": "64Gi", **exact},
+    }
+    assert {"name": "PLAIN", "value": "1"} in container["env"]
+    secret = {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}
+    assert {"name": "SECRET", "valueFrom": secret} in container["env"]
+    assert (spec["affinity"], spec["tolerations"]) == (affinity, [{"key": "gpu"}])
+    assert spec["nodeSelector"] == {"pool": "gpu"}
+    assert volume in spec["volumes"]
+    assert mount in container["volumeMounts"]
+
+
+def test_a_task_on_which_nothing_is_set_says_nothing() -> None:
+    nothing = dict.fromkeys(
+        ("affinity", "tolerations", "node_selector", "env", "volumes", "volume_mounts", "resources")
+    )
+    assert placement_settings(nothing) == {}

@@ -1,0 +1,77 @@
+"""All that a run will make on a cluster, known before anything is made."""
+
+from typing import Any
+
+import pytest
+
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_placement
+from kubetrain_trainer.errors import InvalidSetting
+
+
+def plan(**changes: Any) -> list[dict[str, Any]]:
+    usual = {"dataset_uri": "s3://bucket/Digits v2/", "framework": "pytorch", "model_uri": "s3://bucket/models"}
+    settings = {"pods": {}, "placement": {}, "claims": {}, "storage": {}, "image": "trainer:1", "workers": 2}
+    parameters = RunParameters.of_pipeline(**{**settings, **usual, **changes})
+    request = SyncRequest(
+        source=parameters.dataset_uri,
+        endpoint_url="",
+        access="credentials",
+        pipeline="train-pytorch",
+        run_id="5f2c",
+        placement=transfer_placement(parameters.placement, "components:1", "s3", parameters.storage.transfer),
+    )
+    return planned_manifests(parameters, request)
+
+
+def images(manifest: dict[str, Any]) -> set[str]:
+    spec = manifest["spec"]
+    templates = [each["template"] for each in spec.get("pytorchReplicaSpecs", {"": spec}).values()]
+    return {container["image"] for template in templates for container in template["spec"]["containers"]}
+
+
+def test_a_training_makes_two_claims_and_three_jobs() -> None:
+    made = plan(claims={"staging_claim": "stage", "output_claim": "out"})
+    names = [(each["kind"], each["metadata"]["name"].rsplit("-", 2)[0]) for each in made]
+    assert names[:2] == [("PersistentVolumeClaim", "stage"), ("PersistentVolumeClaim", "out")]
+    assert names[2:] == [
+        ("Job", "train-pytorch-sync-dataset"),
+        ("PyTorchJob", "train-pytorch-launch-training"),
+        ("Job", "train-pytorch-evaluate-model"),
+    ]
+    assert [images(each) for each in made[2:]] == [{"components:1"}, {"trainer:1"}, {"trainer:1"}]
+
+
+def test_the_trainings_pods_see_the_version_read_only_and_their_output() -> None:
+    master = plan()[3]["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    data, output = (each["persistentVolumeClaim"] for each in master["volumes"][:2])
+    assert data == {"claimName": "ds-digits-v2-0000000000000000", "readOnly": True}
+    assert output == {"claimName": "kubetrain-output"}
+    mounts = master["containers"][0]["volumeMounts"]
+    assert (mounts[0]["mountPath"], mounts[0]["subPath"]) == ("/data", "versions/0000000000000000/data")
+    assert mounts[1]["mountPath"] == "/output"
+
+
+def test_an_image_of_ones_own_trains_and_evaluates() -> None:
+    assert [images(each) for each in plan(placement={"image": "mine:2"})[3:]] == [{"mine:2"}, {"mine:2"}]
+
+
+def test_a_sync_alone_makes_one_claim_and_one_job() -> None:
+    assert [each["kind"] for each in plan(framework="")] == ["PersistentVolumeClaim", "Job"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"placement": {"restart_policy": "Always"}}, "the job never ends"),
+        ({"placement": {"env": {"MASTER_ADDR": "x"}}}, "MASTER_ADDR is set by the operator"),
+        ({"storage": {"exposure": "static"}}, "static needs the name"),
+        ({"storage": {"transfer": {"memory": "much"}}}, "memory 'much' is no Kubernetes quantity"),
+        ({"claims": {"staging_size": "big"}}, "'big' is no Kubernetes quantity"),
+        ({"pods": {"memory": "1Gi"}, "placement": {"memory": "2Gi"}}, "set it in one place"),
+    ],
+)
+def test_what_would_fail_hours_later_is_refused_now(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        plan(**changes)
