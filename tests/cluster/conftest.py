@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_pipelines.digits import write_digits
+from support.cluster import Bucket
 
 
 @pytest.fixture
@@ -19,3 +21,13 @@ def namespace() -> Iterator[str]:
     api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder)
+    with Bucket(f"digits-{uuid.uuid4().hex[:8]}") as bucket:
+        files = (path for path in folder.rglob("*.png"))
+        bucket.put({f"digits/{path.relative_to(folder)}": path.read_bytes() for path in files})
+        yield bucket

@@ -12,6 +12,7 @@ from kubetrain_components.jobs.job import JobKind
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import RESOURCES
 from support.cluster import COMPONENTS, IMAGE, as_account
+from support.rights import grant_stock_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -35,13 +36,6 @@ WORKFLOW_KIND = {
         ],
     },
 }
-# What Kubeflow Pipelines 2.17 grants its runs, as far as a launch comes near it.
-PIPELINE_RUNNER = [
-    {"apiGroups": [""], "resources": ["pods", "pods/log", "services", "persistentvolumeclaims"], "verbs": ["*"]},
-    {"apiGroups": ["kubeflow.org"], "resources": ["*"], "verbs": ["*"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]},
-    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "list", "watch", "update", "patch"]},
-]
 LAUNCH = f"""
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
@@ -159,19 +153,7 @@ def test_with_exactly_the_rights_of_the_role_a_launch_succeeds(workflow: Workflo
 
 
 def test_with_the_stock_accounts_rights_a_launch_succeeds(api: KubernetesApi) -> None:
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pipeline-runner"}}
-    api.create(api.path("v1", "serviceaccounts"), account)
-    rights = "rbac.authorization.k8s.io/v1"
-    role = {"apiVersion": rights, "kind": "Role", "metadata": {"name": "pipeline-runner"}, "rules": PIPELINE_RUNNER}
-    api.create(api.path(rights, "roles"), role)
-    binding = {
-        "apiVersion": rights,
-        "kind": "RoleBinding",
-        "metadata": {"name": "pipeline-runner"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pipeline-runner"},
-        "subjects": [{"kind": "ServiceAccount", "name": "pipeline-runner", "namespace": api.namespace}],
-    }
-    api.create(api.path(rights, "rolebindings"), binding)
+    grant_stock_account(api)
     workflow = Workflow(api, "pipeline-runner")
     workflow.start_launcher(seconds=1)
     await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))
