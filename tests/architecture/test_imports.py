@@ -30,6 +30,7 @@ VENDORS = {
     "jobs/kubernetes_api.py": {"kubernetes", "urllib3"},
     "jobs/process_guard.py": {"psutil"},
     "jobs/local_record.py": {"psutil"},
+    "launch_training/summary.py": {"yaml"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
 }

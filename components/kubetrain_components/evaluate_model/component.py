@@ -29,13 +29,13 @@ def evaluate_model(
         run_id: Id of the run.
         model: The model to judge.
         metrics: Loss and metrics on the test split.
-        confusion: The confusion matrix of a classifier.
+        confusion: The confusion matrix of a classifier; of two classes the ROC curve too.
         report: Curves, confusions and errors as a page.
     """
     from pathlib import Path
 
     from kubetrain_components.dataset_place import DatasetPlace
-    from kubetrain_components.evaluate_model.confusion import most_confused
+    from kubetrain_components.evaluate_model.confusion import most_confused, roc_columns
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
@@ -61,4 +61,6 @@ def evaluate_model(
                 metrics.log_metric(name, value)
         if "confusion" in evaluation:
             confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
+        if evaluation.get("roc"):
+            confusion.log_roc_curve(*roc_columns(evaluation["roc"]))
         Path(report.path).write_text(training_report(output))
