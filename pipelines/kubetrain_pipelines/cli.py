@@ -40,13 +40,15 @@ def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
 @kubetrain.command("compile")
 @click.option("--check", is_flag=True, help="Write nothing; fail where a file is stale.")
 @click.option("--output", type=FOLDER, default="compiled", show_default=True, help="Folder of the YAML files.")
-def compile_(check: bool, output: Path) -> None:
-    """Compile the pipelines for Kubeflow Pipelines."""
-    from kubetrain_pipelines.compile import check_compiled, write_compiled
+@click.option("--kubernetes-manifest", "as_manifest", is_flag=True, help="As objects to apply: for GitOps.")
+@click.option("--namespace", default="", help="Of those objects; default: that which they are applied to.")
+def compile_(check: bool, output: Path, **form: Any) -> None:
+    """Compile the pipelines of this repository ([tool.kubetrain] in its pyproject.toml), or else kubetrain's own."""
+    from kubetrain_pipelines.compile import Form, check_compiled, write_compiled
 
-    changed = [] if check else write_compiled(output)
+    changed = [] if check else write_compiled(output, Form(**form))
     if check:
-        check_compiled(output)
+        check_compiled(output, Form(**form))
     click.echo("\n".join(f"wrote {path}" for path in changed) or f"{output} is up to date")
 
 

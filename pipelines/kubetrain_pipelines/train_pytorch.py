@@ -82,4 +82,4 @@ def train_pytorch(
         placement=placement,
         train_config=train_config,
         min_accuracy=min_accuracy,
-    )
+    ).promote.output

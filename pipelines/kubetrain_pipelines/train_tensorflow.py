@@ -78,4 +78,4 @@ def train_tensorflow(
         placement=placement,
         train_config=train_config,
         min_accuracy=min_accuracy,
-    )
+    ).promote.output

@@ -132,7 +132,17 @@ def test_a_step_knows_no_other_step(step: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["train_pytorch", "train_tensorflow", "sync_only", "training_stages", "task_settings", "images", "compile"]
+    "name",
+    [
+        "train_pytorch",
+        "train_tensorflow",
+        "sync_only",
+        "training_stages",
+        "task_settings",
+        "images",
+        "project",
+        "compile",
+    ],
 )
 def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
     imported = imports_of(SOURCES[PIPELINES] / f"{name}.py")
