@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from kubetrain_components.jobs.job import Elastic, Job, JobKind, Replica, RestartPolicy
+from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, JobKind, Replica, RestartPolicy
 from kubetrain_components.jobs.misread import refuse_what_is_misread
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.pod_template import Manifest, pod_template, queue_label, rendezvous_port
-
-MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
 
 
 def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:

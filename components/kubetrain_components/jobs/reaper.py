@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.job import MANAGED_BY, JobKind
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import RESOURCES
 from kubetrain_components.jobs.kubernetes_errors import UnknownKind
 from kubetrain_components.jobs.kubernetes_state import job_state
-from kubetrain_components.jobs.manifests import MANAGED_BY
 from kubetrain_components.jobs.pod_template import Manifest
 
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
