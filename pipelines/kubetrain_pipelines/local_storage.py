@@ -45,11 +45,10 @@ def local_storage(
     embedded = without_foreign_settings(environment)
     events.emit(STAGE, "started")
     show_news()
-    with own_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log") as server:
+    _write_digits_once(folder / DATASETS / DIGITS)
+    buckets = {bucket: folder / bucket for bucket in (DATASETS, MODELS)}
+    with own_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log", buckets) as server:
         record.parameters["s3_endpoint"] = server.url
-        _write_digits_once(folder / DATASETS / DIGITS)
-        for bucket in (DATASETS, MODELS):
-            server.create_bucket(bucket, folder / bucket)
         events.emit(STAGE, "finished", result={"endpoint": server.url})
         yield embedded
         server.mirror_bucket(MODELS, folder / MODELS)
