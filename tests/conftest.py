@@ -24,6 +24,10 @@ def quick_garbage_collections() -> Iterator[None]:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # at Python's end libraries complain of what was not taken down
+
+
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
     """A real S3 server in a process of its own."""
