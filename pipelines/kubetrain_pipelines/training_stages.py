@@ -65,8 +65,8 @@ def sync_train_evaluate_promote(
         **for_the_first_step,
         **run,
     )
-    with_own_resources(as_launcher(as_step(synced, "Sync the dataset")))
-    dataset = synced.outputs["dataset"]
+    with_s3_secret(with_own_resources(as_launcher(as_step(synced, "Sync the dataset"))), s3_secret)
+    dataset, reused = synced.outputs["dataset"], synced.outputs["reused"]
 
     trained = launch_training(
         framework=framework,
@@ -74,12 +74,13 @@ def sync_train_evaluate_promote(
         output_claim=output_claim,
         train_config=train_config,
         placement=synced.outputs["placement"],
+        reused=reused,
         **group,
         **run,
     )
     as_launcher(as_step(trained, "Train on several pods"))
 
-    collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], run_id=run["run_id"])
+    collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], reused=reused, run_id=run["run_id"])
     with_output(with_own_resources(as_step(collected, "Collect the best checkpoint")), output_claim)
 
     evaluated = evaluate_model(
@@ -87,6 +88,7 @@ def sync_train_evaluate_promote(
         dataset=dataset,
         output_claim=output_claim,
         placement=trained.outputs["placement"],
+        reused=reused,
         model=collected.outputs["model"],
         **run,
     )
@@ -97,6 +99,7 @@ def sync_train_evaluate_promote(
         s3_endpoint=s3_endpoint,
         min_accuracy=min_accuracy,
         image=trained.outputs["image"],
+        reused=reused,
         run_id=run["run_id"],
     )
     with_output(with_own_resources(as_step(promoted, "Promote the model")), output_claim)

@@ -11,6 +11,7 @@ def evaluate_model(
     dataset: dict,
     output_claim: str,
     placement: dict,
+    reused: dict,
     pipeline: str,
     run_id: str,
     model: dsl.Input[dsl.Model],
@@ -25,6 +26,7 @@ def evaluate_model(
         dataset: Where the pod finds the dataset version to test on.
         output_claim: The claim that it writes to.
         placement: Where and how it runs: as those that trained.
+        reused: The published model, which was judged; empty where there was a training.
         pipeline: Name of the pipeline.
         run_id: Id of the run.
         model: The model to judge.
@@ -41,6 +43,12 @@ def evaluate_model(
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.site import this_site
 
+    if reused:
+        print(f"{reused['uri']} was judged by run {reused['run_id']}")
+        for name, value in reused["metrics"].items():
+            if value is not None:
+                metrics.log_metric(name, value)
+        return
     site, place = this_site(), DatasetPlace(**dataset)
     output = site.output(run_id)
     request = EvaluationRequest(

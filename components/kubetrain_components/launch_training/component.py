@@ -29,6 +29,7 @@ def launch_training(
     min_workers: int,
     processes_per_worker: int,
     placement: dict,
+    reused: dict,
     pipeline: str,
     run_id: str,
     task_config: dsl.TaskConfig,
@@ -45,6 +46,7 @@ def launch_training(
         min_workers: Pods that go on when others are lost; 0: all start again.
         processes_per_worker: Training processes in each pod.
         placement: Where and how the pods run.
+        reused: The published model that makes a training needless; empty where one is due.
         pipeline: Name of the pipeline.
         run_id: Id of the run.
         task_config: What is set on this task, which is for the pods too.
@@ -66,6 +68,11 @@ def launch_training(
     from kubetrain_components.site import this_site
     from kubetrain_trainer.config import TrainConfig
 
+    if reused:
+        words = f"nothing to train: {reused['uri']} of run {reused['run_id']} has this dataset, configuration and image"
+        print(words)
+        Path(summary.path).write_text(words)
+        return "", 0, reused["image"], placement
     site, place = this_site(), DatasetPlace(**dataset)
     with site.stage("launch_training", run_id) as stage, site.backend() as backend:
         of_task = placement_settings(asdict(task_config))
