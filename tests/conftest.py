@@ -24,7 +24,7 @@ def quick_garbage_collections() -> Iterator[None]:
     gc.freeze()
 
 
-def pytest_sessionfinish() -> None:
+def pytest_unconfigure() -> None:
     gc.unfreeze()  # at Python's end libraries complain of what was not taken down
 
 
