@@ -78,7 +78,9 @@ def test_two_jobs_on_one_nodes_network_find_their_own(api: KubernetesApi) -> Non
     found: dict[str, dict[str, str]] = {}
 
     def run(name: str) -> None:
-        found[name] = lines_of(api, name, MASTER, WORKER, host_network=True, env={"KUBETRAIN_JOB": name})
+        found[name] = lines_of(
+            api, name, MASTER, WORKER, host_network=True, env={"KUBETRAIN_JOB": name}, start_seconds=60
+        )
 
     runs = [threading.Thread(target=run, args=(name,)) for name in ("one", "other")]
     for each in runs:
