@@ -78,9 +78,10 @@ test-slow: $(INSTALLED) ## faults of real processes that take long
 test-cluster: $(INSTALLED) ## real jobs on the cluster that KUBECONFIG names (ALL=1 for those that CI leaves out)
 	$(BIN)/pytest -m '$(if $(ALL),cluster,core)' --timeout 600
 
+# tensorflow[and-cuda] is what TensorFlow's GPU image installs.
 lock: setup ## resolve every dependency anew into constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]'
+		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]' 'tensorflow[and-cuda]'
 	$(BIN)/python -c 'import json, pathlib; \
 		packages = [p["metadata"] for p in json.loads(pathlib.Path("$(VENV)/resolved.json").read_text())["install"]]; \
 		print(*sorted(p["name"].lower() + "==" + p["version"] for p in packages if p["name"] != "kubetrain"), sep="\n")' \
