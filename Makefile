@@ -82,9 +82,10 @@ docs: $(INSTALLED) ## write docs/settings.md from the declarations
 	$(BIN)/python -m kubetrain_pipelines.settings_page > docs/settings.new
 	mv docs/settings.new docs/settings.md
 
+# tensorflow[and-cuda] is what TensorFlow's GPU image installs.
 lock: setup ## resolve every dependency anew into constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]'
+		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]' 'tensorflow[and-cuda]'
 	$(BIN)/python -c 'import json, pathlib; \
 		packages = [p["metadata"] for p in json.loads(pathlib.Path("$(VENV)/resolved.json").read_text())["install"]]; \
 		print(*sorted(p["name"].lower() + "==" + p["version"] for p in packages if p["name"] != "kubetrain"), sep="\n")' \

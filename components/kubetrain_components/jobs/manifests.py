@@ -108,7 +108,7 @@ def _elastic_policy(job: Job, elastic: Elastic) -> Any:
         min_replicas=elastic.min_replicas,
         max_replicas=elastic.max_replicas,
         rdzv_backend=elastic.rdzv_backend,
-        rdzv_port=rendezvous_port(job),
+        rdzv_port=rendezvous_port(job, job.lead_role),
         rdzv_id=elastic.rdzv_id or None,
         rdzv_conf=[models.KubeflowOrgV1RDZVConf(key=key, value=value) for key, value in elastic.rdzv_conf.items()]
         or None,
