@@ -30,12 +30,10 @@ while time.monotonic() < deadline:
         time.sleep(0.2)
 """
 LOCK_MEMORY = """
-import ctypes, mmap, os, resource
+import ctypes, os, resource
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))  # whatever this node lets everyone lock
-size = 1 << 20
-memory = ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, size)))
-library = ctypes.CDLL(None, use_errno=True)
-failed = library.mlock(ctypes.c_void_p(memory), ctypes.c_size_t(size))
+memory = ctypes.create_string_buffer(1 << 20)
+failed = ctypes.CDLL(None, use_errno=True).mlock(memory, ctypes.c_size_t(len(memory)))
 print(os.strerror(ctypes.get_errno()) if failed else "locked")
 """
 

@@ -110,7 +110,7 @@ class Launched:
         spec = json.dumps({"namespace": namespace, "programs": list(programs), "run_id": run_id})
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, spec],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # the code that the test runs
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
