@@ -9,7 +9,7 @@ from kubetrain_components.jobs.pod_template import Manifest
 
 DISRUPTIONS = {
     "PreemptionByScheduler": "was preempted by pods of a higher priority",
-    "DeletionByTaintManager": "was deleted because of a taint of its node",
+    "DeletionByTaintManager": "was deleted because of a taint of its node, as when that does not answer",
     "EvictionByEvictionAPI": "was evicted, as when a node is drained",
     "DeletionByPodGC": "was lost with its node",
     "TerminationByKubelet": "was ended by its node",
@@ -44,6 +44,25 @@ def newest_end(container: str, pods: Sequence[Manifest]) -> PodEnd:
 def container_status(container: str, pod: Manifest) -> Mapping[str, Any]:
     statuses = status_of(pod).get("containerStatuses") or []
     return next((each for each in statuses if each["name"] == container), {})
+
+
+def restart_count(container: str, pod: Manifest) -> int:
+    """Of an evicted pod whose container it finds no more, a kubelet counts the start that would have followed, too."""
+    status = container_status(container, pod)
+    is_miscounted = has_ended(pod) and "waiting" in (status.get("state") or {})
+    return max(int(status.get("restartCount", 0)) - is_miscounted, 0)
+
+
+def has_ended(pod: Manifest) -> bool:
+    return status_of(pod).get("phase") in ("Succeeded", "Failed")
+
+
+def is_cut_off(pod: Manifest) -> bool:
+    """Whether its node does not answer: then it is the cluster that calls it unready, and gives no reason."""
+    conditions = status_of(pod).get("conditions") or []
+    ready = next((each for each in conditions if each["type"] == "Ready"), {"status": "Unknown"})
+    is_there = not has_ended(pod) and not pod.get("deleted")
+    return is_there and ready["status"] == "False" and not ready.get("reason")
 
 
 def status_of(pod: Manifest) -> Mapping[str, Any]:

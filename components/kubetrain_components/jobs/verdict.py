@@ -84,11 +84,10 @@ def describe(pod: PodState) -> str:
 
 
 def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]:
-    """A line for each container that ended and is about to be started again."""
-    known = {pod.name: pod for pod in before.pods} if before else {}
+    """A line for each pod that was started again: nobody knows of one that ended whether it will be."""
+    known = {pod.name: pod.restarts for pod in before.pods} if before else {}
     for pod in now.pods:
-        is_news = pod.finished > 0 and (pod.name not in known or known[pod.name].finished != pod.finished)
-        if is_news and not pod.phase.is_final:
+        if pod.restarts > known.get(pod.name, 0):
             yield LogLine(pod.name, f"{pod.cause or _exit(pod)}; it is started again")
 
 
