@@ -305,7 +305,11 @@ def test_a_disruption_is_the_cause_and_tells_when(reason: str, cause: str) -> No
 
 def test_a_pod_that_succeeded_in_its_grace_has_no_cause() -> None:
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    assert the_pod(pod(phase="Succeeded", conditions=[disruption], **ended(0))).cause == ""
+    done = pod(phase="Succeeded", conditions=[disruption], **ended(0))
+    assert the_pod(done).cause == ""
+    assert the_pod({**done, "deleted": True}, pod("b", second=9)).cause.startswith("was evicted"), (
+        "or it would be there"
+    )
 
 
 def event(message: str, second: int, uid: str = "job", reason: str = "FailedCreatePod") -> dict[str, Any]:

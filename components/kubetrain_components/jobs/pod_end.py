@@ -38,7 +38,8 @@ class PodEnd:
 
 def newest_end(container: str, pods: Sequence[Manifest]) -> PodEnd:
     """Of a replica's pods, oldest first, the newest that ended: earlier ones speak while it has nothing to say."""
-    return next((end for pod in reversed(pods) if (end := _end(container, pod)) is not None), PodEnd())
+    ends = (_end(container, pod, was_replaced=pod is not pods[-1]) for pod in reversed(pods))
+    return next((end for end in ends if end is not None), PodEnd())
 
 
 def container_status(container: str, pod: Manifest) -> Mapping[str, Any]:
@@ -73,9 +74,11 @@ def seconds(timestamp: str | None) -> float:
     return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
 
 
-def _end(container: str, pod: Manifest) -> PodEnd | None:
+def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
+    """A pod that was asked to end may do so with code 0, and is replaced all the same."""
     ended = _terminated(container_status(container, pod))
-    cause = "" if status_of(pod).get("phase") == "Succeeded" else _cause(pod, ended)
+    has_succeeded = status_of(pod).get("phase") == "Succeeded" and not was_replaced
+    cause = "" if has_succeeded else _cause(pod, ended)
     if not ended and not cause:
         return None
     return PodEnd(
