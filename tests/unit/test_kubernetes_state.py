@@ -119,6 +119,12 @@ def test_pods_on_a_node_that_does_not_answer_are_in_trouble_though_they_are_call
     assert not state.is_under_way, "nothing takes their place as long as the cluster has the node"
 
 
+def test_a_pod_that_its_own_node_calls_unready_runs() -> None:
+    unready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    state = job_state(JobKind.PYTORCH_JOB, job("Running=True"), [pod(conditions=[unready])])
+    assert (state.is_under_way, state.troubles) == (True, ())
+
+
 def test_when_an_init_container_failed_the_pod_had_ended() -> None:
     worker = recorded("init_container_failed").pods[1]
     assert (worker.name, worker.finished) == ("worker-0", 1795307069.0)
