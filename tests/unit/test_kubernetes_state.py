@@ -309,6 +309,18 @@ def test_a_disruption_is_the_cause_and_tells_when(reason: str, cause: str) -> No
     assert (found.cause, found.finished) == (cause, 1795305620.0)
 
 
+def test_a_pod_that_is_asked_to_end_has_a_cause_and_no_end_yet() -> None:
+    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    disruption["lastTransitionTime"] = "2026-11-22T00:00:20Z"
+    evicted = pod(conditions=[disruption])
+    evicted["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:50Z"
+    found = the_pod(evicted)
+    assert (found.phase, found.cause != "", found.finished) == (Phase.RUNNING, True, 0.0)
+    evicted["status"] |= ended(143)
+    evicted["spec"]["restartPolicy"] = "OnFailure"
+    assert the_pod(evicted).phase is Phase.FAILED, "its container starts no more"
+
+
 def test_a_pod_that_succeeded_in_its_grace_has_no_cause() -> None:
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     done = pod(phase="Succeeded", conditions=[disruption], **ended(0))

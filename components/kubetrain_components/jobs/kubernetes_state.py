@@ -110,6 +110,8 @@ def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
 
 def _starts_again(pod: Manifest, exit_code: int) -> bool:
     policy = pod["spec"].get("restartPolicy", "Always")
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 

@@ -87,7 +87,9 @@ def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
 
 
 def _finished(pod: Manifest, ended: Mapping[str, Any]) -> float:
-    """By whatever tells it: a pod that is lost at once has no end of its own."""
+    """By whatever tells it: a pod that is lost at once has no end of its own, one that is asked to end has none yet."""
+    if not (ended or has_ended(pod) or pod.get("deleted")):
+        return 0.0
     times = (
         ended.get("finishedAt"),
         _failed_start(pod).get("finishedAt"),
