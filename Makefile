@@ -20,7 +20,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-slow benchmark compile check-compiled images test-cluster lock clean
+.PHONY: help setup run check format test test-slow benchmark compile check-compiled images test-cluster docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -78,9 +78,14 @@ test-slow: $(INSTALLED) ## faults of real processes that take long
 test-cluster: $(INSTALLED) ## real jobs on the cluster that KUBECONFIG names (ALL=1 for those that CI leaves out)
 	$(BIN)/pytest -m '$(if $(ALL),cluster,core)' --timeout 600
 
+docs: $(INSTALLED) ## write docs/settings.md from the declarations
+	$(BIN)/python -m kubetrain_pipelines.settings_page > docs/settings.new
+	mv docs/settings.new docs/settings.md
+
+# tensorflow[and-cuda] is what TensorFlow's GPU image installs.
 lock: setup ## resolve every dependency anew into constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]'
+		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]' 'tensorflow[and-cuda]'
 	$(BIN)/python -c 'import json, pathlib; \
 		packages = [p["metadata"] for p in json.loads(pathlib.Path("$(VENV)/resolved.json").read_text())["install"]]; \
 		print(*sorted(p["name"].lower() + "==" + p["version"] for p in packages if p["name"] != "kubetrain"), sep="\n")' \

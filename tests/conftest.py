@@ -1,10 +1,12 @@
 """Fixtures that several folders share."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from kubetrain_components.jobs.process_guard import process_guard
@@ -15,11 +17,22 @@ from kubetrain_pipelines.embedded_s3 import CREDENTIALS, HOST, EmbeddedS3, embed
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_garbage_collections() -> Iterator[None]:
+    """What a module imported, as PyTorch, is no garbage: to search it takes longer each time than most tests."""
+    yield
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # at Python's end libraries complain of what was not taken down
+
+
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
     """A real S3 server in a process of its own."""
     log = tmp_path_factory.mktemp("s3") / "s3.log"
-    with process_guard() as mark, embedded_s3({**os.environ, **mark, **CREDENTIALS}, log) as server:
+    with process_guard() as mark, embedded_s3({**os.environ, **mark, **CREDENTIALS}, log, {}) as server:
         yield server
 
 
@@ -30,10 +43,10 @@ def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bucket(s3: EmbeddedS3, s3_credentials: None, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def bucket(s3: EmbeddedS3, s3_credentials: None, request: pytest.FixtureRequest) -> str:
     """An empty bucket of this test's own."""
     name = f"bucket-{abs(hash(request.node.nodeid)):x}"[:40]
-    s3.create_bucket(name, tmp_path / "nothing")
+    boto3.session.Session().client("s3", endpoint_url=s3.url).create_bucket(Bucket=name)
     return name
 
 

@@ -23,13 +23,25 @@ class Stage:
     def __init__(self, name: str, events: EventLog) -> None:
         self.result: dict[str, Any] = {}
         """What the step has to show for itself once it succeeded."""
+        self.progress = ""
+        """The last that the job said of how far it is."""
+        self.first_line: float | None = None
+        """When the job began to speak, by time.monotonic()."""
+        self.started = time.monotonic()
         self._name = name
         self._events = events
         self._spoke = 0.0
 
+    def seconds(self) -> dict[str, float]:
+        """Until the job began to speak, and from then on."""
+        first_line, now = self.first_line or time.monotonic(), time.monotonic()
+        return {"until its first line": first_line - self.started, "from there on": now - first_line}
+
     def on_line(self, line: LogLine) -> None:
         print(f"[{line.pod}] {line.text}", flush=True)
+        self.first_line = self.first_line or time.monotonic()
         progress = parse_progress(line.text)
+        self.progress = line.text if progress is not None else self.progress
         if progress is not None and (_is_complete(progress) or time.monotonic() - self._spoke >= PROGRESS_SECONDS):
             self._spoke = time.monotonic()
             self._events.emit(self._name, "progress", progress=progress)

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 130 Ctrl-C, 143 SIGTERM.
 
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +40,15 @@ def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
 @kubetrain.command("compile")
 @click.option("--check", is_flag=True, help="Write nothing; fail where a file is stale.")
 @click.option("--output", type=FOLDER, default="compiled", show_default=True, help="Folder of the YAML files.")
-def compile_(check: bool, output: Path) -> None:
-    """Compile the pipelines for Kubeflow Pipelines."""
-    from kubetrain_pipelines.compile import check_compiled, write_compiled
+@click.option("--kubernetes-manifest", "as_manifest", is_flag=True, help="As objects to apply: for GitOps.")
+@click.option("--namespace", default="", help="Of those objects; default: that which they are applied to.")
+def compile_(check: bool, output: Path, **form: Any) -> None:
+    """Compile the pipelines of this repository ([tool.kubetrain] in its pyproject.toml), or else kubetrain's own."""
+    from kubetrain_pipelines.compile import Form, check_compiled, write_compiled
 
-    changed = [] if check else write_compiled(output)
+    changed = [] if check else write_compiled(output, Form(**form))
     if check:
-        check_compiled(output)
+        check_compiled(output, Form(**form))
     click.echo("\n".join(f"wrote {path}" for path in changed) or f"{output} is up to date")
 
 
@@ -100,34 +101,24 @@ def pack(**options: Any) -> None:
     pack_and_show(**options)
 
 
-TRAIN_OPTIONS = (
-    click.option("--framework", default="pytorch", show_default=True, help="pytorch or tensorflow."),
-    click.option(
-        "--data",
-        default="",
-        help="A dataset version, or a folder of <split>/<class>/<image>; on a cluster CLAIM:PATH of such a folder.",
-    ),
-    click.option("--output", required=True, help="Folder, or claim, that gets a folder for this run."),
-    click.option("--run-id", default="", help="Resume the run with this id; default: a new run."),
-    click.option("--workers", type=int, default=2, show_default=True, help="Pods, the Master or Chief among them."),
-    click.option("--min-workers", type=int, default=0, help="Pods that go on when others are lost (PyTorch); 0: none."),
-    click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Processes in each pod."),
-    click.option("--max-restarts", type=int, default=3, show_default=True, help="Times the job may be restarted."),
-    click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting of the training or its pods."),
-)
-
-
-def with_train_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(TRAIN_OPTIONS):
-        command = option(command)
-    return command
-
-
 @kubetrain.command()
-@with_train_options
+@click.option("--framework", default="pytorch", show_default=True, help="pytorch or tensorflow.")
+@click.option(
+    "--data",
+    default="",
+    help="A dataset version, or a folder of <split>/<class>/<image>; on a cluster CLAIM:PATH of such a folder.",
+)
+@click.option("--output", required=True, help="Folder, or claim, that gets a folder for this run.")
+@click.option("--run-id", default="", help="Resume the run with this id; default: a new run.")
+@click.option("--workers", type=int, default=2, show_default=True, help="Pods, the Master or Chief among them.")
+@click.option("--min-workers", type=int, default=0, help="Pods that go on when others are lost (PyTorch); 0: none.")
+@click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Processes in each pod.")
+@click.option("--max-restarts", type=int, default=3, show_default=True, help="Times the job may be restarted.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting of the training or its pods.")
 @click.option("--cluster", is_flag=True, help="On the cluster that KUBECONFIG names; --data and --output are claims.")
 @click.option("--namespace", default="", help="On a cluster; default: the context's own.")
 @click.option("--quiet", is_flag=True, help="Show what rank 0 says, and of the others only what sounds alarming.")
+@click.option("--dry-run", is_flag=True, help="With --cluster: print the job's manifest, and create nothing.")
 def train(**options: Any) -> None:
     """Run one distributed training job, here or on a cluster, and follow it; Ctrl-C cancels it."""
     from kubetrain_pipelines.train_command import TrainOptions, train_and_show
@@ -136,12 +127,14 @@ def train(**options: Any) -> None:
 
 
 @kubetrain.command()
-@with_train_options
-def render(**options: Any) -> None:
-    """Print the manifest of the job that `train --cluster` would create."""
-    from kubetrain_pipelines.train_command import TrainOptions, render_and_show
+@click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
+@click.option("--run-id", default="RUN-ID", show_default=True, help="What names of jobs are made from.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run, or any setting.")
+def render(pipeline: str, run_id: str, pairs: tuple[str, ...]) -> None:
+    """Print the claims and jobs that a run of the pipeline makes on a cluster."""
+    from kubetrain_pipelines.render_command import render_and_show
 
-    render_and_show(TrainOptions(**options))
+    render_and_show(pipeline, run_id, pairs)
 
 
 def main() -> None:

@@ -1,17 +1,26 @@
-"""The table of pipelines, and their compiled form in compiled/: written, or compared with what is there."""
+"""Pipelines and their compiled form in compiled/: written, or compared with what is there.
+
+They are those of the repository where the command runs, or else kubetrain's own.
+"""
 
 import difflib
+import hashlib
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kfp.compiler import Compiler
+from kfp.compiler.compiler_utils import KubernetesManifestOptions
 
+from kubetrain_pipelines.project import project
 from kubetrain_pipelines.sync_only import sync_only
 from kubetrain_pipelines.train_pytorch import train_pytorch
 from kubetrain_pipelines.train_tensorflow import train_tensorflow
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.import_path import load_function
 
 PIPELINES: dict[str, Callable[..., object]] = {
     "train_pytorch": train_pytorch,
@@ -20,13 +29,38 @@ PIPELINES: dict[str, Callable[..., object]] = {
 }
 LARGEST_FILE_BYTES = 128 << 10
 SHOWN_DIFF_LINES = 40
+VERSION_LENGTH = 12
 
 
 class CompiledFilesDiffer(KubetrainError):
     """What is in compiled/ is not what the pipelines compile to."""
 
 
-def compiled_pipelines() -> dict[str, bytes]:
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What a compiled file is for: to be uploaded, or to be applied to a cluster that keeps its pipelines there."""
+
+    as_manifest: bool = False
+    namespace: str = ""
+
+    def options(self, name: str, plain: bytes) -> dict[str, Any]:
+        """A version is named by its content: Kubernetes lets nobody change one."""
+        digest = hashlib.sha256(plain).hexdigest()[:VERSION_LENGTH]
+        wanted = KubernetesManifestOptions(
+            pipeline_name=name,
+            pipeline_version_name=f"{name}-{digest}",
+            namespace=self.namespace or None,
+            include_pipeline_manifest=True,
+        )
+        return {"kubernetes_manifest_format": True, "kubernetes_manifest_options": wanted}
+
+
+def pipelines() -> dict[str, Callable[..., object]]:
+    own = {path.partition(":")[2]: load_function(path) for path in project().pipelines}
+    return own or PIPELINES
+
+
+def compiled_pipelines(form: Form = Form()) -> dict[str, bytes]:
     """From file name to content.
 
     Raises:
@@ -34,9 +68,12 @@ def compiled_pipelines() -> dict[str, bytes]:
     """
     compiled = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, pipeline in PIPELINES.items():
+        for name, pipeline in pipelines().items():
             path = Path(folder, f"{name}.yaml")
             Compiler().compile(pipeline, str(path))
+            if form.as_manifest:
+                options = form.options(name.replace("_", "-"), path.read_bytes())
+                Compiler().compile(pipeline, str(path), **options)
             compiled[path.name] = path.read_bytes()
     for name, content in compiled.items():
         if len(content) > LARGEST_FILE_BYTES:
@@ -44,22 +81,22 @@ def compiled_pipelines() -> dict[str, bytes]:
     return compiled
 
 
-def write_compiled(folder: Path) -> list[Path]:
+def write_compiled(folder: Path, form: Form = Form()) -> list[Path]:
     """Write what has changed, and return its paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    compiled = {folder / name: content for name, content in compiled_pipelines().items()}
+    compiled = {folder / name: content for name, content in compiled_pipelines(form).items()}
     changed = [path for path, content in compiled.items() if not path.is_file() or path.read_bytes() != content]
     for path in changed:
         write_atomically(path, compiled[path])
     return changed
 
 
-def check_compiled(folder: Path) -> None:
+def check_compiled(folder: Path, form: Form = Form()) -> None:
     """
     Raises:
         CompiledFilesDiffer: with what differs, and the command that mends it.
     """
-    compiled = compiled_pipelines()
+    compiled = compiled_pipelines(form)
     differences = [
         difference for name, content in compiled.items() if (difference := _difference(folder / name, content))
     ]

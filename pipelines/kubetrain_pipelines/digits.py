@@ -1,5 +1,9 @@
-"""A real data set that comes with a library: scikit-learn's 1,797 handwritten digits, as images in folders."""
+"""A real data set that comes with a library: scikit-learn's 1,797 handwritten digits, as images in folders.
 
+python -m kubetrain_pipelines.digits FOLDER
+"""
+
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,3 +30,7 @@ def write_digits(folder: Path) -> None:
 def _split(indices: np.ndarray, labels: np.ndarray, second_share: float) -> tuple[np.ndarray, np.ndarray]:
     first, second = train_test_split(indices, test_size=second_share, stratify=labels[indices], random_state=0)
     return first, second
+
+
+if __name__ == "__main__":
+    write_digits(Path(sys.argv[1]))

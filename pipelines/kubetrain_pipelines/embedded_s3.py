@@ -2,7 +2,7 @@
 
 It keeps its objects in memory; what must outlast a run is kept as files under the workspace and brought back.
 
-python -m kubetrain_pipelines.embedded_s3     prints its URL and serves until it is ended
+python -m kubetrain_pipelines.embedded_s3 [BUCKET FOLDER]...     prints its URL and serves until it is ended
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,29 +26,11 @@ CREDENTIALS = {
 }
 # A user's own settings, which would lead to another account or place than this server.
 FOREIGN_SETTINGS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-UPLOAD_THREADS = 4
 
 
 @dataclass(frozen=True)
 class EmbeddedS3:
     url: str
-
-    def create_bucket(self, bucket: str, content: Path) -> None:
-        """A bucket that holds the files of this folder."""
-        import boto3
-
-        client = boto3.session.Session().client("s3", endpoint_url=self.url)
-        client.create_bucket(Bucket=bucket)
-        files = [path for path in content.rglob("*") if path.is_file()] if content.is_dir() else []
-        with ThreadPoolExecutor(UPLOAD_THREADS) as pool:
-            uploads = [
-                pool.submit(
-                    client.put_object, Bucket=bucket, Key=path.relative_to(content).as_posix(), Body=path.read_bytes()
-                )
-                for path in files
-            ]
-        for upload in uploads:
-            upload.result()
 
     def mirror_bucket(self, bucket: str, folder: Path) -> None:
         """Keep the bucket's objects as files."""
@@ -61,10 +42,12 @@ class EmbeddedS3:
 
 
 @contextlib.contextmanager
-def embedded_s3(environment: Mapping[str, str], log: Path) -> Iterator[EmbeddedS3]:
+def embedded_s3(environment: Mapping[str, str], log: Path, buckets: Mapping[str, Path]) -> Iterator[EmbeddedS3]:
+    """Each bucket begins with what its folder holds; where there is none, empty."""
+    folders = [str(part) for bucket in buckets.items() for part in bucket]
     with log.open("wb") as output:
         server = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name],
+            [sys.executable, "-m", __spec__.name, *folders],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -101,10 +84,12 @@ def own_environment(environment: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _serve() -> None:
+def _serve(buckets: Mapping[str, Path]) -> None:
     from moto.server import ThreadedMotoServer
 
     os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
+    for bucket, folder in buckets.items():
+        _fill(bucket, folder)
     server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -112,5 +97,17 @@ def _serve() -> None:
     threading.Event().wait()
 
 
+def _fill(bucket: str, folder: Path) -> None:
+    """Not by requests: for the digits those would take ten seconds."""
+    from moto.backends import get_backend
+    from moto.core import DEFAULT_ACCOUNT_ID
+
+    storage = get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
+    storage.create_bucket(bucket, CREDENTIALS["AWS_DEFAULT_REGION"])
+    for path in folder.rglob("*"):
+        if path.is_file():
+            storage.put_object(bucket, path.relative_to(folder).as_posix(), path.read_bytes())
+
+
 if __name__ == "__main__":
-    _serve()
+    _serve(dict(zip(sys.argv[1::2], map(Path, sys.argv[2::2]), strict=True)))

@@ -4,6 +4,8 @@
 """
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,21 +47,20 @@ def local_storage(
     embedded = without_foreign_settings(environment)
     events.emit(STAGE, "started")
     show_news()
-    with own_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log") as server:
+    _write_digits_once(folder / DATASETS / DIGITS, embedded)
+    buckets = {bucket: folder / bucket for bucket in (DATASETS, MODELS)}
+    with own_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log", buckets) as server:
         record.parameters["s3_endpoint"] = server.url
-        _write_digits_once(folder / DATASETS / DIGITS)
-        for bucket in (DATASETS, MODELS):
-            server.create_bucket(bucket, folder / bucket)
         events.emit(STAGE, "finished", result={"endpoint": server.url})
         yield embedded
         server.mirror_bucket(MODELS, folder / MODELS)
 
 
-def _write_digits_once(folder: Path) -> None:
+def _write_digits_once(folder: Path, environment: Mapping[str, str]) -> None:
+    """In a process of its own: a Ctrl-C in the middle of a large import may be lost."""
     if folder.is_dir():
         return
-    from kubetrain_pipelines.digits import write_digits
-
     partial = folder.with_name(f".{folder.name}.partial")
-    write_digits(partial)
+    command = [sys.executable, "-m", "kubetrain_pipelines.digits", str(partial)]
+    subprocess.run(command, env=environment, check=True, start_new_session=True)
     partial.rename(folder)

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+from kubetrain_trainer.settings import Settings
 
 FRAMEWORKS = {"train-pytorch": "pytorch", "train-tensorflow": "tensorflow"}
 """By pipeline."""
@@ -17,8 +19,10 @@ PARAMETERS = {
     "dataset_access": str,
     "workers": int,
     "processes_per_worker": int,
+    "min_workers": int,
     "min_accuracy": float,
 }
+OF_PYTORCH = ("processes_per_worker", "min_workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,7 @@ class RunSettings:
     parameters: dict[str, Any] = field(default_factory=dict)
     config: TrainConfig = field(default_factory=TrainConfig)
     placement: Placement = field(default_factory=Placement)
+    storage: Storage = field(default_factory=Storage)
 
 
 def framework_of(pipeline: str) -> str:
@@ -37,47 +42,45 @@ def framework_of(pipeline: str) -> str:
 
 def parameters_of(framework: str) -> list[str]:
     """The parameters of a framework's pipeline."""
-    return [name for name in PARAMETERS if framework == "pytorch" or name != "processes_per_worker"]
+    return [name for name in PARAMETERS if framework == "pytorch" or name not in OF_PYTORCH]
 
 
 def parse_settings(
-    framework: str, pairs: Iterable[str], names: Sequence[str] = (), *, with_placement: bool = False
+    framework: str, pairs: Iterable[str], names: Sequence[str] = (), beside: Sequence[type[Settings]] = ()
 ) -> RunSettings:
     """
     Args:
         names: The parameters that may be set beside the settings of the training.
-        with_placement: Whether it may be said too where and how pods run.
+        beside: Settings of other kinds that may be set too: Placement, Storage.
 
     Raises:
         InvalidSetting: for a pair that is none, an unknown name (with the nearest valid one), or an unusable value.
     """
     parameters: dict[str, Any] = {}
-    config: dict[str, Any] = {}
-    placement: dict[str, Any] = {}
-    places = Placement.names() if with_placement else []
+    taken: tuple[type[Settings], ...] = (TrainConfig, *beside)
+    settings: dict[type[Settings], dict[str, Any]] = {kind: {} for kind in taken}
+    kinds = {name: kind for kind in taken for name in kind.names()}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator:
             raise InvalidSetting(f"--set takes name=value, not '{pair}'")
         if name in names:
             parameters[name] = _parse_parameter(name, text)
-        elif name in TrainConfig.names():
-            config[name] = TrainConfig.parse(name, text)
-        elif name in places:
-            placement[name] = Placement.parse(name, text)
+        elif name in kinds:
+            settings[kinds[name]][name] = kinds[name].parse(name, text)
         else:
-            known = [*names, *TrainConfig.names(), *places]
-            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, known)}")
+            raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, [*names, *kinds])}")
     return RunSettings(
         framework=framework,
         parameters=parameters,
-        config=TrainConfig.from_dict(config),
-        placement=Placement.from_dict(placement),
+        config=TrainConfig.from_dict(settings[TrainConfig]),
+        placement=Placement.from_dict(settings.get(Placement, {})),
+        storage=Storage.from_dict(settings.get(Storage, {})),
     )
 
 
 def _parse_parameter(name: str, text: str) -> Any:
-    kind = PARAMETERS[name]
+    kind = PARAMETERS.get(name, str)
     try:
         return kind(text)
     except ValueError:

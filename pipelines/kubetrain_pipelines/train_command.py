@@ -1,4 +1,4 @@
-"""`kubetrain train` and `kubetrain render`: one training job, followed to its end, or as the manifest it would be."""
+"""`kubetrain train`: one training job, followed to its end, or as the manifest it would be."""
 
 import re
 import secrets
@@ -17,6 +17,7 @@ from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import what_matters
 from kubetrain_components.jobs.local_backend import LocalBackend
 from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run_parameters import RunParameters
@@ -46,10 +47,14 @@ class TrainOptions:
     cluster: bool = False
     namespace: str = ""
     quiet: bool = False
+    dry_run: bool = False
 
 
 def train_and_show(options: TrainOptions) -> None:
     training = training_of(options)
+    if options.dry_run:
+        print(yaml.safe_dump(job_manifest(training.to_job()), sort_keys=False), end="")
+        return
     print(f"run {training.run_id} (the same --run-id resumes it)", flush=True)
     for warning in training.placement.warnings():
         print(f"warning: {warning}", flush=True)
@@ -61,17 +66,14 @@ def train_and_show(options: TrainOptions) -> None:
     print(f"trained {result['step']} steps; the model is in {place}/export")
 
 
-def render_and_show(options: TrainOptions) -> None:
-    training = training_of(replace(options, cluster=True))
-    print(yaml.safe_dump(job_manifest(training.to_job()), sort_keys=False), end="")
-
-
 def training_of(options: TrainOptions) -> TrainingJob:
     """
     Raises:
         InvalidSetting: where anything on the command line cannot be used.
     """
-    settings = parse_settings(options.framework, options.pairs, with_placement=options.cluster)
+    if options.dry_run and not options.cluster:
+        raise InvalidSetting("--dry-run shows what --cluster would create: add --cluster")
+    settings = parse_settings(options.framework, options.pairs, beside=[Placement] if options.cluster else [])
     RunParameters(
         dataset_uri=options.data or "none",
         framework=options.framework,

@@ -30,6 +30,7 @@ def train_pytorch(
     placement: dict = {},  # noqa: B006
     train_config: dict = {},  # noqa: B006
     min_accuracy: float = 0.0,
+    skip_unchanged: bool = False,
 ) -> str:
     """
     Args:
@@ -54,6 +55,7 @@ def train_pytorch(
         placement: Further settings of where and how pods run, as JSON.
         train_config: Settings of the training that differ from their defaults, as JSON.
         min_accuracy: What the model must reach on the test split to be published; 0 publishes any.
+        skip_unchanged: Reuse the latest model where dataset, configuration and image (by digest) are its own.
 
     Returns:
         URI of the published version.
@@ -82,4 +84,5 @@ def train_pytorch(
         placement=placement,
         train_config=train_config,
         min_accuracy=min_accuracy,
-    )
+        skip_unchanged=skip_unchanged,
+    ).promote.output

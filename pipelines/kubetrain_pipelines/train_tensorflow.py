@@ -28,6 +28,7 @@ def train_tensorflow(
     placement: dict = {},  # noqa: B006
     train_config: dict = {},  # noqa: B006
     min_accuracy: float = 0.0,
+    skip_unchanged: bool = False,
 ) -> str:
     """
     Args:
@@ -50,6 +51,7 @@ def train_tensorflow(
         placement: Further settings of where and how pods run, as JSON.
         train_config: Settings of the training that differ from their defaults, as JSON.
         min_accuracy: What the model must reach on the test split to be published; 0 publishes any.
+        skip_unchanged: Reuse the latest model where dataset, configuration and image (by digest) are its own.
 
     Returns:
         URI of the published version.
@@ -78,4 +80,5 @@ def train_tensorflow(
         placement=placement,
         train_config=train_config,
         min_accuracy=min_accuracy,
-    )
+        skip_unchanged=skip_unchanged,
+    ).promote.output

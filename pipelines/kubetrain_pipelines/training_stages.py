@@ -1,5 +1,6 @@
 """The five stages of a training pipeline, whatever the framework."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from kfp import dsl
@@ -14,6 +15,17 @@ from kubetrain_pipelines.task_settings import as_launcher, as_step, with_output,
 
 Parameter = Any
 """A channel while the pipeline is being built, whatever the type that its function declares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    sync: dsl.PipelineTask
+    launch: dsl.PipelineTask
+    """What is set on it describes the pods that train."""
+    collect: dsl.PipelineTask
+    evaluate: dsl.PipelineTask
+    promote: dsl.PipelineTask
+    """Its output is the URI of the published version."""
 
 
 def sync_train_evaluate_promote(
@@ -32,8 +44,8 @@ def sync_train_evaluate_promote(
     train_config: Parameter,
     min_accuracy: Parameter,
     **for_the_first_step: Parameter,
-) -> Parameter:
-    """The URI of the version that the last stage publishes."""
+) -> Stages:
+    """The stages as tasks, for a pipeline to set more on them or to go on from them."""
     run = {"pipeline": pipeline, "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
     group = {"workers": workers, "min_workers": min_workers, "processes_per_worker": processes_per_worker}
 
@@ -53,8 +65,8 @@ def sync_train_evaluate_promote(
         **for_the_first_step,
         **run,
     )
-    with_own_resources(as_launcher(as_step(synced, "Sync the dataset")))
-    dataset = synced.outputs["dataset"]
+    with_s3_secret(with_own_resources(as_launcher(as_step(synced, "Sync the dataset"))), s3_secret)
+    dataset, reused = synced.outputs["dataset"], synced.outputs["reused"]
 
     trained = launch_training(
         framework=framework,
@@ -62,12 +74,13 @@ def sync_train_evaluate_promote(
         output_claim=output_claim,
         train_config=train_config,
         placement=synced.outputs["placement"],
+        reused=reused,
         **group,
         **run,
     )
     as_launcher(as_step(trained, "Train on several pods"))
 
-    collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], run_id=run["run_id"])
+    collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], reused=reused, run_id=run["run_id"])
     with_output(with_own_resources(as_step(collected, "Collect the best checkpoint")), output_claim)
 
     evaluated = evaluate_model(
@@ -75,6 +88,7 @@ def sync_train_evaluate_promote(
         dataset=dataset,
         output_claim=output_claim,
         placement=trained.outputs["placement"],
+        reused=reused,
         model=collected.outputs["model"],
         **run,
     )
@@ -85,7 +99,9 @@ def sync_train_evaluate_promote(
         s3_endpoint=s3_endpoint,
         min_accuracy=min_accuracy,
         image=trained.outputs["image"],
+        reused=reused,
         run_id=run["run_id"],
     )
     with_output(with_own_resources(as_step(promoted, "Promote the model")), output_claim)
-    return with_s3_secret(promoted.after(evaluated), s3_secret).output
+    with_s3_secret(promoted.after(evaluated), s3_secret)
+    return Stages(sync=synced, launch=trained, collect=collected, evaluate=evaluated, promote=promoted)

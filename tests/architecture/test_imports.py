@@ -30,6 +30,7 @@ VENDORS = {
     "jobs/kubernetes_api.py": {"kubernetes", "urllib3"},
     "jobs/process_guard.py": {"psutil"},
     "jobs/local_record.py": {"psutil"},
+    "launch_training/summary.py": {"yaml"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
 }
@@ -131,7 +132,17 @@ def test_a_step_knows_no_other_step(step: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["train_pytorch", "train_tensorflow", "sync_only", "training_stages", "task_settings", "images", "compile"]
+    "name",
+    [
+        "train_pytorch",
+        "train_tensorflow",
+        "sync_only",
+        "training_stages",
+        "task_settings",
+        "images",
+        "project",
+        "compile",
+    ],
 )
 def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
     imported = imports_of(SOURCES[PIPELINES] / f"{name}.py")

@@ -8,6 +8,8 @@ import pytest
 
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_pipelines.digits import write_digits
+from support.cluster import Bucket
 
 
 @pytest.fixture
@@ -31,3 +33,13 @@ def backend(namespace: str) -> Iterator[KubernetesBackend]:
 @pytest.fixture
 def api(namespace: str) -> KubernetesApi:
     return KubernetesApi.connect(namespace)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder)
+    with Bucket(f"digits-{uuid.uuid4().hex[:8]}") as bucket:
+        files = (path for path in folder.rglob("*.png"))
+        bucket.put({f"digits/{path.relative_to(folder)}": path.read_bytes() for path in files})
+        yield bucket

@@ -1,7 +1,6 @@
 """Launchers in pods of their own, as steps of a Workflow, with exactly the rights of deploy/ or the stock account's."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +10,13 @@ import yaml
 from kubetrain_components.jobs.job import JobKind
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import RESOURCES
-from support.cluster import COMPONENTS, IMAGE, as_account
+from support.argo import GROUP, make_workflow, serve_workflows
+from support.cluster import COMPONENTS, IMAGE, as_account, await_that
+from support.rights import grant_stock_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "rbac"
-GROUP = "argoproj.io/v1alpha1"
-WORKFLOW_KIND = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "workflows.argoproj.io"},
-    "spec": {
-        "group": "argoproj.io",
-        "scope": "Namespaced",
-        "names": {"kind": "Workflow", "plural": "workflows"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-# What Kubeflow Pipelines 2.17 grants its runs, as far as a launch comes near it.
-PIPELINE_RUNNER = [
-    {"apiGroups": [""], "resources": ["pods", "pods/log", "services", "persistentvolumeclaims"], "verbs": ["*"]},
-    {"apiGroups": ["kubeflow.org"], "resources": ["*"], "verbs": ["*"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]},
-    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "list", "watch", "update", "patch"]},
-]
 LAUNCH = f"""
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
@@ -66,13 +41,9 @@ class Workflow:
 
     def __init__(self, api: KubernetesApi, account: str = "kubetrain-launcher") -> None:
         self.api, self.account = api, account
-        self.made = api.create(
-            api.path(GROUP, "workflows"),
-            {"apiVersion": GROUP, "kind": "Workflow", "metadata": {"name": "run"}, "spec": {}},
-        )
+        self.owner = make_workflow(api, "run")
 
     def start_launcher(self, seconds: float) -> None:
-        owner = {"apiVersion": GROUP, "kind": "Workflow", "name": "run", "uid": self.made["metadata"]["uid"]}
         restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         container = {
             "name": "main",
@@ -91,7 +62,7 @@ class Workflow:
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
         }
-        metadata = {"name": "launcher", "ownerReferences": [owner]}
+        metadata = {"name": "launcher", "ownerReferences": [self.owner]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         self.api.create(self.api.path("v1", "pods"), pod)
 
@@ -122,13 +93,10 @@ class Workflow:
 
 
 @pytest.fixture
-def api(namespace: str) -> Iterator[KubernetesApi]:
+def api(namespace: str) -> KubernetesApi:
     made = KubernetesApi.connect(namespace)
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    if made.get(f"{path}/workflows.argoproj.io") is None:
-        made.create(path, WORKFLOW_KIND)
-        time.sleep(3)  # until the server serves it
-    yield made
+    serve_workflows(made)
+    return made
 
 
 @pytest.fixture
@@ -144,13 +112,6 @@ def grant(api: KubernetesApi, *files: str) -> None:
         api.create(api.path(manifest["apiVersion"], f"{manifest['kind'].lower()}s"), manifest)
 
 
-def await_that(holds: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_with_exactly_the_rights_of_the_role_a_launch_succeeds(workflow: Workflow) -> None:
     workflow.start_launcher(seconds=1)
     await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))
@@ -159,19 +120,7 @@ def test_with_exactly_the_rights_of_the_role_a_launch_succeeds(workflow: Workflo
 
 
 def test_with_the_stock_accounts_rights_a_launch_succeeds(api: KubernetesApi) -> None:
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pipeline-runner"}}
-    api.create(api.path("v1", "serviceaccounts"), account)
-    rights = "rbac.authorization.k8s.io/v1"
-    role = {"apiVersion": rights, "kind": "Role", "metadata": {"name": "pipeline-runner"}, "rules": PIPELINE_RUNNER}
-    api.create(api.path(rights, "roles"), role)
-    binding = {
-        "apiVersion": rights,
-        "kind": "RoleBinding",
-        "metadata": {"name": "pipeline-runner"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pipeline-runner"},
-        "subjects": [{"kind": "ServiceAccount", "name": "pipeline-runner", "namespace": api.namespace}],
-    }
-    api.create(api.path(rights, "rolebindings"), binding)
+    grant_stock_account(api)
     workflow = Workflow(api, "pipeline-runner")
     workflow.start_launcher(seconds=1)
     await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))

@@ -1,20 +1,16 @@
-"""From S3 to a promoted model on a real cluster, with the project's own images, in a restricted namespace."""
+"""Trainings on a real cluster, with the project's own images, in a restricted namespace."""
 
-import json
 import signal
 import subprocess
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount, Job, JobKind, LogLine
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
@@ -23,11 +19,9 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.sync_dataset.storage import Storage
-from kubetrain_pipelines.digits import write_digits
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.training_output import TrainingOutput
-from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, Bucket, pods_job
+from support.cluster import Bucket, pods_job
 from support.cluster_data import sync
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -35,17 +29,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.core]
 STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
 OUTPUT = ClaimMount(claim=STORAGE.output_claim, path="/output")
 CONFIG = TrainConfig(epochs=3, checkpoint_every=20)
-COLLECT_AND_PROMOTE = """
-import sys
-from pathlib import Path
-from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
-from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.promote_model.promote import promote_model
-from kubetrain_trainer.training_output import TrainingOutput
-output, (model_uri, endpoint) = TrainingOutput(Path("/output/{run_id}")), {store!r}
-print(collect_checkpoint(output, Path("/tmp/model"))["checkpoint"])
-print(promote_model(output, open_store(model_uri, endpoint), 0.9, "{run_id}", "{image}").version)
-"""
 WRITE_TO_DATA = """
 import errno, pathlib
 try:
@@ -53,16 +36,6 @@ try:
 except OSError as error:
     print(errno.errorcode[error.errno])
 """
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    folder = tmp_path_factory.mktemp("digits")
-    write_digits(folder)
-    with Bucket(f"digits-{uuid.uuid4().hex[:8]}") as bucket:
-        files = (path for path in folder.rglob("*.png"))
-        bucket.put({f"digits/{path.relative_to(folder)}": path.read_bytes() for path in files})
-        yield bucket
 
 
 class Cluster:
@@ -97,35 +70,6 @@ class Cluster:
         with KubernetesBackend(self.api) as backend:
             return launch_training(training, backend, self.hear)
 
-    def evaluate(self, training: TrainingJob, result: dict[str, Any]) -> None:
-        request = EvaluationRequest(
-            framework=training.framework,
-            pipeline="chain",
-            run_id=training.run_id,
-            data_dir=training.data_dir,
-            dataset_digest=training.dataset_digest,
-            manifest_sha256=result["manifest_sha256"],
-            placement=training.placement,
-            mounts=training.mounts,
-        )
-        self.run(evaluation_job(request, TrainingOutput(training.output_dir)))
-
-    def promote(self, training: TrainingJob) -> list[str]:
-        values = {"run_id": training.run_id, "image": training.placement.image}
-        program = COLLECT_AND_PROMOTE.format(store=(self.bucket.uri("models"), ENDPOINT_IN_PODS), **values)
-        return self.in_pod(program, OUTPUT, run_id=f"p-{training.framework}", image=COMPONENTS, memory="512Mi")
-
-    def in_pod(self, program: str, *mounts: ClaimMount, run_id: str, **placement: Any) -> list[str]:
-        placement = {"env_secrets": ["kubetrain-s3"], **placement}
-        job = pods_job(program, run_id=run_id, kind=JobKind.BATCH_JOB, **placement)
-        return self.run(replace(job, mounts=mounts))
-
-    def run(self, job: Job) -> list[str]:
-        lines: list[LogLine] = []
-        with KubernetesBackend(self.api) as backend:
-            run_job(job, backend, lines.append)
-        return [line.text for line in lines]
-
     def hear(self, line: LogLine) -> None:
         print(f"[{line.pod}] {line.text}")
         self.lines.append(line)
@@ -154,24 +98,13 @@ def cluster(namespace: str, digits: Bucket) -> Cluster:
     return Cluster(namespace, digits)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_from_s3_to_a_promoted_model(cluster: Cluster, framework: str) -> None:
-    report = cluster.sync()
-    assert report["exposure"] in ("clone", "shared")
-    training = cluster.training(framework, report)
-    (data, _) = training.mounts
-    assert cluster.in_pod(WRITE_TO_DATA, data, run_id="writer") == ["EROFS"]
-
-    result = cluster.launch(training)
-    assert result["status"] == "completed"
-    assert cluster.await_line("2 processes").pod in ("master-0", "chief-0")
-
-    cluster.evaluate(training, result)
-    checkpoint, version = cluster.promote(training)[-2:]
-    assert checkpoint.startswith("step-")
-    latest = json.loads(cluster.bucket.get("models/latest.json"))
-    assert (latest["version"], latest["framework"]) == (version, framework)
-    assert latest["metrics"]["accuracy"] > 0.9
+def test_training_pods_cannot_write_to_the_dataset(cluster: Cluster) -> None:
+    (data, _) = cluster.training("pytorch", cluster.sync()).mounts
+    job = pods_job(WRITE_TO_DATA, run_id="writer", kind=JobKind.BATCH_JOB)
+    lines: list[LogLine] = []
+    with KubernetesBackend(cluster.api) as backend:
+        run_job(replace(job, mounts=(data,)), backend, lines.append)
+    assert [line.text for line in lines] == ["EROFS"]
 
 
 def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(cluster: Cluster) -> None:

@@ -152,9 +152,8 @@ class TestTrain:
         ],
     )
     def test_what_no_cluster_would_run(self, arguments: tuple[str, ...], says: str) -> None:
-        for command in (("render",), ("train", "--cluster")):
-            finished = kubetrain(*command, "--output", "out", *arguments)
-            assert (finished.exit_code, says in finished.output) == (2, True), finished.output
+        finished = kubetrain("train", "--cluster", "--output", "out", *arguments)
+        assert (finished.exit_code, says in finished.output) == (2, True), finished.output
 
     def test_no_cluster(self, tmp_path: Path) -> None:
         arguments = ("train", "--cluster", "--data", "digits", "--output", "out")
@@ -162,13 +161,46 @@ class TestTrain:
         assert finished.exit_code == 1
         assert "name one by KUBECONFIG" in finished.output
 
-    def test_render_prints_what_kubernetes_reads(self) -> None:
-        finished = kubetrain(
-            *("render", "--data", "digits:versions/0123456789abcdef/data", "--output", "out", "--set", "gpus=2")
-        )
+    def test_a_dry_run_prints_what_kubernetes_reads(self) -> None:
+        data = ("--data", "digits:versions/0123456789abcdef/data")
+        finished = kubetrain("train", "--cluster", "--dry-run", *data, "--output", "out", "--set", "gpus=2")
         manifest = yaml.safe_load(finished.output)
         assert (finished.exit_code, manifest["kind"]) == (0, "PyTorchJob")
         assert manifest["metadata"]["labels"]["kubetrain/dataset"] == "0123456789abcdef"
+
+    def test_a_dry_run_is_of_a_cluster(self) -> None:
+        finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data=synthetic")
+        assert (finished.exit_code, "add --cluster" in finished.output) == (2, True)
+
+
+class TestRender:
+    URIS = ("--set", "dataset_uri=s3://bucket/digits", "--set", "model_uri=s3://bucket/models")
+
+    def test_all_that_a_run_makes(self) -> None:
+        settings = ("--set", "gpus=2", "--set", "staging_size=2Ti", "--set", "s3_secret=mine", "--set", "epochs=9")
+        finished = kubetrain("render", "--pipeline", "train-tensorflow", "--run-id", "r1", *self.URIS, *settings)
+        assert finished.exit_code == 0, finished.output
+        staging, _, transfer, training, evaluation = yaml.safe_load_all(finished.output)
+        assert staging["spec"]["resources"]["requests"]["storage"] == "2Ti"
+        (container,) = transfer["spec"]["template"]["spec"]["containers"]
+        assert container["envFrom"] == [{"secretRef": {"name": "mine", "optional": True}}]
+        (chief,) = training["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
+        assert chief["resources"]["limits"]["nvidia.com/gpu"] == "2"
+        assert chief["command"][-2:] == ["--epochs", "9"]
+        assert evaluation["kind"] == "Job"
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ((), "dataset_uri is empty"),
+            ((*URIS, "--set", "stagin_size=1Gi"), "did you mean 'staging_size'?"),
+            ((*URIS, "--set", "restart_policy=Always"), "the job never ends"),
+            (("--pipeline", "train-torch"), "unknown pipeline 'train-torch'"),
+        ],
+    )
+    def test_what_no_run_could_use(self, arguments: tuple[str, ...], says: str) -> None:
+        finished = kubetrain("render", *arguments)
+        assert (finished.exit_code, says in finished.output) == (2, True), finished.output
 
 
 def test_an_unknown_command_or_option_names_the_nearest() -> None:

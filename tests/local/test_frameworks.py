@@ -1,5 +1,6 @@
 """The parts of the two trainers, in this process."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -82,6 +83,8 @@ class TestPyTorch:
         damaged = image_data(config, tmp_path / "tar_shards").split("damaged")
         with pytest.raises(KubetrainError, match=DAMAGED):
             list(Loader(damaged, replace(config, loader_workers=1), role, device).load([[0, 1], [2, 3, 4]]))
+        for process in multiprocessing.active_children():
+            process.kill()  # as a training does that fails: torch would wait five seconds for it
 
     def test_what_is_drawn_at_random_repeats_whatever_was_drawn_before(self) -> None:
         import torch

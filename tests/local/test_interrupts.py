@@ -13,6 +13,8 @@ from kubetrain_components.sync_dataset.publish import published_versions
 from kubetrain_components.verify import verify_folder
 from support.cli import interrupt, kubetrain, processes_of, read_until, run_json, start
 
+SHORT = ("--set", "max_steps=5", "--set", "workers=1")
+
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,18 +28,18 @@ def run_arguments(workspace: Path, data: Path | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "stage"),
+    ("line", "stage", "settings"),
     [
-        ("prepare_storage: started", "prepare_storage"),
-        ("sync_dataset: started", "sync_dataset"),
-        ("launch_training: started", "launch_training"),
-        ("launch_training: step", "launch_training"),
-        ("evaluate_model: started", "evaluate_model"),
+        ("prepare_storage: started", "prepare_storage", ()),
+        ("sync_dataset: started", "sync_dataset", ()),
+        ("launch_training: started", "launch_training", ()),
+        ("launch_training: step", "launch_training", ("--set", "epochs=1000")),
+        ("evaluate_model: started", "evaluate_model", SHORT),
     ],
 )
-def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: str) -> None:
+def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: str, settings: tuple[str, ...]) -> None:
     early = stage in ("prepare_storage", "sync_dataset")
-    run = start(*run_arguments(workspace, None if early else digits), "--set", "epochs=3")
+    run = start(*run_arguments(workspace, None if early else digits), *settings)
     read_until(run, line)
     time.sleep(0.3)
     stopped = interrupt(run)
@@ -52,7 +54,7 @@ def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: st
 
 
 def test_after_all_that_a_run_goes_on_cleanly(workspace: Path, digits: Path) -> None:
-    finished = kubetrain(*run_arguments(workspace, digits), "--set", "epochs=1")
+    finished = kubetrain(*run_arguments(workspace, digits), *SHORT)
     assert finished.exit_code == 0, finished.output
     assert len(published_versions(workspace / "staging")) == 1
     assert not [problem for each in verify_folder(workspace / "staging") for problem in each.problems]

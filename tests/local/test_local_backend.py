@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kubetrain_components.jobs import local_operator
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import (
     Job,
@@ -32,7 +33,8 @@ PRINT_ENVIRONMENT = script("import json, os; print(json.dumps(dict(os.environ)))
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[LocalBackend]:
+def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
+    monkeypatch.setattr(local_operator, "RESTART_DELAY_SECONDS", 0.1)
     with LocalBackend(tmp_path / "jobs") as backend:
         yield backend
 
@@ -192,20 +194,33 @@ with LocalBackend(Path({directory!r})) as backend:
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_no_process_outlives_its_launcher_whatever_ends_it(tmp_path: Path, end: signal.Signals) -> None:
-    directory = tmp_path / "jobs"
-    source = LAUNCHER.format(paths=sys.path, directory=str(directory))
-    launcher = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
-    assert launcher.stdout is not None
-    assert [launcher.stdout.readline().strip() for _ in range(2)] == ["up", "up"]
-    started = [process for process in psutil.process_iter() if is_of(process, directory)]
-    assert len(started) == 2
-    os.kill(launcher.pid, end)
-    launcher.wait()
+def test_no_process_outlives_its_launcher_whatever_ends_it(tmp_path: Path) -> None:
+    launchers = {end: start_launcher(tmp_path / end.name) for end in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)}
+    for end, launcher in launchers.items():
+        assert launcher.stdout is not None
+        assert [launcher.stdout.readline().strip() for _ in range(2)] == ["up", "up"]
+        assert len(processes_of(tmp_path / end.name)) == 2
+    started = processes_of(tmp_path)
+    for end, launcher in launchers.items():
+        os.kill(launcher.pid, end)
+    for launcher in launchers.values():
+        launcher.wait()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert [process for process in alive if is_running(process.pid)] == []
+    for end in launchers:
+        check_that_the_job_is_gone(tmp_path / end.name)
 
+
+def start_launcher(directory: Path) -> "subprocess.Popen[str]":
+    source = LAUNCHER.format(paths=sys.path, directory=str(directory))
+    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if is_of(process, directory)]
+
+
+def check_that_the_job_is_gone(directory: Path) -> None:
     with LocalBackend(directory) as backend:
         wanted = job(script("print('again')"))
         assert backend.find(wanted) is None, "a job whose launcher is gone is gone"

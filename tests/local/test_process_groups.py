@@ -64,7 +64,7 @@ assert threads < 200, f"{threads} threads: collectives leave some behind"
 )
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_all_follow_the_chief_however_different_what_they_see(framework: str, tmp_path: Path) -> None:
     ports = free_ports(4)
     if framework == "pytorch":

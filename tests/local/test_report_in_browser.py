@@ -84,6 +84,16 @@ def browser() -> Iterator[object]:
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
 
 
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The reports of so many classes."""
+    folders = {classes: tmp_path_factory.mktemp("report") for classes in (10, 80)}
+    return {
+        classes: page(folder, run_report(record(folder).to_json(), trained(folder, classes)))
+        for classes, folder in folders.items()
+    }
+
+
 SIZES = [(1280, 800, "light"), (1280, 800, "dark"), (390, 844, "light"), (390, 844, "dark")]
 
 
@@ -104,10 +114,9 @@ def open_page(browser: object, uri: str, width: int, height: int, scheme: str) -
 @pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
 @pytest.mark.parametrize("classes", [10, 80])
 def test_every_figure_is_visible_without_a_complaint(
-    browser: object, tmp_path: Path, width: int, height: int, scheme: str, classes: int
+    browser: object, pages: dict[int, str], width: int, height: int, scheme: str, classes: int
 ) -> None:
-    uri = page(tmp_path, run_report(record(tmp_path).to_json(), trained(tmp_path, classes)))
-    view, complaints = open_page(browser, uri, width, height, scheme)
+    view, complaints = open_page(browser, pages[classes], width, height, scheme)
     assert complaints == []
     assert view.evaluate("document.documentElement.scrollWidth") <= width, "nothing runs out of the page"
     boxes = view.eval_on_selector_all(

@@ -17,6 +17,8 @@ STAGES = [
     "evaluate_model",
     "promote_model",
 ]
+SHORT = ("--set", "max_steps=5", "--set", "workers=1")
+CANARY = f"canary-{os.urandom(8).hex()}"
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +29,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(workspace: Path) -> tuple[Finished, dict]:
-    finished = kubetrain("run", "--workspace", workspace)
+    finished = kubetrain("run", "--workspace", workspace, MY_SECRET=CANARY)
     return finished, run_json(workspace)
 
 
 @pytest.fixture(scope="module")
 def second(workspace: Path, first: object) -> tuple[Finished, dict]:
-    finished = kubetrain("run", "--pipeline", "train-tensorflow", "--workspace", workspace)
+    finished = kubetrain("run", "--pipeline", "train-tensorflow", "--workspace", workspace, "--set", "epochs=8")
     return finished, run_json(workspace)
 
 
@@ -116,7 +118,7 @@ def test_the_export_opens_without_our_code(workspace: Path, first: tuple[Finishe
 def test_a_gate_not_met_fails_the_run_and_keeps_metrics_and_report(tmp_path: Path, digits: Path) -> None:
     finished = kubetrain(
         *("run", "--workspace", tmp_path, "--set", f"dataset_uri={digits}"),
-        *("--set", "epochs=1", "--set", "min_accuracy=1"),
+        *(*SHORT, "--set", "min_accuracy=1"),
     )
     record = run_json(tmp_path)
     accuracy = record["evaluation"]["accuracy"]
@@ -128,23 +130,38 @@ def test_a_gate_not_met_fails_the_run_and_keeps_metrics_and_report(tmp_path: Pat
     assert not (tmp_path / "models").exists(), "nothing was published"
 
 
-def test_a_crashing_training_fails_the_run_with_its_last_words_and_lines(tmp_path: Path, digits: Path) -> None:
-    (tmp_path / "crashing_task.py").write_text(
-        "def build(config, data_dir):\n    print('about to divide')\n    return 1 / 0\n"
-    )
+def crashing_run(folder: Path, data: Path, failure: str) -> tuple[Finished, dict]:
+    (folder / "crashing_task.py").write_text(f"def build(config, data_dir):\n    {failure}\n")
     finished = kubetrain(
-        *("run", "--workspace", "workspace", "--set", f"dataset_uri={digits}"),
-        *("--set", "model=crashing_task:build"),
-        cwd=tmp_path,
+        *("run", "--workspace", "workspace", "--set", f"dataset_uri={data}"),
+        *(*SHORT, "--set", "model=crashing_task:build"),
+        cwd=folder,
     )
-    record = run_json(tmp_path / "workspace")
     assert finished.exit_code == 1
-    assert "ZeroDivisionError: division by zero" in record["error"]
     assert "launch_training failed" in finished.output.splitlines()[-1]
+    assert "Failed in launch_training" in (folder / "workspace" / "report.html").read_text()
+    assert processes_of(folder) == []
+    return finished, run_json(folder / "workspace")
+
+
+def test_a_training_that_cannot_begin_fails_the_run_with_its_last_words(tmp_path: Path, digits: Path) -> None:
+    finished, record = crashing_run(
+        tmp_path,
+        digits,
+        "from kubetrain_trainer.errors import KubetrainError; raise KubetrainError('nothing to build')",
+    )
+    assert record["error"] == "launch_training failed: master-0: nothing to build"
+    assert "nothing to build" in finished.output
+
+
+@pytest.mark.slow
+def test_a_training_that_crashes_at_each_restart_fails_the_run_with_its_last_words_and_lines(
+    tmp_path: Path, digits: Path
+) -> None:
+    finished, record = crashing_run(tmp_path, digits, "return 1 / 0")
+    assert "ZeroDivisionError: division by zero" in record["error"]
     assert "return 1 / 0" in "\n".join(record["log_tail"])
     assert "ZeroDivisionError" in finished.output
-    assert "Failed in launch_training" in (tmp_path / "workspace" / "report.html").read_text()
-    assert processes_of(tmp_path) == []
 
 
 def test_a_missing_split_is_said_before_the_training(tmp_path: Path, digits: Path) -> None:
@@ -180,11 +197,7 @@ def test_foreign_aws_settings_do_not_reach_the_embedded_server(tmp_path: Path) -
     interrupt(run)
 
 
-def test_no_secret_of_the_environment_is_written_down(tmp_path: Path, digits: Path) -> None:
-    canary = f"canary-{os.urandom(8).hex()}"
-    finished = kubetrain(
-        *("run", "--workspace", tmp_path, "--set", f"dataset_uri={digits}", "--set", "max_steps=5"), MY_SECRET=canary
-    )
-    written = [path for path in tmp_path.rglob("*") if path.is_file() and canary.encode() in path.read_bytes()]
+def test_no_secret_of_the_environment_is_written_down(workspace: Path, first: tuple[Finished, dict]) -> None:
+    written = [path for path in workspace.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert written == []
-    assert canary not in finished.output
+    assert CANARY not in first[0].output

@@ -24,7 +24,8 @@ def training(framework: str, workers: int, port: int, data: Path, output: Path) 
     try:
         yield run
     finally:
-        interrupt(run)
+        if run.poll() is None:
+            interrupt(run)
 
 
 def check_page(port: int, workers: int) -> None:
@@ -52,11 +53,15 @@ def chief_at(port: int, output: Path) -> psutil.Process:
     )
 
 
-def test_a_training_of_two_processes_is_scraped_while_it_runs(digits: Path, tmp_path: Path) -> None:
+def test_a_training_of_two_processes_is_scraped_while_it_runs_and_ends_at_ctrl_c(digits: Path, tmp_path: Path) -> None:
     port = free_port()
     with training("pytorch", 2, port, digits, tmp_path) as run:
         seen = read_until(run, "[kubetrain] step=30/")
         check_page(port, workers=2)
+        stopped = interrupt(run)
+    assert (stopped.exit_code, stopped.seconds < 5) == (130, True), stopped
+    assert "Traceback" not in stopped.output.splitlines()[-1]
+    assert processes_of(tmp_path) == []
     assert re.search(r"training starts: PyTorch \S+, 2 processes, gloo over \S+, fp32, \d+ threads? each, \w+", seen)
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +28,7 @@ COMPONENTS = os.environ.get("KUBETRAIN_COMPONENTS_IMAGE", f"docker.io/{IMAGE_NAM
 ENDPOINT_IN_PODS, ENDPOINT = "http://s3.storage.svc:9000", "http://127.0.0.1:9000"
 IMAGE = "docker.io/library/python:3.11-slim"
 SMALL = {"image": IMAGE, "cpu": "50m", "memory": "64Mi", "shm_size": "16Mi", "grace_seconds": 1}
+LEADS = {JobKind.TF_JOB: "Chief", JobKind.PYTORCH_JOB: "Master", JobKind.BATCH_JOB: "Transfer"}
 FOREVER = "import time; print('up', flush=True); time.sleep(3600)"
 
 
@@ -39,12 +40,19 @@ def pods_job(
     backoff_limit: int = 3,
     **placement: Any,
 ) -> Job:
-    """The first program is the Chief's (or the batch Job's), the second that of one Worker."""
+    """The first program is the Chief's (or the Master's, or the batch Job's), the second that of one Worker."""
     commands = [("python", "-u", "-c", program) for program in programs]
     made = jobs.job(*commands, run_id=run_id, kind=kind, policy=policy, backoff_limit=backoff_limit)
-    roles = ["Transfer"] if kind is JobKind.BATCH_JOB else ["Chief", "Worker"]
+    roles = [LEADS[kind], "Worker"]
     replicas = tuple(replace(each, role=role) for each, role in zip(made.replicas, roles, strict=False))
     return replace(made, replicas=replicas, placement=Placement(**{**SMALL, **placement}))
+
+
+def await_that(holds: Callable[[], Any], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class Bucket:

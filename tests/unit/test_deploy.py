@@ -26,7 +26,7 @@ GRANTABLE = {
     ("snapshot.storage.k8s.io", "volumesnapshots"): OBJECT_VERBS - {"watch"},
     ("storage.k8s.io", "storageclasses"): {"get"},
     ("", "events"): {"list", "watch"},
-    ("argoproj.io", "workflows"): {"get", "list"},
+    ("argoproj.io", "workflows"): {"get"},
 }
 
 

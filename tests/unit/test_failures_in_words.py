@@ -22,6 +22,11 @@ def test_memory_is_told_with_what_was_being_done() -> None:
     assert str(in_words(MemoryError())).startswith("out of memory at the start: ")
 
 
+def test_a_compiler_that_is_missing_is_told_with_how_to_get_it() -> None:
+    error = RuntimeError("InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx")
+    assert 'build the image with SYSTEM_PACKAGES="g++"' in str(in_words(error))
+
+
 def test_a_lost_peer_is_no_fault_of_the_settings() -> None:
     known = in_words(
         RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")

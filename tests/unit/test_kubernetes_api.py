@@ -4,7 +4,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,6 @@ from support.api_server import PODS, ApiServer, answer, cut, hang
 
 POD = f"{PODS}/worker"
 NEW_POD = {"metadata": {"name": "worker"}}
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
 
 
 @pytest.fixture

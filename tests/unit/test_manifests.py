@@ -17,6 +17,11 @@ from kubetrain_trainer.config import TrainConfig
 from support.manifests import EVERY_SETTING, IDENTITY, PLAIN, batch, elastic, pytorch, tensorflow
 
 EXPECTED = Path(__file__).parent / "manifests"
+LOCKS_MEMORY = {
+    "container.securityContext.capabilities.add": ["IPC_LOCK"],
+    "container.securityContext.runAsNonRoot": False,
+    "container.securityContext.runAsUser": 0,
+}
 UTILIZATION = {"type": "Utilization", "averageUtilization": 80}
 METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": UTILIZATION}}]
 
@@ -80,7 +85,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {
             "container.resources.requests.rdma/rdma_shared_device_a": "1",
             "container.resources.limits.rdma/rdma_shared_device_a": "1",
-            "container.securityContext.capabilities.add": ["IPC_LOCK"],
+            **LOCKS_MEMORY,
         },
     ),
     (
@@ -88,7 +93,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {
             "container.resources.requests.rdma/hca": "2",
             "container.resources.limits.rdma/hca": "2",
-            "container.securityContext.capabilities.add": ["IPC_LOCK"],
+            **LOCKS_MEMORY,
         },
     ),
     (
@@ -300,6 +305,8 @@ def test_on_its_nodes_network_each_job_has_ports_of_its_own() -> None:
     assert len(set(ports)) == 2
     chief = job_manifest(tensorflow(placement))["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
     assert chief["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 22277}]
+    worker = job_manifest(tensorflow(placement))["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert worker["containers"][0]["ports"] != chief["containers"][0]["ports"], "both may be on one node"
     assert "ports" not in job_manifest(batch(placement))["spec"]["template"]["spec"]["containers"][0]
 
 

@@ -18,12 +18,6 @@ from support.api_server import PODS, ApiServer, answer, cut, end_at_once, lines_
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
-
-
-@pytest.fixture
 def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
     monkeypatch.setattr(pod_log, "PAUSE_SECONDS", 0.02)

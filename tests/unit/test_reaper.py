@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kubetrain_components.jobs.job import JobKind
-from kubetrain_components.jobs.reaper import plan_reaping
+from kubetrain_components.jobs.reaper import fate_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
@@ -36,5 +36,4 @@ def run(phase: str = "Failed", hours_ago: float = 30, uid: str = "w") -> dict:
     ],
 )
 def test_a_job_is_deleted_only_when_its_run_is_over_for_long(its_job: dict, its_run: dict, says: str) -> None:
-    (fate,) = plan_reaping([(JobKind.PYTORCH_JOB, its_job)], [its_run], DAY, NOW)
-    assert str(fate) == says
+    assert str(fate_of(JobKind.PYTORCH_JOB, its_job, its_run, DAY, NOW)) == says

@@ -1,12 +1,13 @@
 """Models by name, tasks by import path, images by folder."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.evaluation_record import classification_record
+from kubetrain_trainer.evaluation_record import MOST_ROC_POINTS, classification_record, roc_curve
 from kubetrain_trainer.image_folder import list_classes, list_images
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size
@@ -106,3 +107,29 @@ def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors()
         ("dog", "cat", "picture 3"),
         ("cat", "dog", "picture 1"),
     ]
+
+
+def test_the_roc_curve_is_the_one_that_everybody_computes() -> None:
+    from sklearn.metrics import roc_curve as known_roc_curve
+
+    random = Random(3)
+    truths = [random.randrange(2) for _ in range(500)]
+    scores = [round(0.4 * truth + 0.6 * random.random(), 2) for truth in truths]  # many of them tie
+    false_alarms, hits, thresholds = known_roc_curve(truths, scores, drop_intermediate=False)
+    ours = roc_curve(truths, scores)
+    assert [point["false_positive_rate"] for point in ours] == pytest.approx(false_alarms, abs=1e-6)
+    assert [point["true_positive_rate"] for point in ours] == pytest.approx(hits, abs=1e-6)
+    assert [point["threshold"] for point in ours[1:]] == pytest.approx(thresholds[1:], abs=1e-6)
+
+
+def test_a_long_roc_curve_keeps_its_ends_and_its_shape() -> None:
+    ours = roc_curve([index % 2 for index in range(10_000)], [index / 10_000 for index in range(10_000)])
+    assert len(ours) <= MOST_ROC_POINTS + 1
+    assert (ours[0]["true_positive_rate"], ours[-1]["true_positive_rate"]) == (0, 1)
+    assert roc_curve([1, 1], [0.2, 0.8]) == [], "of one class alone there is none"
+
+
+def test_a_record_of_two_classes_has_it() -> None:
+    record = classification_record(["cat", "dog"], [0, 1], [0, 1], [0.9, 0.8], str)
+    assert [(each["threshold"], each["true_positive_rate"]) for each in record["roc"]] == [(1, 0), (0.8, 1), (0.1, 1)]
+    assert "roc" not in classification_record(["a", "b", "c"], [0], [0], [0.9], str)

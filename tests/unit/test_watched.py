@@ -17,12 +17,6 @@ Until = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
-
-
-@pytest.fixture
 def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)

@@ -1,9 +1,12 @@
-"""evaluation.json for a classifier: the confusion matrix and the most confident errors."""
+"""evaluation.json for a classifier: the confusion matrix, the most confident errors, of two classes the ROC curve."""
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 SHOWN_ERRORS = 12
+MOST_ROC_POINTS = 200
 
 
 def classification_record(
@@ -22,6 +25,7 @@ def classification_record(
     return {
         "classes": list(classes),
         "confusion": matrix,
+        **({"roc": _roc_of_two(truths, predictions, confidences)} if len(classes) == 2 else {}),
         "misclassified": [
             {
                 "truth": classes[truths[index]],
@@ -32,6 +36,37 @@ def classification_record(
             for index in wrong[:SHOWN_ERRORS]
         ],
     }
+
+
+def _roc_of_two(
+    truths: Sequence[int], predictions: Sequence[int], confidences: Sequence[float]
+) -> list[dict[str, float]]:
+    pairs = zip(predictions, confidences, strict=True)
+    return roc_curve(truths, [sure if guess == 1 else 1 - sure for guess, sure in pairs])
+
+
+def roc_curve(truths: Sequence[int], scores: Sequence[float]) -> list[dict[str, float]]:
+    """From the threshold that calls nothing the second class to the one that calls everything so.
+
+    Args:
+        scores: How surely each sample is of the second class.
+    """
+    positives = sum(truths)
+    negatives = len(truths) - positives
+    if not positives or not negatives:
+        return []
+    points, hits, false_alarms = [_roc_point(1.0, 0.0, 0.0)], 0, 0
+    for score, group in groupby(sorted(zip(scores, truths, strict=True), reverse=True), key=itemgetter(0)):
+        found = [truth for _, truth in group]
+        hits, false_alarms = hits + sum(found), false_alarms + len(found) - sum(found)
+        points.append(_roc_point(score, hits / positives, false_alarms / negatives))
+    stride = -(-len(points) // MOST_ROC_POINTS)
+    return [*points[:-1:stride], points[-1]]
+
+
+def _roc_point(threshold: float, hits: float, false_alarms: float) -> dict[str, float]:
+    values = {"threshold": threshold, "true_positive_rate": hits, "false_positive_rate": false_alarms}
+    return {name: round(value, 6) for name, value in values.items()}
 
 
 class Answers:

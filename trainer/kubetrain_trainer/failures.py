@@ -59,6 +59,10 @@ KNOWN = (
         "(or a GPU that has more)",
     ),
     Known(
+        ("InvalidCxxCompiler", "Failed to find C compiler"),
+        'compile finds no C++ compiler {where}: build the image with SYSTEM_PACKAGES="g++", or set compile to false',
+    ),
+    Known(
         ("/gloo/", "ncclRemoteError", "Collective ops is aborted"),
         "another process was lost {where}: look for the one that failed first",
         Passing,

@@ -1,4 +1,4 @@
-"""package.module:function, the way by which users bring a task of their own."""
+"""package.module:function, the way by which users bring a task or a pipeline of their own."""
 
 import importlib
 import sys
@@ -21,7 +21,7 @@ def load_function(path: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InvalidSetting(
-            f"cannot import '{module_name}' for the model '{path}' ({error}): "
+            f"cannot import '{module_name}' of '{path}' ({error}): "
             "start from the folder that holds the package, set PYTHONPATH, or install it in the image"
         ) from error
     if not hasattr(module, function):

@@ -11,6 +11,7 @@ def evaluate_model(
     dataset: dict,
     output_claim: str,
     placement: dict,
+    reused: dict,
     pipeline: str,
     run_id: str,
     model: dsl.Input[dsl.Model],
@@ -25,22 +26,29 @@ def evaluate_model(
         dataset: Where the pod finds the dataset version to test on.
         output_claim: The claim that it writes to.
         placement: Where and how it runs: as those that trained.
+        reused: The published model, which was judged; empty where there was a training.
         pipeline: Name of the pipeline.
         run_id: Id of the run.
         model: The model to judge.
         metrics: Loss and metrics on the test split.
-        confusion: The confusion matrix of a classifier.
+        confusion: The confusion matrix of a classifier; of two classes the ROC curve too.
         report: Curves, confusions and errors as a page.
     """
     from pathlib import Path
 
     from kubetrain_components.dataset_place import DatasetPlace
-    from kubetrain_components.evaluate_model.confusion import most_confused
+    from kubetrain_components.evaluate_model.confusion import most_confused, roc_columns
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.site import this_site
 
+    if reused:
+        print(f"{reused['uri']} was judged by run {reused['run_id']}")
+        for name, value in reused["metrics"].items():
+            if value is not None:
+                metrics.log_metric(name, value)
+        return
     site, place = this_site(), DatasetPlace(**dataset)
     output = site.output(run_id)
     request = EvaluationRequest(
@@ -61,4 +69,6 @@ def evaluate_model(
                 metrics.log_metric(name, value)
         if "confusion" in evaluation:
             confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
+        if evaluation.get("roc"):
+            confusion.log_roc_curve(*roc_columns(evaluation["roc"]))
         Path(report.path).write_text(training_report(output))

@@ -1,6 +1,6 @@
-"""The part of a confusion matrix that people can read."""
+"""The part of a confusion matrix that people can read, and the ROC curve as Kubeflow Pipelines takes it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 MOST_CLASSES = 50
 
@@ -11,6 +11,14 @@ def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tu
     worst = sorted(range(len(classes)), key=lambda index: -errors[index])[:MOST_CLASSES]
     kept = sorted(worst)
     return [classes[index] for index in kept], [[matrix[row][column] for column in kept] for row in kept]
+
+
+def roc_columns(points: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float], list[float]]:
+    """False positive rates, true positive rates, thresholds."""
+    false_alarms, hits, thresholds = (
+        [point[name] for point in points] for name in ("false_positive_rate", "true_positive_rate", "threshold")
+    )
+    return false_alarms, hits, thresholds
 
 
 def worst_confusions(

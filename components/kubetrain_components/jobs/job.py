@@ -12,6 +12,8 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
 
 LABEL_PREFIX = "kubetrain/"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
+"""Whatever we make on a cluster is known by it."""
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """For every Python program in a pod: its log is followed while it runs."""
 VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"

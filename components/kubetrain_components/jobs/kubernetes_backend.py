@@ -1,6 +1,7 @@
 """Jobs on a Kubernetes cluster: PyTorchJob and TFJob of the training operator, and batch Jobs."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Self
@@ -34,6 +35,7 @@ class KubernetesBackend:
         self._api = api
         self._run = ArgoRun.of_this_process(api)
         self._followed: dict[JobHandle, FollowedJob] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def connect(cls, namespace: str = "") -> Self:
@@ -100,9 +102,10 @@ class KubernetesBackend:
         return self._run is not None and self._run.goes_on()
 
     def _follow(self, handle: JobHandle) -> FollowedJob:
-        if handle not in self._followed:
-            self._followed[handle] = FollowedJob(self._api, self._path(handle.kind), handle)
-        return self._followed[handle]
+        with self._lock:  # its logs are read in a thread of their own
+            if handle not in self._followed:
+                self._followed[handle] = FollowedJob(self._api, self._path(handle.kind), handle)
+            return self._followed[handle]
 
     def _path(self, kind: JobKind, name: str = "") -> str:
         return self._api.path(*RESOURCES[kind], name)

@@ -25,12 +25,24 @@ class FollowedJob:
         of_job = f"{JOB_NAME_LABELS[handle.kind]}={handle.name}"
         self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=of_job)
         self._events: list[Watched] = []
+        self._state: JobState | None = None
+        self._state_of: list[tuple[Watched, int]] = []
         for watched in (self._job, self.pods):
             watched.start()
 
     def state(self) -> JobState | None:
-        """What is known now; None where the job is gone, or another has its name."""
+        """What is known now; None where the job is gone, or another has its name.
+
+        Made once for each change, whoever asks: of a job of hundreds of pods it takes a while.
+        """
         self._await_lists()
+        with self._changed:
+            seen = [(watched, watched.changes) for watched in self._watches()]
+            if seen != self._state_of:
+                self._state, self._state_of = self._made_state(), seen
+            return self._state
+
+    def _made_state(self) -> JobState | None:
         found = [each for each in self._job.objects() if each.uid == self._handle.uid and not each.is_gone]
         if not found:
             return None
@@ -42,10 +54,10 @@ class FollowedJob:
         return state is None or state.is_over
 
     def await_change(self, state: JobState) -> None:
-        """Return after the next change, or a second without any."""
-        self._attend_to_events(state)
+        """Return once it is another state, or after a second."""
         with self._changed:
-            self._changed.wait(HEARTBEAT_SECONDS)
+            self._attend_to_events(state)
+            self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
 
     def living_pods(self, *, with_those_that_ended: bool) -> list[Manifest]:
         pods = [
@@ -54,8 +66,11 @@ class FollowedJob:
         return [pod for pod in pods if with_those_that_ended or not has_ended(pod)]
 
     def stop(self) -> None:
-        for watched in (self._job, self.pods, *self._events):
+        for watched in self._watches():
             watched.stop()
+
+    def _watches(self) -> list[Watched]:
+        return [self._job, self.pods, *self._events]
 
     def _await_lists(self) -> None:
         with self._changed:

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from kubetrain_components.jobs.job import Elastic, Job, JobKind, Replica, RestartPolicy
+from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, JobKind, Replica, RestartPolicy
 from kubetrain_components.jobs.misread import refuse_what_is_misread
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.pod_template import Manifest, pod_template, queue_label, rendezvous_port
-
-MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
 
 
 def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:
@@ -110,7 +108,7 @@ def _elastic_policy(job: Job, elastic: Elastic) -> Any:
         min_replicas=elastic.min_replicas,
         max_replicas=elastic.max_replicas,
         rdzv_backend=elastic.rdzv_backend,
-        rdzv_port=rendezvous_port(job),
+        rdzv_port=rendezvous_port(job, job.lead_role),
         rdzv_id=elastic.rdzv_id or None,
         rdzv_conf=[models.KubeflowOrgV1RDZVConf(key=key, value=value) for key, value in elastic.rdzv_conf.items()]
         or None,

@@ -33,7 +33,12 @@ class Placement(Settings):
     memory_limit: str = setting("", "memory that a pod may use at most; empty: what it asks for")
     gpus: int = setting(0, "GPUs of a pod", minimum=0)
     gpu_resource: str = setting("nvidia.com/gpu", "what the cluster calls a GPU")
-    rdma: int = setting(0, "RDMA devices of a pod, which may then lock memory", minimum=0)
+    rdma: int = setting(
+        0,
+        "RDMA devices of a pod, which then runs as root, as others may not lock memory; where nodes let all, ask for "
+        "devices by extra_resources",
+        minimum=0,
+    )
     rdma_resource: str = setting("rdma/rdma_shared_device_a", "what the cluster calls an RDMA device")
     extra_resources: dict[str, Any] = setting({}, "other resources of a pod and how much of each")
     shm_size: str = setting("1Gi", "size of /dev/shm, which loading processes and NCCL share data by")

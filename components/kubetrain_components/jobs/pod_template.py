@@ -88,7 +88,7 @@ def _container(job: Job, replica: Replica) -> Manifest:
             "image": placement.image,
             "imagePullPolicy": placement.image_pull_policy,
             "command": list(replica.command),
-            "ports": _ports(job),
+            "ports": _ports(job, replica),
             "env": _environment(job, replica),
             "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
             "resources": _resources(placement),
@@ -100,20 +100,24 @@ def _container(job: Job, replica: Replica) -> Manifest:
     )
 
 
-def _ports(job: Job) -> list[Manifest]:
-    """On a node's own network other jobs are met: the scheduler knows of a port that is declared."""
+def _ports(job: Job, replica: Replica) -> list[Manifest]:
+    """On a node's own network other jobs are met, and other pods of this one: the scheduler knows of a port that is
+    declared, and puts no two pods with the same one on a node."""
     if not job.placement.host_network or job.kind not in PORT_NAMES:
         return []
-    return [{"name": PORT_NAMES[job.kind], "containerPort": rendezvous_port(job)}]
+    return [{"name": PORT_NAMES[job.kind], "containerPort": rendezvous_port(job, replica.role)}]
 
 
-def rendezvous_port(job: Job) -> int:
-    return host_port(job.identity) if job.placement.host_network else RENDEZVOUS_PORT
+def rendezvous_port(job: Job, role: str) -> int:
+    if not job.placement.host_network:
+        return RENDEZVOUS_PORT
+    return host_port(job.identity, "" if role == job.lead_role else role)
 
 
-def host_port(identity: JobIdentity) -> int:
-    """A port for this job alone, as far as chance allows; the same for a launcher that is started again."""
-    return HOST_PORTS[int(hashlib.sha256(identity.name.encode()).hexdigest(), 16) % len(HOST_PORTS)]
+def host_port(identity: JobIdentity, role: str = "") -> int:
+    """A port for this job (and role) alone, as far as chance allows; the same for a launcher that is started again."""
+    digest = hashlib.sha256(f"{identity.name}{role}".encode()).hexdigest()
+    return HOST_PORTS[int(digest, 16) % len(HOST_PORTS)]
 
 
 def _environment(job: Job, replica: Replica) -> list[Manifest]:
@@ -200,10 +204,11 @@ def _pod_security(placement: Placement) -> Manifest:
 
 
 def _container_security(placement: Placement) -> Manifest:
-    capabilities: Manifest = {"drop": ["ALL"]}
-    if placement.rdma:
-        capabilities["add"] = ["IPC_LOCK"]  # RDMA pins the memory that it reads and writes
-    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+    kept = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    if not placement.rdma:
+        return kept
+    # RDMA pins the memory that it reads and writes. To any user but root the capability gives nothing.
+    return {**kept, "runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
 
 
 def _affinity(job: Job) -> Manifest:

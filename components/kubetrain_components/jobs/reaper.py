@@ -5,17 +5,16 @@ for what slips through both: a job that trains on for a run that nobody retries.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.job import MANAGED_BY, JobKind
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import RESOURCES
 from kubetrain_components.jobs.kubernetes_errors import UnknownKind
 from kubetrain_components.jobs.kubernetes_state import job_state
-from kubetrain_components.jobs.manifests import MANAGED_BY
 from kubetrain_components.jobs.pod_template import Manifest
 
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
@@ -34,23 +33,19 @@ class Fate:
         return f"{'delete' if self.is_deleted else 'keep'} {self.kind.value} {metadata['name']}: {self.reason}"
 
 
-def plan_reaping(
-    jobs: Iterable[tuple[JobKind, Manifest]], workflows: Iterable[Manifest], patience: timedelta, now: datetime
-) -> list[Fate]:
-    """What is to become of each job. What is not known is not deleted."""
-    by_uid = {each["metadata"]["uid"]: each for each in workflows}
-    return [Fate(kind, job, *_verdict(kind, job, by_uid, patience, now)) for kind, job in jobs]
+def fate_of(kind: JobKind, job: Manifest, run: Manifest | None, patience: timedelta, now: datetime) -> Fate:
+    """What is to become of a job whose run is this. What is not known is not deleted."""
+    return Fate(kind, job, *_verdict(kind, job, run, patience, now))
 
 
 def _verdict(
-    kind: JobKind, job: Manifest, workflows: Mapping[str, Manifest], patience: timedelta, now: datetime
+    kind: JobKind, job: Manifest, run: Manifest | None, patience: timedelta, now: datetime
 ) -> tuple[bool, str]:
-    owner = next((each for each in job["metadata"].get("ownerReferences") or [] if each["kind"] == "Workflow"), None)
-    if owner is None:
+    if (owner := _owner(job)) is None:
         return False, "belongs to no run"
     if job_state(kind, job, []).phase.is_final:
         return False, "is over itself"
-    if (run := workflows.get(owner["uid"])) is None:
+    if run is None or run["metadata"]["uid"] != owner["uid"]:
         return False, f"its run {owner['name']} is gone, and the cluster deletes it after it"
     status = run.get("status") or {}
     if status.get("phase") not in OVER_PHASES or not status.get("finishedAt"):
@@ -61,22 +56,29 @@ def _verdict(
     return True, f"its run {owner['name']} ended {_hours(age)} ago: {status['phase']}"
 
 
+def _owner(job: Manifest) -> Manifest | None:
+    owners = job["metadata"].get("ownerReferences") or []
+    return next((each for each in owners if each["kind"] == "Workflow"), None)
+
+
 def _hours(age: timedelta) -> str:
     return f"{age / timedelta(hours=1):.1f} h"
-
-
-def _found(api: KubernetesApi, group_version: str, plural: str, **selector: Any) -> list[Manifest]:
-    try:
-        listed = api.get(api.path(group_version, plural), **selector)
-    except UnknownKind:  # a cluster without that operator has no such job
-        return []
-    return list((listed or {}).get("items") or [])
 
 
 def _jobs(api: KubernetesApi) -> Iterator[tuple[JobKind, Manifest]]:
     ours = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
     for kind, resource in RESOURCES.items():
-        yield from ((kind, job) for job in _found(api, *resource, labelSelector=ours))
+        with contextlib.suppress(UnknownKind):  # a cluster without that operator has no such job
+            listed = api.get(api.path(*resource), labelSelector=ours) or {}
+            yield from ((kind, job) for job in listed.get("items") or [])
+
+
+def _run_of(job: Manifest, api: KubernetesApi) -> Manifest | None:
+    """By its name: a list of all runs is more than fits into a small pod's memory."""
+    owner = _owner(job)
+    with contextlib.suppress(UnknownKind):
+        return api.get(api.path(*WORKFLOWS, owner["name"])) if owner else None
+    return None
 
 
 def main() -> None:
@@ -85,9 +87,9 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24.0, help="after the end of a run, in which it may be retried")
     arguments = parser.parse_args()
     api = KubernetesApi.connect()
-    jobs = list(_jobs(api))  # before the runs: one that is made meanwhile has none among them
-    fates = plan_reaping(jobs, _found(api, *WORKFLOWS), timedelta(hours=arguments.hours), datetime.now(UTC))
-    for fate in fates:
+    patience, now = timedelta(hours=arguments.hours), datetime.now(UTC)
+    for kind, job in _jobs(api):
+        fate = fate_of(kind, job, _run_of(job, api), patience, now)
         print(fate if arguments.delete else f"would {fate}", flush=True)
         if arguments.delete and fate.is_deleted:
             path = api.path(*RESOURCES[fate.kind], fate.job["metadata"]["name"])

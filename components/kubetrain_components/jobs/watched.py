@@ -42,6 +42,8 @@ class Watched(threading.Thread):
         self.changed = changed or threading.Condition()
         """Notified of every change, and of the end; one may serve several."""
         self.has_synced = False
+        self.changes = 0
+        """So many there have been: as long as it is the same number, they are the same objects."""
         self.error: KubetrainError | None = None
         """What ended it."""
         self._api, self._path, self._selector = api, path, selector
@@ -127,6 +129,7 @@ class Watched(threading.Thread):
         """What is as it was stays the same value: others wait for another."""
         if seen != self._objects.get(seen.uid):
             self._objects[seen.uid] = seen
+            self.changes += 1
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[Manifest]:

@@ -29,9 +29,11 @@ def launch_training(
     min_workers: int,
     processes_per_worker: int,
     placement: dict,
+    reused: dict,
     pipeline: str,
     run_id: str,
     task_config: dsl.TaskConfig,
+    summary: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Training", checkpoint=str, step=int, image=str, placement=dict):
     """Train on several pods and follow them to the end.
 
@@ -44,24 +46,33 @@ def launch_training(
         min_workers: Pods that go on when others are lost; 0: all start again.
         processes_per_worker: Training processes in each pod.
         placement: Where and how the pods run.
+        reused: The published model that makes a training needless; empty where one is due.
         pipeline: Name of the pipeline.
         run_id: Id of the run.
         task_config: What is set on this task, which is for the pods too.
+        summary: How the job went, how to look at it, and what it was.
 
     Returns:
         The checkpoint that the training ended with, its step, what trained, and where and how.
     """
     from dataclasses import asdict
+    from pathlib import Path
 
     from kubetrain_components.combined_settings import combined
     from kubetrain_components.dataset_place import DatasetPlace
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.jobs.task_config import placement_settings
     from kubetrain_components.launch_training.launch import launch_training
+    from kubetrain_components.launch_training.summary import training_summary
     from kubetrain_components.launch_training.training_job import TrainingJob
     from kubetrain_components.site import this_site
     from kubetrain_trainer.config import TrainConfig
 
+    if reused:
+        words = f"nothing to train: {reused['uri']} of run {reused['run_id']} has this dataset, configuration and image"
+        print(words)
+        Path(summary.path).write_text(words)
+        return "", 0, reused["image"], placement
     site, place = this_site(), DatasetPlace(**dataset)
     with site.stage("launch_training", run_id) as stage, site.backend() as backend:
         of_task = placement_settings(asdict(task_config))
@@ -81,4 +92,7 @@ def launch_training(
             mounts=site.mounts(place, output_claim),
         )
         stage.result = launch_training(training, backend, stage.on_line)
+        if training.mounts:  # a job of one machine is nothing that kubectl knows
+            words = training_summary(training, stage.result, stage.seconds(), stage.progress)
+            Path(summary.path).write_text(words)
     return stage.result["checkpoint"], stage.result["step"], placed.image, placed.changes()

@@ -6,7 +6,7 @@ from kubetrain_components import IMAGE_NAME
 
 
 @dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
-def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: str, run_id: str) -> str:
+def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: str, reused: dict, run_id: str) -> str:
     """Publish the model if it is good enough.
 
     Args:
@@ -14,6 +14,7 @@ def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: 
         s3_endpoint: S3 server; empty for AWS.
         min_accuracy: What the model must reach on the test split; 0 for no gate.
         image: The image that the model was trained with.
+        reused: The model that is published already; empty where there was a training.
         run_id: Id of the run.
 
     Returns:
@@ -22,11 +23,15 @@ def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: 
     from dataclasses import asdict
 
     from kubetrain_components.object_store.open_store import open_store
-    from kubetrain_components.promote_model.promote import promote_model
+    from kubetrain_components.promote_model.promote import check_gate, promote_model
     from kubetrain_components.site import this_site
 
     site = this_site()
     with site.stage("promote_model", run_id) as stage:
+        if reused:
+            check_gate(reused["metrics"], min_accuracy)
+            print(f"published already as {reused['uri']}")
+            return reused["uri"]
         store = open_store(model_uri, s3_endpoint)
         stage.result = asdict(promote_model(site.output(run_id), store, min_accuracy, run_id, image))
         print(f"published as {stage.result['uri']}")

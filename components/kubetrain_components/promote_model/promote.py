@@ -7,11 +7,11 @@ from typing import Any
 
 from kubetrain_components.object_store.patience import patiently
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
+from kubetrain_components.published_model import LATEST
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
 SCHEMA = "kubetrain/model/v1"
-LATEST = "latest.json"
 ROUNDS = 10
 
 

@@ -36,7 +36,8 @@ def sync_dataset(
     shm_size: str = "1Gi",
     min_accuracy: float = 0.0,
     model_uri: str = "",
-) -> NamedTuple("Synced", dataset=dict, placement=dict):
+    skip_unchanged: bool = False,
+) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict):
     """Bring an S3 prefix to the staging volume as a dataset version, after checking every parameter of the run.
 
     Args:
@@ -67,11 +68,13 @@ def sync_dataset(
         shm_size: Size of /dev/shm in each pod.
         min_accuracy: What the model must reach on the test split.
         model_uri: Where the model goes.
+        skip_unchanged: Whether to reuse the latest model where a training would only repeat it.
 
     Returns:
-        Where pods find the dataset version, and where and how they are to run.
+        Where pods find the dataset version, where and how they are to run, and the model that makes them needless.
     """
     from kubetrain_components.dataset_place import DatasetPlace
+    from kubetrain_components.reuse import model_to_reuse
     from kubetrain_components.run_parameters import RunParameters
     from kubetrain_components.site import this_site
     from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_placement
@@ -111,7 +114,8 @@ def sync_dataset(
             ),
         )
         stage.result = site.sync(parameters, request, backend, stage.on_line)
+        reused = model_to_reuse(parameters, stage.result["digest"], s3_endpoint) if skip_unchanged else {}
     for name, value in stage.result.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             metrics.log_metric(name, value)
-    return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changes()
+    return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changes(), reused

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kubetrain_components.jobs.job import MANAGED_BY
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.sync_dataset.claims import CLAIM, Claims
-from kubetrain_components.sync_dataset.expose import MANAGED_BY, OURS, Manifest
+from kubetrain_components.sync_dataset.expose import Manifest
 from kubetrain_components.sync_dataset.waiting import Say, Waiting
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -35,7 +36,7 @@ class WantedClaim:
         }
         if self.storage_class:
             spec["storageClassName"] = self.storage_class
-        metadata = {"name": self.name, "labels": {MANAGED_BY: OURS}}
+        metadata = {"name": self.name, "labels": dict(MANAGED_BY)}
         return {"apiVersion": "v1", "kind": CLAIM, "metadata": metadata, "spec": spec}
 
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, slug
+from kubetrain_components.jobs.job import LABEL_PREFIX, MANAGED_BY, slug
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 Manifest = dict[str, Any]
 
-MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "kubetrain"
 DATASET_LABEL = LABEL_PREFIX + "dataset"
 EXPOSURE_LABEL = LABEL_PREFIX + "exposure"
 SOURCE_ANNOTATION = LABEL_PREFIX + "source"
@@ -198,7 +197,7 @@ class Exposure:
     def _metadata(self) -> Manifest:
         return {
             "name": self.claim,
-            "labels": {MANAGED_BY: OURS, DATASET_LABEL: self.request.digest, EXPOSURE_LABEL: self.mode.value},
+            "labels": {**MANAGED_BY, DATASET_LABEL: self.request.digest, EXPOSURE_LABEL: self.mode.value},
             "annotations": {SOURCE_ANNOTATION: without_credentials(self.request.source)},
         }
 
@@ -243,8 +242,9 @@ def without_credentials(source: str) -> str:
 def is_exposed(claim: Manifest) -> bool:
     """Staging and output claims may be managed by kubetrain too: only exposed ones name a mode and a version."""
     labels = claim["metadata"].get("labels") or {}
+    is_ours = labels.items() >= MANAGED_BY.items()
     shows_version = labels.get(EXPOSURE_LABEL) in (ExposureMode.CLONE, ExposureMode.SNAPSHOT)
-    return labels.get(MANAGED_BY) == OURS and shows_version and bool(DIGEST.fullmatch(labels.get(DATASET_LABEL, "")))
+    return is_ours and shows_version and bool(DIGEST.fullmatch(labels.get(DATASET_LABEL, "")))
 
 
 def _choose(storage: StorageFacts) -> tuple[ExposureMode, str]:

@@ -20,6 +20,7 @@ LONGEST_STOP_SECONDS = 3600
 def launch(arguments: Sequence[str]) -> int:
     """Run the processes of this pod to their end; the exit code for all of them."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store would fill pages with addresses
+    from torch.distributed import DistNetworkError
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -47,8 +48,8 @@ def launch(arguments: Sequence[str]) -> int:
         rank, failure = failed.get_first_failure()
         print(f"rank {rank} ended with exit code {in_shells_terms(failure.exitcode)}", flush=True)
         return in_shells_terms(failure.exitcode)
-    except RendezvousError as error:
-        print(f"this pod lost the others, or never found them: {error}", flush=True)
+    except (RendezvousError, DistNetworkError) as error:
+        print(f"this pod lost the others, or never found them: {str(error).splitlines()[0]}", flush=True)
         return 1
     return 0
 

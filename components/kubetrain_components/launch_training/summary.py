@@ -1,0 +1,47 @@
+"""What the run's page says of the training job, as Markdown: how it went, how to look at it, and what it was."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.launch_training.training_job import TrainingJob
+
+COMMANDS = """\
+kubectl get {kind} {name} --output=yaml
+kubectl get pods --selector=training.kubeflow.org/job-name={name}
+kubectl logs --selector=training.kubeflow.org/job-name={name} --prefix --tail=100"""
+
+
+def training_summary(
+    training: TrainingJob, result: Mapping[str, Any], seconds: Mapping[str, float], progress: str
+) -> str:
+    """
+    Args:
+        seconds: How long each part of it took.
+        progress: The last that rank 0 said of its step, loss and speed.
+    """
+    job = training.to_job()
+    manifest = yaml.safe_dump(job_manifest(job), sort_keys=False)
+    kind, name = job.kind.value.lower(), job.identity.name
+    facts = {
+        "job": f"{job.kind.value} `{name}`",
+        "image": f"`{training.placement.image}`",
+        "pods": f"{job.total_replicas}, each with {_count(training.processes_per_worker, 'process', 'processes')}",
+        "dataset": f"`{training.dataset_digest}`",
+        "last checkpoint": f"`{result['checkpoint']}`, after {result['step']} steps",
+        "output": f"folder `{training.run_id}` of claim `{training.mounts[-1].claim}`",
+        **{part: f"{each:.0f} s" for part, each in seconds.items()},
+        "last words on progress": progress,
+    }
+    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    return (
+        f"# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n"
+        f"## Look at it\n\nIn the run's namespace:\n\n```sh\n{COMMANDS.format(kind=kind, name=name)}\n```\n\n"
+        f"## What was created\n\n```yaml\n{manifest}```\n"
+    )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

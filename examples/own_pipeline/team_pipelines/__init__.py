@@ -1,0 +1,1 @@
+"""A team's pipelines on top of kubetrain's stages."""

@@ -1,0 +1,48 @@
+"""Every night: the team's own model on eight GPUs a pod, and a step of its own once the model is published."""
+
+from kfp import dsl, kubernetes
+
+from kubetrain_pipelines.training_stages import sync_train_evaluate_promote
+from team_pipelines.model_card import write_model_card
+
+NAME = "nightly"
+
+
+@dsl.pipeline(name=NAME, description="The team's text model, trained every night.")
+def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/models/text") -> str:
+    """
+    Args:
+        dataset_uri: Where the text is.
+        model_uri: Where the models go.
+
+    Returns:
+        URI of the published version.
+    """
+    stages = sync_train_evaluate_promote(
+        framework="pytorch",
+        pipeline=NAME,
+        dataset_uri=dataset_uri,
+        model_uri=model_uri,
+        dataset_access="credentials",
+        s3_endpoint="",
+        s3_secret="team-s3",  # noqa: S106 - its name
+        staging_claim="team-staging",
+        staging_size="500Gi",
+        output_claim="team-output",
+        exposure="auto",
+        storage_class="fast-ssd",
+        storage={},
+        workers=2,
+        min_workers=0,
+        processes_per_worker=8,
+        placement={"network": "infiniband", "rdma": 1, "memory": "200Gi", "shm_size": "64Gi"},
+        train_config={"model": "team_models.text:build", "epochs": 3, "batch_size": 64},
+        min_accuracy=0.8,
+    )
+    # What is set on this task describes the pods that train.
+    stages.launch.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(8).set_cpu_request("64")
+    kubernetes.add_toleration(stages.launch, key="nvidia.com/gpu", operator="Exists", effect="NoSchedule")
+
+    card = write_model_card(model=stages.collect.outputs["model"], uri=stages.promote.output)
+    card.set_caching_options(enable_caching=False).set_display_name("Write the model card")
+    return stages.promote.output

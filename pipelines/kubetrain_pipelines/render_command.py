@@ -1,0 +1,51 @@
+"""`kubetrain render`: all that a run of a pipeline makes on a cluster, as manifests."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import yaml
+
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.sync_dataset.storage import Storage
+from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest, transfer_placement
+from kubetrain_pipelines.images import COMPONENTS, TRAINERS
+from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
+
+
+def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str]) -> None:
+    parameters, request = planned_run(pipeline, run_id, pairs)
+    for warning in parameters.placement.warnings():
+        print(f"# warning: {warning}")
+    print("# The digest of zeros stands for that of the dataset, which the transfer learns.")
+    print(yaml.safe_dump_all(planned_manifests(parameters, request), sort_keys=False), end="")
+
+
+def planned_run(pipeline: str, run_id: str, pairs: Sequence[str]) -> tuple[RunParameters, SyncRequest]:
+    """
+    Raises:
+        InvalidSetting: where a parameter or setting cannot be used.
+    """
+    framework = framework_of(pipeline)
+    settings = parse_settings(framework, pairs, [*parameters_of(framework), "s3_secret"], [Placement, Storage])
+    given = settings.parameters
+    endpoint, secret = given.pop("s3_endpoint", ""), given.pop("s3_secret", S3_SECRET)
+    placement = settings.placement
+    parameters = RunParameters(
+        framework=framework,
+        train_config=settings.config.to_dict(),
+        placement=placement if placement.image else replace(placement, image=TRAINERS[framework]),
+        storage=settings.storage,
+        **{"dataset_uri": "", "model_uri": "", "workers": 2, **given},
+    )
+    parameters.check()
+    request = SyncRequest(
+        source=parameters.dataset_uri,
+        endpoint_url=endpoint,
+        access=parameters.dataset_access,
+        pipeline=pipeline,
+        run_id=run_id,
+        placement=transfer_placement(parameters.placement, COMPONENTS, secret, parameters.storage.transfer),
+    )
+    return parameters, request

@@ -1,0 +1,100 @@
+"""The compiled pipelines' steps, as Kubeflow Pipelines runs them: in pods, with its stock account's rights alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_pipelines.images import TRAINERS
+from support.cluster import ENDPOINT_IN_PODS, Bucket
+from support.kfp_steps import PipelineRun, StepFailed
+from support.rights import grant_stock_account
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+SMALL_POD = {"cpu": "200m", "memory": "2Gi"}
+
+
+@pytest.fixture
+def api(namespace: str) -> KubernetesApi:
+    made = KubernetesApi.connect(namespace)
+    grant_stock_account(made)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
+    made.create(made.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
+    return made
+
+
+def parameters(bucket: Bucket, **changes: Any) -> dict[str, Any]:
+    usual = {
+        "dataset_uri": bucket.uri("digits"),
+        "model_uri": bucket.uri("models"),
+        "s3_endpoint": ENDPOINT_IN_PODS,
+        "staging_size": "1Gi",
+        "storage": {"output_size": "1Gi"},
+        **SMALL_POD,
+        "placement": {"grace_seconds": 20},
+        "train_config": {"epochs": 3},
+    }
+    return {**usual, **changes}
+
+
+def everything_made(api: KubernetesApi) -> list[str]:
+    kinds = {"v1": ["persistentvolumeclaims"], "batch/v1": ["jobs"], "kubeflow.org/v1": ["pytorchjobs", "tfjobs"]}
+    return [
+        found["metadata"]["name"]
+        for group, plurals in kinds.items()
+        for plural in plurals
+        for found in api.get(api.path(group, plural))["items"]
+    ]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framework: str) -> None:
+    run = PipelineRun(api, f"train_{framework}", f"run-{framework}", parameters(digits, min_accuracy=1.0))
+    synced = run.run("sync-dataset")["parameterValues"]
+    assert synced["dataset"]["sub_path"] == f"versions/{synced['dataset']['digest']}/data"
+    trained = run.run("launch-training", env=[{"name": "SET_ON_TASK", "value": "1"}])["parameterValues"]
+    assert trained["image"] == TRAINERS[framework]
+    assert trained["placement"]["env"] == {"SET_ON_TASK": "1"}
+    assert "2 processes" in run.logs["launch-training"]
+
+    (model,) = run.run("collect-checkpoint")["artifacts"]["model"]["artifacts"]
+    assert model["metadata"]["framework"] == framework
+    evaluated = run.run("evaluate-model")["artifacts"]
+    accuracy = evaluated["metrics"]["artifacts"][0]["metadata"]["accuracy"]
+    assert accuracy > 0.9
+    assert len(evaluated["confusion"]["artifacts"][0]["metadata"]["confusionMatrix"]["rows"]) == 10
+
+    if accuracy < 1:
+        with pytest.raises(StepFailed, match=r"test accuracy 0\.\d+ is below min_accuracy 1\.0000 by"):
+            run.run("promote-model")
+    run.parameters["min_accuracy"] = 0.9
+    uri = run.run("promote-model")["parameterValues"]["Output"]
+    latest = json.loads(digits.get("models/latest.json"))
+    assert uri.endswith(f"/{latest['version']}/")
+    assert (latest["framework"], latest["image"]) == (framework, TRAINERS[framework])
+
+
+def test_what_cannot_work_is_refused_before_anything_is_made(api: KubernetesApi, digits: Bucket) -> None:
+    unusable = parameters(digits, placement={"env": {"WORLD_SIZE": "8"}})
+    with pytest.raises(StepFailed, match="WORLD_SIZE is set by the operator, whose value wins: leave it out of env"):
+        PipelineRun(api, "train_pytorch", "run-refused", unusable).run("sync-dataset")
+    assert everything_made(api) == []
+
+
+def test_a_failed_training_fails_its_step_with_the_cause(api: KubernetesApi, digits: Bucket) -> None:
+    failing = parameters(digits, workers=1, train_config={"epochs": 1, "learning_rate": 1e30})
+    run = PipelineRun(api, "train_pytorch", "run-failing", failing)
+    run.run("sync-dataset")
+    with pytest.raises(StepFailed, match=r"launch_training failed: master-0: .*lower learning_rate"):
+        run.run("launch-training")
+
+
+def test_a_dataset_alone(api: KubernetesApi, digits: Bucket) -> None:
+    wanted = {"dataset_uri", "s3_endpoint", "staging_size"}
+    only = {name: value for name, value in parameters(digits).items() if name in wanted}
+    run = PipelineRun(api, "sync_only", "run-sync", only)
+    dataset = run.run("sync-dataset")["parameterValues"]["dataset"]
+    assert dataset["claim"] in everything_made(api)
+    assert "kubetrain-output" not in everything_made(api)

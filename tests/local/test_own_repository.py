@@ -1,0 +1,78 @@
+"""Pipelines that a team writes on top of ours, compiled and checked in the team's own repository."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.cli import kubetrain
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_pipeline"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLE, tmp_path / "team"))
+
+
+def test_its_pipelines_are_compiled_and_drift_is_seen(repository: Path) -> None:
+    first = kubetrain("compile", cwd=repository)
+    assert (first.exit_code, first.output) == (0, "wrote compiled/nightly.yaml\n")
+    assert kubetrain("compile", "--check", cwd=repository).exit_code == 0
+    source = repository / "team_pipelines" / "nightly.py"
+    source.write_text(source.read_text().replace("min_accuracy=0.8", "min_accuracy=0.9"))
+    changed = kubetrain("compile", "--check", cwd=repository)
+    assert changed.exit_code == 1
+    assert "constant: 0.9" in changed.output
+
+
+def test_its_images_its_step_and_what_it_sets_on_the_launch_task(repository: Path) -> None:
+    kubetrain("compile", cwd=repository)
+    spec, platform = yaml.safe_load_all((repository / "compiled" / "nightly.yaml").read_text())
+    executors = spec["deploymentSpec"]["executors"]
+    assert {each["container"]["image"] for each in executors.values()} == {
+        "registry.example.com/team/kubetrain-components:0.1.0"
+    }
+    tasks = spec["root"]["dag"]["tasks"]
+    sync = tasks["sync-dataset"]["inputs"]["parameters"]
+    assert sync["trainer_image"]["runtimeValue"]["constant"] == "registry.example.com/team/text-trainer:1"
+    assert {"promote-model", "collect-checkpoint"} <= set(tasks["write-model-card"]["dependentTasks"])
+    accelerator = executors["exec-launch-training"]["container"]["resources"]["accelerator"]
+    assert (accelerator["resourceType"], accelerator["resourceCount"]) == ("nvidia.com/gpu", "8")
+    settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-launch-training"]
+    assert settings["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_for_gitops_a_version_is_named_by_its_content(repository: Path) -> None:
+    def version() -> str:
+        arguments = ("compile", "--kubernetes-manifest", "--namespace", "kubeflow", "--output", "gitops")
+        assert kubetrain(*arguments, cwd=repository).exit_code == 0
+        pipeline, made = yaml.safe_load_all((repository / "gitops" / "nightly.yaml").read_text())
+        assert (pipeline["kind"], pipeline["metadata"]) == ("Pipeline", {"name": "nightly", "namespace": "kubeflow"})
+        assert made["spec"]["pipelineName"] == "nightly"
+        return str(made["metadata"]["name"])
+
+    first = version()
+    assert version() == first
+    source = repository / "team_pipelines" / "nightly.py"
+    source.write_text(source.read_text().replace("min_accuracy=0.8", "min_accuracy=0.9"))
+    assert version() != first
+    assert first.startswith("nightly-")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("nightly:nightly", "nightly:nigthly", "has no function 'nigthly': did you mean 'nightly'?"),
+        ("team_pipelines.nightly:", "team_pipelines.daily:", "cannot import 'team_pipelines.daily'"),
+        ('"team_pipelines.nightly:nightly"', '"nightly"', 'pipelines must be a list like ["package.module:function"]'),
+        ("pytorch =", "torch =", "unknown name 'torch' in [tool.kubetrain.images]: did you mean 'pytorch'?"),
+        ("[tool.kubetrain]", "[tool.kubetrain", "is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_in_its_table_is_named(repository: Path, before: str, after: str, says: str) -> None:
+    table = repository / "pyproject.toml"
+    table.write_text(table.read_text().replace(before, after))
+    finished = kubetrain("compile", cwd=repository)
+    assert (finished.exit_code, says in finished.output) == (2, True), finished.output

@@ -1,0 +1,27 @@
+"""What a run may do on a cluster where nobody granted it more."""
+
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+
+# What Kubeflow Pipelines 2.17 grants its runs, as far as a launch comes near it.
+PIPELINE_RUNNER = [
+    {"apiGroups": [""], "resources": ["pods", "pods/log", "services", "persistentvolumeclaims"], "verbs": ["*"]},
+    {"apiGroups": ["kubeflow.org"], "resources": ["*"], "verbs": ["*"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]},
+    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "list", "watch", "update", "patch"]},
+]
+
+
+def grant_stock_account(api: KubernetesApi) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pipeline-runner"}}
+    api.create(api.path("v1", "serviceaccounts"), account)
+    rights = "rbac.authorization.k8s.io/v1"
+    role = {"apiVersion": rights, "kind": "Role", "metadata": {"name": "pipeline-runner"}, "rules": PIPELINE_RUNNER}
+    api.create(api.path(rights, "roles"), role)
+    binding = {
+        "apiVersion": rights,
+        "kind": "RoleBinding",
+        "metadata": {"name": "pipeline-runner"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pipeline-runner"},
+        "subjects": [{"kind": "ServiceAccount", "name": "pipeline-runner", "namespace": api.namespace}],
+    }
+    api.create(api.path(rights, "rolebindings"), binding)

@@ -1,0 +1,87 @@
+"""The state of a job on a cluster: always the newest, and made once for each change."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.job import JobHandle, JobKind, JobState, TroubleKind
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_followed import FollowedJob
+from support.api_server import PODS, ApiServer
+
+JOBS = "/apis/batch/v1/namespaces/tests/jobs"
+EVENTS = "/api/v1/namespaces/tests/events"
+HANDLE = JobHandle(kind=JobKind.BATCH_JOB, name="j", uid="job")
+
+
+def put_job(server: ApiServer, *conditions: str) -> None:
+    status = {"active": 1, "conditions": [{"type": each, "status": "True"} for each in conditions]}
+    server.put(f"{JOBS}/j", uid="job", kind="Job", spec={}, status=status)
+
+
+def put_pod(server: ApiServer, phase: str) -> None:
+    metadata: dict[str, Any] = {"ownerReferences": [{"uid": "job"}], "labels": {"kubetrain/role": "evaluation"}}
+    spec = {"containers": [{"name": "main"}]}
+    server.put(f"{PODS}/j-0", metadata=metadata, spec=spec, status={"phase": phase})
+
+
+@pytest.fixture
+def followed(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FollowedJob]:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    put_job(server)
+    put_pod(server, "Pending")
+    followed = FollowedJob(KubernetesApi.connect(patience_seconds=10), JOBS, HANDLE)
+    yield followed
+    followed.stop()
+
+
+def await_state(followed: FollowedJob, is_wanted: Callable[[JobState | None], bool]) -> JobState | None:
+    end = time.monotonic() + 5
+    while not is_wanted(state := followed.state()):
+        assert time.monotonic() < end, state
+        if state is not None:
+            followed.await_change(state)
+    return state
+
+
+def test_the_state_is_made_anew_after_each_change_and_only_then(server: ApiServer, followed: FollowedJob) -> None:
+    for phases, change in {
+        ("Running", "Pending"): lambda: put_pod(server, "Running"),
+        ("Running", "Running"): lambda: put_pod(server, "Succeeded"),
+        ("Running", "Succeeded"): lambda: put_job(server, "Complete"),
+        ("Succeeded", "Succeeded"): lambda: server.remove(f"{JOBS}/j"),
+    }.items():
+        state = await_state(followed, lambda state, now=phases: state and (state.phase, state.pods[0].phase) == now)
+        assert followed.state() is state
+        assert followed.is_over() == (phases == ("Succeeded", "Succeeded"))
+        change()
+    await_state(followed, lambda state: state is None)
+    assert followed.is_over()
+
+
+def test_a_change_that_came_before_it_was_waited_for_is_not_waited_for(
+    server: ApiServer, followed: FollowedJob
+) -> None:
+    put_pod(server, "Running")
+    before = await_state(followed, lambda state: state and state.is_under_way)
+    assert before is not None
+    put_pod(server, "Succeeded")
+    end = time.monotonic() + 5
+    while followed.state() is before:
+        assert time.monotonic() < end
+    began = time.monotonic()
+    followed.await_change(before)
+    assert time.monotonic() - began < 0.5
+
+
+def test_a_warning_is_news_until_the_job_is_under_way(server: ApiServer, followed: FollowedJob) -> None:
+    concerned = {"uid": server.objects[f"{PODS}/j-0"]["metadata"]["uid"]}
+    server.put(f"{EVENTS}/e", reason="FailedMount", message="no such claim", involvedObject=concerned)
+    state = await_state(followed, lambda state: state and state.troubles)
+    assert state is not None
+    assert [trouble.kind for trouble in state.troubles] == [TroubleKind.VOLUME]
+    put_pod(server, "Running")
+    await_state(followed, lambda state: state and not state.troubles)

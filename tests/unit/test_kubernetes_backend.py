@@ -1,0 +1,30 @@
+"""What the threads of one launcher share."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.job import JobHandle, JobKind
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from support.api_server import ApiServer
+
+
+def test_a_job_is_watched_once_for_its_state_and_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = JobHandle(kind=JobKind.TF_JOB, name="j", uid="u")
+    followed: list[object] = []
+    with ApiServer() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        with KubernetesBackend.connect() as backend:
+            together = threading.Barrier(16)
+
+            def follow() -> None:
+                together.wait()
+                followed.append(backend._follow(handle))
+
+            threads = [threading.Thread(target=follow) for _ in range(together.parties)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+    assert len({id(each) for each in followed}) == 1

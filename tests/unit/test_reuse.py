@@ -1,0 +1,66 @@
+"""Whether a run trains or goes on with the model that is published."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.published_model import PublishedModel, why_to_train
+from kubetrain_components.reuse import model_to_reuse
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_trainer.config import TrainConfig
+
+IMAGE = "registry.example.com/trainer@sha256:" + "1" * 64
+DIGEST = "0123456789abcdef"
+CONFIG = {"epochs": 3}
+
+
+def published(**changes: Any) -> PublishedModel:
+    usual = {
+        "uri": "s3://models/v1/",
+        "run_id": "r1",
+        "image": IMAGE,
+        "dataset_digest": DIGEST,
+        "config_digest": TrainConfig.from_dict(CONFIG).digest,
+    }
+    return PublishedModel(**{**usual, **changes})
+
+
+@pytest.mark.parametrize(
+    ("latest", "image", "says"),
+    [
+        (published(), IMAGE, ""),
+        (None, IMAGE, "no model was published yet"),
+        (published(), "trainer:1", "the image trainer:1 is not named by its digest"),
+        (published(dataset_digest="f" * 16), IMAGE, f"the dataset is {DIGEST}, no longer {'f' * 16}"),
+        (published(config_digest="c"), IMAGE, "the configuration is"),
+        (published(image="old@sha256:2"), IMAGE, "the image is"),
+    ],
+)
+def test_only_a_repetition_is_needless(latest: PublishedModel | None, image: str, says: str) -> None:
+    reason = why_to_train(latest, DIGEST, TrainConfig.from_dict(CONFIG).digest, image)
+    assert reason.startswith(says)
+    assert bool(reason) == bool(says)
+
+
+def test_a_run_says_which_model_it_reuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def decide() -> dict[str, Any]:
+        parameters = RunParameters(
+            dataset_uri="s3://b/d",
+            framework="pytorch",
+            model_uri=tmp_path.as_uri(),
+            train_config=CONFIG,
+            placement=Placement(image=IMAGE),
+        )
+        return model_to_reuse(parameters, DIGEST, "")
+
+    assert decide() == {}
+    assert "a training is due: no model was published yet" in capsys.readouterr().out
+    model = published().to_dict() | {"version": "v1", "metrics": {"accuracy": 0.9}}
+    (tmp_path / "latest.json").write_text(json.dumps(model))
+    reused = decide()
+    assert reused["uri"].endswith("/v1/")
+    assert reused["metrics"] == {"accuracy": 0.9}
+    assert "of run r1 is what a training would make again" in capsys.readouterr().out

@@ -1,0 +1,40 @@
+"""What a run's page says of its training job."""
+
+from pathlib import Path
+
+import yaml
+
+from kubetrain_components.dataset_place import DatasetPlace
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.launch_training.summary import training_summary
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_trainer.config import TrainConfig
+
+
+def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
+    place = DatasetPlace(digest="0123456789abcdef", claim="ds", sub_path="versions/0123456789abcdef/data")
+    training = TrainingJob(
+        framework="tensorflow",
+        config=TrainConfig(),
+        pipeline="train-tensorflow",
+        run_id="r1",
+        data_dir=Path("/data"),
+        output_dir=Path("/output/r1"),
+        dataset_digest=place.digest,
+        workers=3,
+        placement=Placement(image="trainer:1"),
+        mounts=place.mounts("out"),
+    )
+    result = {"checkpoint": "step-00000120", "step": 120}
+    words = training_summary(training, result, {"until its first line": 7.4}, "step=120/120 loss=0.1")
+    name = training.identity.name
+    assert words.startswith(f"# {name}\n")
+    assert f"| job | TFJob `{name}` |" in words
+    assert "| pods | 3, each with 1 process |" in words
+    assert "| last checkpoint | `step-00000120`, after 120 steps |" in words
+    assert "| output | folder `r1` of claim `out` |" in words
+    assert "| until its first line | 7 s |" in words
+    assert "| last words on progress | step=120/120 loss=0.1 |" in words
+    assert f"kubectl get tfjob {name} --output=yaml" in words
+    manifest = yaml.safe_load(words.split("```yaml\n")[1].removesuffix("```\n"))
+    assert manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2
