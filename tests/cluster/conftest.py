@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
 from kubetrain_pipelines.digits import write_digits
 from support.cluster import Bucket
 
@@ -21,6 +22,17 @@ def namespace() -> Iterator[str]:
     api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def backend(namespace: str) -> Iterator[KubernetesBackend]:
+    with KubernetesBackend.connect(namespace) as made:
+        yield made
+
+
+@pytest.fixture
+def api(namespace: str) -> KubernetesApi:
+    return KubernetesApi.connect(namespace)
 
 
 @pytest.fixture(scope="session")

@@ -3,61 +3,22 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
 
 from kubetrain_components.jobs.follow import JobNotOurs, run_job
-from kubetrain_components.jobs.job import Job, JobKind, JobState, LogLine, Phase, RestartPolicy, TroubleKind
+from kubetrain_components.jobs.job import JobKind, Phase, RestartPolicy, TroubleKind
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
 from kubetrain_components.jobs.patience import SECONDS, Budgets
 from kubetrain_components.jobs.verdict import JobFailed
 from support.cluster import API_SERVER, FOREVER, Launched, pods_job, stop_api_server
+from support.following import Heard, await_running, failure_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
 QUICK = "print('one'); print(); print('three')"
-
-
-@pytest.fixture
-def backend(namespace: str) -> Iterator[KubernetesBackend]:
-    with KubernetesBackend.connect(namespace) as made:
-        yield made
-
-
-@pytest.fixture
-def api(namespace: str) -> KubernetesApi:
-    return KubernetesApi.connect(namespace)
-
-
-class Heard:
-    def __init__(self) -> None:
-        self.lines: list[LogLine] = []
-
-    def __call__(self, line: LogLine) -> None:
-        self.lines.append(line)
-
-    def of(self, pod: str) -> list[str]:
-        return [line.text for line in self.lines if line.pod == pod]
-
-
-def failure_of(job: Job, backend: KubernetesBackend, **options: object) -> JobFailed:
-    with pytest.raises(JobFailed) as failed:
-        run_job(job, backend, Heard(), **options)
-    return failed.value
-
-
-def await_running(backend: KubernetesBackend, job: Job) -> JobState:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if found := backend.find(job):
-            for state in backend.watch(found.handle):
-                if state is not None and state.is_under_way and state.phase is Phase.RUNNING:
-                    return state
-        time.sleep(0.1)
-    raise AssertionError("the job did not run")
 
 
 @pytest.mark.parametrize("kind", [JobKind.TF_JOB, JobKind.BATCH_JOB])

@@ -153,8 +153,11 @@ def test_a_restart_is_announced_once() -> None:
     heard: list[str] = []
     with running(backend, on_line=lambda line: heard.append(f"{line.pod} {line.text}")):
         chief, worker = backend.jobs[NAME].pods
-        lost = replace(worker, exit_code=137, finished=5.0, restarts=1)
-        backend.change(NAME, pods=(chief, lost))
+        lost = replace(worker, exit_code=137, finished=5.0)
+        backend.change(NAME, pods=(chief, replace(lost, phase=Phase.FAILED)))
+        threading.Event().wait(0.2)
+        assert heard == [], "nobody knows whether it will be"
+        backend.change(NAME, pods=(chief, replace(lost, restarts=1)))
         threading.Event().wait(0.2)
         backend.finish(NAME, Phase.SUCCEEDED)
     assert heard == ["worker1-0 was ended by SIGKILL (exit code 137); it is started again"]

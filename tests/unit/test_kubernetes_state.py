@@ -53,6 +53,21 @@ def recorded(name: str) -> JobState:
         ("webhook_fails", TroubleKind.NOT_CREATED, 'failed calling webhook "pods.manifests.test"'),
         ("suspended", TroubleKind.QUEUE, "the job: the queue has not admitted it (Kueue's queue q)"),
         ("suspended_batch", TroubleKind.QUEUE, "the job: the queue has not admitted it (Kueue's queue q)"),
+        (
+            "kueue_not_admitted",
+            TroubleKind.QUEUE,
+            "(Kueue's queue research: couldn't assign flavors to pod set master: insufficient quota for cpu",
+        ),
+        (
+            "kueue_preempted_batch",
+            TroubleKind.QUEUE,
+            "(Kueue's queue research: couldn't assign flavors to pod set main: insufficient unused quota for cpu",
+        ),
+        (
+            "volcano_not_admitted",
+            TroubleKind.QUEUE,
+            "(Volcano's queue q-small: queue resource quota insufficient: insufficient cpu)",
+        ),
     ],
 )
 def test_the_trouble_is_named_with_its_evidence(name: str, kind: TroubleKind, sentence: str) -> None:
@@ -77,12 +92,37 @@ def test_the_trouble_is_named_with_its_evidence(name: str, kind: TroubleKind, se
             "evicted_by_api",
             "worker-0 was evicted, as when a node is drained: Eviction API: evicting (after a restart)",
         ),
+        (
+            "evicted_for_storage",
+            "worker-0 was evicted: Pod ephemeral local storage usage exceeds the total limit of containers 10Mi "
+            "(after a restart)",
+        ),
+        (
+            "preempted",
+            "transfer-0 was preempted by pods of a higher priority: "
+            "default-scheduler: preempting to accommodate a higher priority pod",
+        ),
         ("failed_tensorflow", "worker-0 exited with code 3"),
         ("init_container_failed", "worker-0 was not started: its init container init-pytorch exited with code 1"),
     ],
 )
 def test_why_a_pod_ended(name: str, said: str) -> None:
     assert [describe(pod) for pod in recorded(name).pods if pod.exit_code or pod.cause] == [said]
+
+
+def test_pods_on_a_node_that_does_not_answer_are_in_trouble_though_they_are_called_running() -> None:
+    state = recorded("node_lost")
+    assert [trouble.sentence for trouble in state.troubles] == [
+        "master-0: its node does not answer (node2)",
+        "worker-0: its node does not answer (node2)",
+    ]
+    assert not state.is_under_way, "nothing takes their place as long as the cluster has the node"
+
+
+def test_a_pod_that_its_own_node_calls_unready_runs() -> None:
+    unready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    state = job_state(JobKind.PYTORCH_JOB, job("Running=True"), [pod(conditions=[unready])])
+    assert (state.is_under_way, state.troubles) == (True, ())
 
 
 def test_when_an_init_container_failed_the_pod_had_ended() -> None:
@@ -103,6 +143,9 @@ def test_when_an_init_container_failed_the_pod_had_ended() -> None:
         ("deleted_by_force", Phase.RUNNING, ["worker-0 Running"]),
         ("suspended", Phase.SUSPENDED, []),
         ("suspended_batch", Phase.SUSPENDED, []),
+        ("kueue_preempted_batch", Phase.SUSPENDED, []),
+        ("evicted_for_storage", Phase.RUNNING, ["master-0 Running", "worker-0 Pending"]),
+        ("node_lost", Phase.RUNNING, ["master-0 Pending", "worker-0 Pending"]),
         ("image_pull", Phase.PENDING, ["worker-0 Pending"]),
     ],
 )
@@ -253,7 +296,7 @@ def test_the_cause_of_a_failed_pod(status: dict[str, Any], cause: str) -> None:
     ("reason", "cause"),
     [
         ("PreemptionByScheduler", "was preempted by pods of a higher priority: m"),
-        ("DeletionByTaintManager", "was deleted because of a taint of its node: m"),
+        ("DeletionByTaintManager", "was deleted because of a taint of its node, as when that does not answer: m"),
         ("DeletionByPodGC", "was lost with its node: m"),
         ("TerminationByKubelet", "was ended by its node: m"),
         ("SomethingNew", "was disrupted: m"),
@@ -266,9 +309,25 @@ def test_a_disruption_is_the_cause_and_tells_when(reason: str, cause: str) -> No
     assert (found.cause, found.finished) == (cause, 1795305620.0)
 
 
+def test_a_pod_that_is_asked_to_end_has_a_cause_and_no_end_yet() -> None:
+    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    disruption["lastTransitionTime"] = "2026-11-22T00:00:20Z"
+    evicted = pod(conditions=[disruption])
+    evicted["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:50Z"
+    found = the_pod(evicted)
+    assert (found.phase, found.cause != "", found.finished) == (Phase.RUNNING, True, 0.0)
+    evicted["status"] |= ended(143)
+    evicted["spec"]["restartPolicy"] = "OnFailure"
+    assert the_pod(evicted).phase is Phase.FAILED, "its container starts no more"
+
+
 def test_a_pod_that_succeeded_in_its_grace_has_no_cause() -> None:
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    assert the_pod(pod(phase="Succeeded", conditions=[disruption], **ended(0))).cause == ""
+    done = pod(phase="Succeeded", conditions=[disruption], **ended(0))
+    assert the_pod(done).cause == ""
+    assert the_pod({**done, "deleted": True}, pod("b", second=9)).cause.startswith("was evicted"), (
+        "or it would be there"
+    )
 
 
 def event(message: str, second: int, uid: str = "job", reason: str = "FailedCreatePod") -> dict[str, Any]:
@@ -312,6 +371,29 @@ def test_volcano_creates_no_pod_before_its_queue_lets_them_in() -> None:
     assert (trouble.kind, trouble.subject) == (TroubleKind.QUEUE, "the job")
     assert "Volcano's queue research" in trouble.sentence
     assert job_state(JobKind.PYTORCH_JOB, waiting, [pod()]).troubles == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "queues"),
+    [
+        ({"minAvailable": 2}, ["the job: the queue has not admitted it (Volcano's queue default)"]),
+        ({"minAvailable": 2, "scheduleTimeoutSeconds": 60}, []),
+    ],
+    ids=["volcano", "scheduler-plugins"],
+)
+def test_volcano_has_a_default_queue_and_scheduler_plugins_none(policy: dict[str, Any], queues: list[str]) -> None:
+    state = job_state(JobKind.PYTORCH_JOB, job(runPolicy={"schedulingPolicy": policy}), [])
+    assert [trouble.sentence for trouble in state.troubles] == queues
+
+
+@pytest.mark.parametrize("name", ["pytorchjob-j-12345", "job-j-12345", "pytorchjob-j-a2-12345"])
+def test_why_a_queue_admits_another_job_not_is_no_matter(name: str) -> None:
+    waiting = job(runPolicy={"suspend": True})
+    waiting["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    other = {**event("no quota", 10, reason="Pending"), "type": "Warning"}
+    other["involvedObject"] = {"kind": "Workload", "name": name}
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting, [], [other]).troubles
+    assert ("no quota" in trouble.sentence) is (name == "pytorchjob-j-12345")
 
 
 def test_a_pod_behind_a_gate_waits_in_a_queue() -> None:

@@ -137,6 +137,7 @@ def test_a_trouble_that_went_away_begins_anew() -> None:
         TroubleKind.QUOTA,
         TroubleKind.NOT_CREATED,
         TroubleKind.QUEUE,
+        TroubleKind.NODE,
     ],
 )
 def test_what_may_pass_is_put_up_with_as_long_as_the_stage_may_take(kind: TroubleKind) -> None:
@@ -152,5 +153,6 @@ def test_a_trouble_is_news_once_for_each_that_has_it() -> None:
     patience = Watching().patience
     first, other = trouble(TroubleKind.QUOTA), trouble(TroubleKind.QUOTA, "worker-1")
     again = replace(first, sentence="the same in other words")
-    told = [list(patience.news(replace(STARTING, troubles=each))) for each in ((first,), (again, other), ())]
-    assert told == [[first], [other], []]
+    seen = ((first,), (again, other), (other,), (other, again))
+    told = [list(patience.news(replace(STARTING, troubles=each))) for each in seen]
+    assert told == [[first], [other], [], [again]], "and anew when it comes back"

@@ -117,6 +117,22 @@ def test_blank_unfinished_foreign_and_endless_lines_are_kept(server: ApiServer, 
     assert lines[-1] == "  no end"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"unable to retrieve container logs for containerd://2fcc0d04",
+        b'failed to try resolving symlinks in path "/var/log/pods/n_j_u/main/0.log": no such file or directory\n',
+    ],
+)
+def test_what_a_kubelet_says_of_a_log_that_is_gone_is_no_line_of_it(
+    server: ApiServer, pods: Watched, answer: bytes
+) -> None:
+    run = server.run("a")
+    server.write(run, stamp(0).encode() + b" unable to retrieve container logs for fun\n", answer)
+    server.end("a")
+    assert [line.text for line in Reader(server, pods).finish()] == ["unable to retrieve container logs for fun"]
+
+
 def test_nothing_is_lost_or_doubled_when_streams_break(server: ApiServer, pods: Watched) -> None:
     """Anywhere, also within lines and among lines of one time."""
     run = server.run("a")

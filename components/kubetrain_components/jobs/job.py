@@ -69,6 +69,7 @@ class TroubleKind(StrEnum):
     NOT_CREATED = "its pods cannot be created"
     QUOTA = "the namespace's quota is used up"
     QUEUE = "the queue has not admitted it"
+    NODE = "its node does not answer"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ import threading
 
 from kubetrain_components.jobs.job import JobHandle, JobKind, JobState
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_state import has_ended, is_of, job_state
+from kubetrain_components.jobs.kubernetes_state import is_of, job_state
+from kubetrain_components.jobs.pod_end import has_ended
 from kubetrain_components.jobs.pod_template import Manifest
 from kubetrain_components.jobs.watched import Watched
 
@@ -23,7 +24,7 @@ class FollowedJob:
         self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
         of_job = f"{JOB_NAME_LABELS[handle.kind]}={handle.name}"
         self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=of_job)
-        self._warnings: Watched | None = None
+        self._events: list[Watched] = []
         self._state: JobState | None = None
         self._state_of: list[tuple[Watched, int]] = []
         for watched in (self._job, self.pods):
@@ -46,7 +47,7 @@ class FollowedJob:
         if not found:
             return None
         pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in self.pods.objects()]
-        return job_state(self._handle.kind, found[0].manifest, pods, self._events())
+        return job_state(self._handle.kind, found[0].manifest, pods, self._known_events())
 
     def is_over(self) -> bool:
         state = self.state()
@@ -55,7 +56,7 @@ class FollowedJob:
     def await_change(self, state: JobState) -> None:
         """Return once it is another state, or after a second."""
         with self._changed:
-            self._attend_to_warnings(state)
+            self._attend_to_events(state)
             self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
 
     def living_pods(self, *, with_those_that_ended: bool) -> list[Manifest]:
@@ -69,7 +70,7 @@ class FollowedJob:
             watched.stop()
 
     def _watches(self) -> list[Watched]:
-        return [self._job, self.pods, *([self._warnings] if self._warnings else [])]
+        return [self._job, self.pods, *self._events]
 
     def _await_lists(self) -> None:
         with self._changed:
@@ -79,16 +80,19 @@ class FollowedJob:
                 if watched.error is not None:
                     raise watched.error
 
-    def _events(self) -> list[Manifest]:
+    def _known_events(self) -> list[Manifest]:
         """Few accounts may read events: without them the troubles that only they tell have no name."""
-        return [each.manifest for each in self._warnings.objects()] if self._warnings else []
+        return [each.manifest for watched in self._events for each in watched.objects()]
 
-    def _attend_to_warnings(self, state: JobState) -> None:
+    def _attend_to_events(self, state: JobState) -> None:
         """Those of the whole namespace come in: they are watched no longer than needed."""
-        if state.is_under_way and self._warnings is not None:
-            self._warnings.stop()
-            self._warnings = None
-        elif not state.is_under_way and self._warnings is None and not state.phase.is_final:
-            path = self._api.path("v1", "events")
-            self._warnings = Watched(self._api, path, self._changed, fieldSelector="type=Warning")
-            self._warnings.start()
+        if state.is_under_way:
+            for watched in self._events:
+                watched.stop()
+            self._events = []
+        elif not self._events and not state.phase.is_final:
+            of_podgroup = f"involvedObject.kind=PodGroup,involvedObject.name={self._handle.name}"
+            for selector in ("type=Warning", of_podgroup):  # Volcano does not warn
+                path = self._api.path("v1", "events")
+                self._events.append(Watched(self._api, path, self._changed, fieldSelector=selector))
+                self._events[-1].start()

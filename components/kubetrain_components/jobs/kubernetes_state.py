@@ -8,7 +8,15 @@ from typing import Any
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobKind, JobState, Phase, PodState
 from kubetrain_components.jobs.kubernetes_troubles import is_suspended, troubles
-from kubetrain_components.jobs.pod_end import container_status, newest_end, seconds, status_of
+from kubetrain_components.jobs.pod_end import (
+    container_status,
+    has_ended,
+    is_cut_off,
+    newest_end,
+    restart_count,
+    seconds,
+    status_of,
+)
 from kubetrain_components.jobs.pod_template import CONTAINERS, Manifest
 
 REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
@@ -76,12 +84,11 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
     """Of the newest pod of a replica; earlier ones count as restarts."""
     role, index = _replica(history[-1])
     end = newest_end(CONTAINERS[kind], history)
-    restarts = sum(container_status(CONTAINERS[kind], pod).get("restartCount", 0) for pod in history)
     return PodState(
         role=role.capitalize(),
         index=index,
         phase=_pod_phase(kind, history[-1]),
-        restarts=len(history) - 1 + restarts,
+        restarts=len(history) - 1 + sum(restart_count(CONTAINERS[kind], pod) for pod in history),
         exit_code=end.exit_code,
         last_words=end.words,
         cause=end.cause,
@@ -98,16 +105,14 @@ def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
         return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # the pod's own phase follows
     if pod.get("deleted"):
         return Phase.FAILED
-    return Phase.RUNNING if status_of(pod).get("phase") == "Running" else Phase.PENDING
+    return Phase.RUNNING if status_of(pod).get("phase") == "Running" and not is_cut_off(pod) else Phase.PENDING
 
 
 def _starts_again(pod: Manifest, exit_code: int) -> bool:
     policy = pod["spec"].get("restartPolicy", "Always")
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
-
-
-def has_ended(pod: Manifest) -> bool:
-    return status_of(pod).get("phase") in ("Succeeded", "Failed")
 
 
 def is_of(pod: Manifest, handle: JobHandle) -> bool:

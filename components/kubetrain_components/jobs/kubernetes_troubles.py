@@ -5,10 +5,11 @@ Pure functions of manifests. Few accounts may read events: what only they tell h
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.job import Trouble, TroubleKind
-from kubetrain_components.jobs.pod_end import seconds, status_of
+from kubetrain_components.jobs.pod_end import is_cut_off, seconds, status_of
 from kubetrain_components.jobs.pod_template import KUEUE_LABEL, Manifest
 
 JOB = "the job"
@@ -34,6 +35,8 @@ NOT_CREATED = (
 )
 """By what the cluster answered to whoever was to create a pod or its service; the first that fits."""
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
+NOT_ADMITTED = (("Workload", "Warning", "Pending"), ("PodGroup", "Normal", "Unschedulable"))
+"""Kind of object, type and reason of the events by which Kueue and Volcano say why; Volcano's warnings say less."""
 
 
 def troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> list[Trouble]:
@@ -41,10 +44,13 @@ def troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manif
     Args:
         pods: The newest of each replica, by the replica's name.
     """
-    found = list(_queue_troubles(job, pods))
+    events = sorted(events, key=_last_seen)
+    found = list(_queue_troubles(job, pods, events))
     for name, pod in pods.items():
         found += [*_scheduling_troubles(name, pod), *_container_troubles(name, pod)]
-    for event in sorted(events, key=_last_seen):
+        if is_cut_off(pod):
+            found.append(_trouble(TroubleKind.NODE, name, pod["spec"]["nodeName"]))
+    for event in events:
         found += [*_creation_troubles(job, pods, event), *_volume_troubles(pods, event)]
     # Each try to create a pod has a message of its own: the last one counts.
     return list({(trouble.kind, trouble.subject): trouble for trouble in found}.values())
@@ -55,13 +61,31 @@ def is_suspended(job: Manifest) -> bool:
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
-def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest]) -> Iterator[Trouble]:
+def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
+    """Why a queue admits no job is told by its own object for the job, and comes a little later: news by itself."""
+    if queue := _queue_before(job, pods):
+        reasons = [event.get("message") or "" for event in events if _is_of_queue(job, event)]
+        subject, evidence = (queue, f"{queue}: {reasons[-1]}") if reasons else (JOB, queue)
+        yield replace(_trouble(TroubleKind.QUEUE, JOB, evidence), subject=subject)
+
+
+def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
+    """What the job still waits in."""
     queue = (job["metadata"].get("labels") or {}).get(KUEUE_LABEL)
     if queue and is_suspended(job):
-        yield _trouble(TroubleKind.QUEUE, JOB, f"Kueue's queue {queue}")
+        return f"Kueue's queue {queue}"
     gang = (job["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
-    if not pods and gang.get("queue"):  # Volcano's: before it lets them in, no pod is created
-        yield _trouble(TroubleKind.QUEUE, JOB, f"Volcano's queue {gang['queue']}")
+    if gang and not pods and "scheduleTimeoutSeconds" not in gang:  # before Volcano lets them in, no pod is created
+        return f"Volcano's queue {gang.get('queue', 'default')}"
+    return ""
+
+
+def _is_of_queue(job: Manifest, event: Manifest) -> bool:
+    """Volcano's object has the name of the job, Kueue's is named after it."""
+    concerned = event.get("involvedObject") or {}
+    name = f"({job['kind'].lower()}-)?{re.escape(job['metadata']['name'])}(-[0-9a-f]{{5}})?"
+    is_name = re.fullmatch(name, concerned.get("name", "")) is not None
+    return is_name and (concerned.get("kind"), event.get("type"), event.get("reason")) in NOT_ADMITTED
 
 
 def _scheduling_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:

@@ -36,7 +36,8 @@ REMEDIES = {
     TroubleKind.REFUSED: "correct what it names",
     TroubleKind.NOT_CREATED: "look at the cluster's admission webhooks and its operator",
     TroubleKind.QUOTA: "wait until other jobs have ended, or have the quota raised",
-    TroubleKind.QUEUE: "look at the queue, and see that its system manages jobs of this kind",
+    TroubleKind.QUEUE: "see that it exists in this namespace, has room, and that its system manages jobs of this kind",
+    TroubleKind.NODE: "bring the node back, or delete it from the cluster: until then nothing takes the pod's place",
 }
 
 
@@ -75,11 +76,10 @@ class Patience:
         self._last = clock()
 
     def news(self, state: JobState) -> Iterator[Trouble]:
-        """Trouble that has not been told yet."""
-        for trouble in state.troubles:
-            if (trouble.kind, trouble.subject) not in self._told:
-                self._told.add((trouble.kind, trouble.subject))
-                yield trouble
+        """Trouble that has not been told yet, or went away since."""
+        present = {(trouble.kind, trouble.subject): trouble for trouble in state.troubles}
+        yield from (trouble for key, trouble in present.items() if key not in self._told)
+        self._told = set(present)
 
     def exhausted_by(self, state: JobState) -> str | None:
         """Why the job is to be given up now; None: it is not."""

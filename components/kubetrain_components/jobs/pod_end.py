@@ -9,7 +9,7 @@ from kubetrain_components.jobs.pod_template import Manifest
 
 DISRUPTIONS = {
     "PreemptionByScheduler": "was preempted by pods of a higher priority",
-    "DeletionByTaintManager": "was deleted because of a taint of its node",
+    "DeletionByTaintManager": "was deleted because of a taint of its node, as when that does not answer",
     "EvictionByEvictionAPI": "was evicted, as when a node is drained",
     "DeletionByPodGC": "was lost with its node",
     "TerminationByKubelet": "was ended by its node",
@@ -38,12 +38,32 @@ class PodEnd:
 
 def newest_end(container: str, pods: Sequence[Manifest]) -> PodEnd:
     """Of a replica's pods, oldest first, the newest that ended: earlier ones speak while it has nothing to say."""
-    return next((end for pod in reversed(pods) if (end := _end(container, pod)) is not None), PodEnd())
+    ends = (_end(container, pod, was_replaced=pod is not pods[-1]) for pod in reversed(pods))
+    return next((end for end in ends if end is not None), PodEnd())
 
 
 def container_status(container: str, pod: Manifest) -> Mapping[str, Any]:
     statuses = status_of(pod).get("containerStatuses") or []
     return next((each for each in statuses if each["name"] == container), {})
+
+
+def restart_count(container: str, pod: Manifest) -> int:
+    """Of an evicted pod whose container it finds no more, a kubelet counts the start that would have followed, too."""
+    status = container_status(container, pod)
+    is_miscounted = has_ended(pod) and "waiting" in (status.get("state") or {})
+    return max(int(status.get("restartCount", 0)) - is_miscounted, 0)
+
+
+def has_ended(pod: Manifest) -> bool:
+    return status_of(pod).get("phase") in ("Succeeded", "Failed")
+
+
+def is_cut_off(pod: Manifest) -> bool:
+    """Whether its node does not answer: then it is the cluster that calls it unready, and gives no reason."""
+    conditions = status_of(pod).get("conditions") or []
+    ready = next((each for each in conditions if each["type"] == "Ready"), {"status": "Unknown"})
+    is_there = not has_ended(pod) and not pod.get("deleted")
+    return is_there and ready["status"] == "False" and not ready.get("reason")
 
 
 def status_of(pod: Manifest) -> Mapping[str, Any]:
@@ -54,9 +74,11 @@ def seconds(timestamp: str | None) -> float:
     return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
 
 
-def _end(container: str, pod: Manifest) -> PodEnd | None:
+def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
+    """A pod that was asked to end may do so with code 0, and is replaced all the same."""
     ended = _terminated(container_status(container, pod))
-    cause = "" if status_of(pod).get("phase") == "Succeeded" else _cause(pod, ended)
+    has_succeeded = status_of(pod).get("phase") == "Succeeded" and not was_replaced
+    cause = "" if has_succeeded else _cause(pod, ended)
     if not ended and not cause:
         return None
     return PodEnd(
@@ -65,7 +87,9 @@ def _end(container: str, pod: Manifest) -> PodEnd | None:
 
 
 def _finished(pod: Manifest, ended: Mapping[str, Any]) -> float:
-    """By whatever tells it: a pod that is lost at once has no end of its own."""
+    """By whatever tells it: a pod that is lost at once has no end of its own, one that is asked to end has none yet."""
+    if not (ended or has_ended(pod) or pod.get("deleted")):
+        return 0.0
     times = (
         ended.get("finishedAt"),
         _failed_start(pod).get("finishedAt"),

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from typing import Any, Self
 
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest, Stream
 from kubetrain_components.jobs.kubernetes_errors import BadRequest, Forbidden, KubernetesError, NotFound, StreamSilent
-from kubetrain_components.jobs.kubernetes_state import has_ended
 from kubetrain_components.jobs.log_position import LogPosition, nanoseconds
+from kubetrain_components.jobs.pod_end import has_ended
 from kubetrain_components.jobs.watched import Watched, WatchedObject
 
 SILENCE_SECONDS = 300.0
@@ -22,6 +23,8 @@ CALM_SECONDS = PATIENCE_SECONDS + 10
 PAUSE_SECONDS = 1.0
 LONGEST_LINE_BYTES = 64 << 10
 """What is longer is passed on in pieces: a progress bar may never end its line."""
+NO_LOG = re.compile(rb"unable to retrieve container logs for |failed to try resolving symlinks in path ")
+"""What a kubelet answers in place of a log that it has removed, as when the pod was evicted."""
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +191,7 @@ class PodLog(threading.Thread):
             self._hand_over([rest])  # of a run that is over: no end of this line will come
 
     def _hand_over(self, lines: Sequence[bytes]) -> None:
-        if new := self._position.new(lines):
+        if new := self._position.new([line for line in lines if not NO_LOG.match(line)]):
             self.handed += 1
             self._put(Lines(self, [_text(line) for line in new], self._position.time))
 

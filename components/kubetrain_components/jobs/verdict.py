@@ -84,11 +84,10 @@ def describe(pod: PodState) -> str:
 
 
 def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]:
-    """A line for each container that ended and is about to be started again."""
-    known = {pod.name: pod for pod in before.pods} if before else {}
+    """A line for each container that ended and is about to be started again, or each pod that was replaced."""
+    known = {pod.name: pod.finished for pod in before.pods if not pod.phase.is_final} if before else {}
     for pod in now.pods:
-        is_news = pod.finished > 0 and (pod.name not in known or known[pod.name].finished != pod.finished)
-        if is_news and not pod.phase.is_final:
+        if pod.finished > 0 and not pod.phase.is_final and known.get(pod.name) != pod.finished:
             yield LogLine(pod.name, f"{pod.cause or _exit(pod)}; it is started again")
 
 

@@ -1,0 +1,118 @@
+"""Pods that others end, on a real cluster: the job goes on where it may start them anew, and the cause is named."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from support.cluster import FOREVER, pods_job
+from support.following import Heard, batch_job, failure_of, once_running, priority_class, worker_job
+
+pytestmark = pytest.mark.cluster
+
+WHILE = "import time; print('up', flush=True); time.sleep(8)"
+LONG = "import time; time.sleep(18)"
+FILL = "import time; open('{}', 'wb').write(bytes(30 << 20)); time.sleep(600)"
+EVICTED = "was evicted, as when a node is drained: Eviction API: evicting"
+
+
+def evict(api: KubernetesApi, pod: dict[str, Any]) -> None:
+    """As `kubectl drain` does."""
+    name = pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": api.namespace}}
+    api.create(api.path("v1", "pods", f"{name}/eviction"), eviction)
+
+
+@pytest.mark.parametrize("job", [worker_job(WHILE), batch_job(WHILE, "disrupted")], ids=["PyTorchJob", "Job"])
+def test_a_pod_that_is_evicted_is_started_again(backend: KubernetesBackend, api: KubernetesApi, job: Job) -> None:
+    heard = Heard()
+    with once_running(api, job, evict):
+        (pod,) = run_job(job, backend, heard).pods
+    assert (pod.phase, pod.restarts) == (Phase.SUCCEEDED, 1)
+    assert f"{EVICTED}; it is started again" in heard.of(pod.name)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    "job",
+    [
+        # The operator counts a pod that is asked to end as failed, and a TFJob with it, whatever the policy.
+        pods_job(FOREVER, FOREVER, run_id="evicted", policy=RestartPolicy.ON_FAILURE),
+        batch_job(FOREVER, "evicted", RestartPolicy.NEVER),
+    ],
+    ids=["TFJob", "Job"],
+)
+def test_an_eviction_fails_a_job_that_makes_no_new_pods(
+    backend: KubernetesBackend, api: KubernetesApi, job: Job
+) -> None:
+    with once_running(api, job, evict):
+        error = failure_of(job, backend)
+    assert str(error).endswith(EVICTED)
+    assert error.log_tail == ("up",), "nothing says that it is started again"
+
+
+@contextmanager
+def resource_of_one(name: str) -> Iterator[None]:
+    """A node that has one of what no other pod asks for."""
+    api = KubernetesApi.connect()
+    node = f"{api.get('/api/v1/nodes')['items'][0]['metadata']['name']}"
+    path = f"/api/v1/nodes/{node}/status"
+    api.patch(path, {"status": {"capacity": {name: "1"}}})
+    try:
+        while name not in api.get(f"/api/v1/nodes/{node}")["status"]["allocatable"]:
+            time.sleep(0.2)
+        yield
+    finally:
+        api.patch(path, {"status": {"capacity": {name: None}, "allocatable": {name: None}}})
+
+
+def test_a_preempted_pod_waits_until_there_is_room_and_goes_on(
+    namespace: str, backend: KubernetesBackend, api: KubernetesApi
+) -> None:
+    seat = {"extra_resources": {f"example.com/{namespace}": 1}}
+    job, urgent = batch_job(WHILE, "humble", **seat), batch_job(LONG, "urgent", priority_class=namespace, **seat)
+
+    def take_its_place(*unused: Any) -> None:
+        with KubernetesBackend(api) as other:
+            run_job(urgent, other, Heard())
+
+    heard = Heard()
+    with resource_of_one(f"example.com/{namespace}"), priority_class(namespace), once_running(api, job, take_its_place):
+        state = run_job(job, backend, heard)
+    assert [(pod.phase, pod.restarts) for pod in state.pods] == [(Phase.SUCCEEDED, 1)]
+    said = "\n".join(heard.of("transfer-0"))
+    assert "was preempted by pods of a higher priority: default-scheduler: preempting" in said
+    assert "no node takes it" in said
+
+
+def limits_local_storage(node: dict[str, Any]) -> bool:
+    return "ephemeral-storage" in node["status"]["allocatable"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/tmp/much", "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi"),
+        ("/scratch/much", 'Usage of EmptyDir volume "scratch" exceeds the limit "10Mi"'),
+    ],
+)
+def test_a_pod_that_fills_its_nodes_disk_is_evicted_by_the_kubelet(
+    backend: KubernetesBackend, api: KubernetesApi, path: str, said: str
+) -> None:
+    if not any(map(limits_local_storage, api.get("/api/v1/nodes")["items"])):
+        pytest.skip("no node limits local storage: the kubelets have localStorageCapacityIsolation off")
+    job = worker_job(
+        FILL.format(path),
+        backoff_limit=1,
+        extra_resources={"ephemeral-storage": "10Mi"} if path.startswith("/tmp") else {},
+        volumes=[{"name": "scratch", "emptyDir": {"sizeLimit": "10Mi"}}],
+        volume_mounts=[{"name": "scratch", "mountPath": "/scratch"}],
+    )
+    error = failure_of(job, backend)
+    assert f"worker-0 was evicted: {said} (after 2 restarts); its pods started 2 times anew" in str(error)

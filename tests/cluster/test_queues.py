@@ -1,0 +1,170 @@
+"""Jobs that a queue admits, refuses and takes back. Without Kueue or Volcano in the cluster these tests are skipped."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.patience import Budgets
+from support.cluster import pods_job
+from support.following import Heard, batch_job, failure_of, once_running, priority_class, worker_job
+
+pytestmark = pytest.mark.cluster
+
+QUICK = "print('up')"
+WHILE = "import time; print('up', flush=True); time.sleep(8)"
+KUEUE = {"scheduler": "kueue", "queue": "research"}
+
+
+def skip_without(kind: str, who: str) -> None:
+    if KubernetesApi.connect().get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}") is None:
+        pytest.skip(f"the cluster has no {who}: it does not know {kind}")
+
+
+class KueueQueue:
+    """The LocalQueue research of a namespace, and the ClusterQueue behind it."""
+
+    def __init__(self, namespace: str) -> None:
+        self._api, self._namespace = KubernetesApi.connect(namespace), namespace
+        self._version = self._api.get("/apis/kueue.x-k8s.io")["preferredVersion"]["groupVersion"]
+
+    def make(self) -> None:
+        # The label is for a Kueue that manages no other namespaces.
+        self._api.patch(f"/api/v1/namespaces/{self._namespace}", {"metadata": {"labels": {"kubetrain/kueue": "yes"}}})
+        self._create("ResourceFlavor", self._namespace, {})
+        self._create("ClusterQueue", self._namespace, {**self._quota("0"), "namespaceSelector": {}})
+        path = self._api.path(self._version, "localqueues")
+        self._create("LocalQueue", "research", {"clusterQueue": self._namespace}, path)
+
+    def open(self, cpu: str) -> None:
+        self._api.patch(f"{self._path('clusterqueue')}/{self._namespace}", {"spec": self._quota(cpu)})
+
+    def delete(self) -> None:
+        for kind in ("clusterqueue", "resourceflavor"):
+            self._api.delete(f"{self._path(kind)}/{self._namespace}")
+
+    def _quota(self, cpu: str) -> dict[str, Any]:
+        quotas = [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "4Gi"}]
+        flavor = {"name": self._namespace, "resources": quotas}
+        preemption = {"withinClusterQueue": "LowerPriority"}
+        return {
+            "preemption": preemption,
+            "resourceGroups": [{"coveredResources": ["cpu", "memory"], "flavors": [flavor]}],
+        }
+
+    def _path(self, kind: str) -> str:
+        return f"/apis/{self._version}/{kind.lower()}s"
+
+    def _create(self, kind: str, name: str, spec: dict[str, Any], path: str = "") -> None:
+        made = {"apiVersion": self._version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        self._api.create(path or self._path(kind), made)
+
+
+@pytest.fixture
+def queue(namespace: str) -> Iterator[KueueQueue]:
+    """One that has no room yet."""
+    skip_without("localqueues.kueue.x-k8s.io", "Kueue")
+    made = KueueQueue(namespace)
+    made.make()
+    yield made
+    made.delete()
+
+
+EACH_KIND = pytest.mark.parametrize(
+    "job",
+    [
+        worker_job(WHILE, **KUEUE),
+        pods_job(WHILE, WHILE, run_id="queued", policy=RestartPolicy.ON_FAILURE, **KUEUE),
+        batch_job(WHILE, "queued", **KUEUE),
+    ],
+    ids=["PyTorchJob", "TFJob", "Job"],
+)
+
+
+@EACH_KIND
+def test_what_kueue_never_admits_fails_with_its_reason(backend: KubernetesBackend, queue: KueueQueue, job: Job) -> None:
+    error = str(failure_of(job, backend, budgets=Budgets(queue_seconds=4)))
+    assert "waiting in the queue for" in error
+    assert "more than the 4 s allowed" in error
+    assert "the queue has not admitted it (Kueue's queue research: couldn't assign flavors to pod set" in error
+    assert "insufficient quota for cpu" in error
+
+
+def test_a_queue_of_kueue_that_does_not_exist(backend: KubernetesBackend, queue: KueueQueue) -> None:
+    job = batch_job(QUICK, "queued", **{**KUEUE, "queue": "nosuch"})
+    error = str(failure_of(job, backend, budgets=Budgets(queue_seconds=2)))
+    assert "(Kueue's queue nosuch): see that it exists in this namespace" in error
+
+
+@EACH_KIND
+def test_time_in_kueues_queue_is_not_of_the_start(backend: KubernetesBackend, queue: KueueQueue, job: Job) -> None:
+    heard = Heard()
+    opening = threading.Timer(32, queue.open, ["100m"])
+    opening.start()
+    state = run_job(job, backend, heard, Budgets(start_seconds=30, run_seconds=30))
+    assert state.phase is Phase.SUCCEEDED
+    assert any("insufficient quota for cpu" in line.text for line in heard.lines), "it is told while it waits"
+
+
+@EACH_KIND
+def test_what_kueue_takes_back_goes_on_when_it_may(
+    namespace: str, backend: KubernetesBackend, api: KubernetesApi, queue: KueueQueue, job: Job
+) -> None:
+    queue.open("100m")
+    urgent = batch_job(WHILE, "urgent", cpu="100m", priority_class=namespace, **KUEUE)
+
+    def take_its_place(*unused: Any) -> None:
+        with KubernetesBackend(api) as other:
+            run_job(urgent, other, Heard())
+
+    heard = Heard()
+    with priority_class(namespace), once_running(api, job, take_its_place):
+        state = run_job(job, backend, heard)
+    assert {(pod.phase, pod.restarts) for pod in state.pods} == {(Phase.SUCCEEDED, 0)}
+    assert set(heard.of(state.pods[0].name)) == {"up"}, "it is no restart"
+    assert any("insufficient unused quota for cpu" in line.text for line in heard.lines)
+
+
+@contextmanager
+def volcano_queue(name: str, cpu: str) -> Iterator[None]:
+    api, queues = KubernetesApi.connect(), "/apis/scheduling.volcano.sh/v1beta1/queues"
+    spec = {"weight": 1, "capability": {"cpu": cpu, "memory": "4Gi"}}
+    made = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+    api.create(queues, made)
+    try:
+        yield
+    finally:
+        api.delete(f"{queues}/{name}")
+
+
+GANG = pytest.mark.parametrize("workers", [True, False], ids=["PyTorchJob", "TFJob"])
+
+
+def gang(workers: bool, **placement: Any) -> Job:
+    if workers:
+        return worker_job(QUICK, scheduler="volcano", **placement)
+    return pods_job(QUICK, QUICK, run_id="gang", scheduler="volcano", **placement)
+
+
+@GANG
+def test_a_gang_that_volcano_admits(namespace: str, backend: KubernetesBackend, workers: bool) -> None:
+    skip_without("podgroups.scheduling.volcano.sh", "Volcano")
+    with volcano_queue(namespace, "1"):
+        assert run_job(gang(workers, queue=namespace), backend, Heard()).phase is Phase.SUCCEEDED
+
+
+@GANG
+def test_a_gang_that_volcano_never_admits_fails_with_its_reason(
+    namespace: str, backend: KubernetesBackend, workers: bool
+) -> None:
+    skip_without("podgroups.scheduling.volcano.sh", "Volcano")
+    with volcano_queue(namespace, "40m"):
+        error = str(failure_of(gang(workers, queue=namespace), backend, budgets=Budgets(queue_seconds=6)))
+    assert "waiting in the queue for" in error
+    assert f"(Volcano's queue {namespace}: queue resource quota insufficient: insufficient cpu)" in error

@@ -1,0 +1,98 @@
+"""Jobs on the test cluster that are followed as a launcher does, while something happens to them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import Elastic, Job, JobKind, JobState, LogLine, Phase, RestartPolicy
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.verdict import JobFailed
+from support.cluster import pods_job
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.lines: list[LogLine] = []
+
+    def __call__(self, line: LogLine) -> None:
+        self.lines.append(line)
+
+    def of(self, pod: str) -> list[str]:
+        return [line.text for line in self.lines if line.pod == pod]
+
+
+def failure_of(job: Job, backend: KubernetesBackend, **options: Any) -> JobFailed:
+    with pytest.raises(JobFailed) as failed:
+        run_job(job, backend, Heard(), **options)
+    return failed.value
+
+
+def await_running(backend: KubernetesBackend, job: Job) -> JobState:
+    return await_state(backend, job, lambda state: state.is_under_way and state.phase is Phase.RUNNING)
+
+
+def await_state(backend: KubernetesBackend, job: Job, is_it: Callable[[JobState], bool]) -> JobState:
+    deadline = time.monotonic() + 60
+    while (found := backend.find(job)) is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert found is not None, "there is no job"
+    for state in backend.watch(found.handle):
+        if state is not None and is_it(state):
+            return state
+        assert time.monotonic() < deadline, f"the job came no further than {state}"
+    raise AssertionError("the job is gone")
+
+
+def worker_job(program: str, backoff_limit: int = 3, **placement: Any) -> Job:
+    """A PyTorchJob of one Worker, whose pod no init container keeps waiting."""
+    made = pods_job(
+        program, run_id="disrupted", policy=RestartPolicy.ON_FAILURE, backoff_limit=backoff_limit, **placement
+    )
+    worker = replace(made.replicas[0], role="Worker")
+    elastic = Elastic(min_replicas=1, max_replicas=1)
+    return replace(made, kind=JobKind.PYTORCH_JOB, replicas=(worker,), elastic=elastic)
+
+
+def batch_job(program: str, run_id: str, policy: RestartPolicy = RestartPolicy.ON_FAILURE, **placement: Any) -> Job:
+    return pods_job(program, run_id=run_id, kind=JobKind.BATCH_JOB, policy=policy, **placement)
+
+
+@contextmanager
+def once_running(api: KubernetesApi, job: Job, act: Callable[[KubernetesApi, Manifest], None]) -> Iterator[None]:
+    """Act upon the last of the job's pods as soon as all run."""
+
+    def wait_and_act() -> None:
+        with KubernetesBackend(api) as other:
+            await_running(other, job)
+        pods = api.get(api.path("v1", "pods"))["items"]
+        act(api, max(pods, key=lambda pod: pod["metadata"]["name"]))
+
+    acting = threading.Thread(target=wait_and_act)
+    acting.start()
+    yield
+    acting.join()
+
+
+@contextmanager
+def priority_class(name: str) -> Iterator[None]:
+    api, classes = KubernetesApi.connect(), "/apis/scheduling.k8s.io/v1/priorityclasses"
+    api.create(
+        classes,
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": 1000,
+        },
+    )
+    try:
+        yield
+    finally:
+        api.delete(f"{classes}/{name}")
