@@ -20,16 +20,7 @@ EVENTS = {
 }
 
 
-def follow_run(
-    api: KfpApi,
-    run_id: str,
-    titles: Mapping[str, str],
-    view: RunView,
-    say: Callable[[str], None],
-    *,
-    poll_seconds: float = POLL_SECONDS,
-    patience_seconds: float = PATIENCE_SECONDS,
-) -> Run:
+def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunView, say: Callable[[str], None]) -> Run:
     """The run when it is over.
 
     Raises:
@@ -41,7 +32,7 @@ def follow_run(
         try:
             run = read_run(api, run_id, titles)
         except Unreachable as trouble:
-            if time.monotonic() - last_answer > patience_seconds:
+            if time.monotonic() - last_answer > PATIENCE_SECONDS:
                 raise
             say(f"{trouble}; asked again")
         else:
@@ -51,7 +42,7 @@ def follow_run(
                     view.show(event)
             if run.state.is_final:
                 return run
-        time.sleep(poll_seconds)
+        time.sleep(POLL_SECONDS)
 
 
 def _news(stage: StageState, shown: dict[str, str]) -> Iterator[dict[str, object]]:

@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 
 
 def run_parameters(definitions: Definitions, pairs: Iterable[str] = (), file: Path | None = None) -> dict[str, Any]:
-    """The parameters of a run; a pair counts for more than the file.
+    """The parameters of a run; what is said later counts for more, and the settings of an object add up.
 
     Raises:
         InvalidSetting: for a pair that is none, an unknown name (with the nearest valid one), a value of another type,
@@ -38,13 +38,15 @@ def run_parameters(definitions: Definitions, pairs: Iterable[str] = (), file: Pa
     said: list[tuple[str, Any]] = [*_of_file(file).items()] if file else []
     said += [_parsed(definitions, pair) for pair in pairs]
     values: dict[str, Any] = {}
+    places = _places(definitions)
     for name, value in said:
         if name in definitions:
-            values[name] = _checked(name, definitions[name], value)
+            _check(name, definitions[name], value)
+            values[name] = {**values.get(name, {}), **value} if name in places else value
         else:
             place = _place_of(name, definitions)
             values[place] = {**values.get(place, {}), name: value}
-    for place in OBJECTS.keys() & values.keys():
+    for place in places & values.keys():
         OBJECTS[place].from_dict(values[place])
     _check_complete(definitions, values)
     return values
@@ -76,7 +78,7 @@ def _parsed(definitions: Definitions, pair: str) -> tuple[str, Any]:
 
 def _place_of(name: str, definitions: Definitions) -> str:
     """Which of the objects has a setting of this name."""
-    places = {place: kind.names() for place, kind in OBJECTS.items() if place in definitions}
+    places = {place: OBJECTS[place].names() for place in OBJECTS if place in _places(definitions)}
     for place, names in places.items():
         if name in names:
             return place
@@ -84,11 +86,14 @@ def _place_of(name: str, definitions: Definitions) -> str:
     raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, known)}")
 
 
-def _checked(name: str, definition: Mapping[str, Any], value: Any) -> Any:
+def _places(definitions: Definitions) -> set[str]:
+    return {place for place in OBJECTS if definitions.get(place, {}).get("parameterType") == "STRUCT"}
+
+
+def _check(name: str, definition: Mapping[str, Any], value: Any) -> None:
     _, types = KINDS[definition["parameterType"]]
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise _unusable(name, definition, value)
-    return value
 
 
 def _unusable(name: str, definition: Mapping[str, Any], value: Any) -> InvalidSetting:

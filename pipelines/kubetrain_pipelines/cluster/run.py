@@ -109,7 +109,7 @@ def find_run(api: KfpApi, wanted: str) -> Message:
     found = _runs(api, page_size=1, filter=named("display_name", wanted))
     if not found:
         raise NotFound(f"there is no run '{wanted}': `kubetrain status` shows the last ones")
-    return found[0]
+    return api.get(f"/runs/{found[0]['run_id']}")
 
 
 def last_runs(api: KfpApi, number: int = LAST_RUNS) -> list[Run]:
@@ -149,7 +149,7 @@ def _stages(message: Message, titles: Mapping[str, str]) -> tuple[StageState, ..
     stages = []
     for each in _details(message):
         started = _time(each.get("start_time", ""))
-        if started and each["display_name"] in titles:
+        if started and "state" in each and each["display_name"] in titles:  # without one it was left out
             state = RunState.of(each)
             # Nobody updates the tasks of a run that was terminated.
             state = RunState.CANCELED if is_over and not state.is_final else state
