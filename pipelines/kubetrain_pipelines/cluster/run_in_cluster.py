@@ -18,7 +18,7 @@ ENDED = ("Succeeded", "Failed")
 PATIENCE_SECONDS = 10.0
 LOG_SECONDS = 10.0
 # A step's node is called workflow(0).root(0).sync-dataset(0).executor(0), without numbers where nothing is retried.
-STEP = re.compile(r"\.(?P<task>[^.()]+)(\(\d+(:[^()]*)?\))?\.executor(\(\d+\))?$")
+STEP = re.compile(r"\.(?P<task>[^.()]+)(\([^()]*\))*\.executor(\(\d+\))?$")
 PREFIX = re.compile(r"^main: Error \(exit code \d+\)(: )?")
 
 

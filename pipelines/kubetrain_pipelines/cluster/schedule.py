@@ -94,7 +94,7 @@ def _put_in_place(api: KfpApi, run: RunOptions, options: ScheduleOptions) -> Non
     for each in leftovers:
         print(f"warning: {each}; the next `kubetrain schedule` of this name tries again")
     zone = server_zone()
-    print(f"time zone: {zone}")
+    print(f"time zone: {zone.described}")
     for time in islice(next_times(made, zone.zone, datetime.now(UTC)), SHOWN_TIMES):
         print(f"next: {time:%a %Y-%m-%d %H:%M:%S %Z}")
 
@@ -105,7 +105,7 @@ def _list(api: KfpApi) -> None:
         print("no schedules: `kubetrain schedule PIPELINE --cron …` makes one")
         return
     zone = server_zone()
-    print(f"time zone: {zone}")
+    print(f"time zone: {zone.described}")
     names = [each["display_name"] for each in found]
     for each in sorted(found, key=lambda schedule: (schedule["display_name"], not is_enabled(schedule))):
         time = next(next_times(each, zone.zone, datetime.now(UTC)), None)

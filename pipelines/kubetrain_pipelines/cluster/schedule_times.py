@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import count
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -22,21 +22,18 @@ PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class ServerZone:
-    zone: ZoneInfo
-    source: str
-    """How we know."""
-
-    def __str__(self) -> str:
-        return f"{self.zone.key} ({self.source})"
+    zone: tzinfo
+    described: str
+    """Its name, and how we know."""
 
 
 def server_zone() -> ServerZone:
     """By the server's setting, where its deployment may be read."""
     try:
         name = _zone_of_deployment()
-        return ServerZone(ZoneInfo(name), ZONE_SETTING)
+        return ServerZone(ZoneInfo(name), f"{name} ({ZONE_SETTING})")
     except (KubernetesError, LookupError, ZoneInfoNotFoundError) as trouble:
-        return ServerZone(ZoneInfo("UTC"), f"assumed; {ZONE_SETTING} cannot be read: {trouble}")
+        return ServerZone(UTC, f"UTC assumed ({ZONE_SETTING} cannot be read: {trouble})")
 
 
 def seconds_of(interval: str) -> int:
@@ -48,7 +45,7 @@ def seconds_of(interval: str) -> int:
     return seconds
 
 
-def next_times(schedule: Message, zone: ZoneInfo, now: datetime) -> Iterator[datetime]:
+def next_times(schedule: Message, zone: tzinfo, now: datetime) -> Iterator[datetime]:
     """None where others made it in a form that we do not take."""
     trigger = schedule.get("trigger", {})
     cron = trigger.get("cron_schedule", {}).get("cron", "")
@@ -67,7 +64,7 @@ def trigger_in_words(schedule: Message) -> str:
     return f"every {trigger.get('periodic_schedule', {}).get('interval_second', '?')} s"
 
 
-def _times_of_cron(text: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
+def _times_of_cron(text: str, zone: tzinfo, moment: datetime) -> Iterator[datetime]:
     try:
         cron = Cron.parse(text)
     except InvalidSetting:
