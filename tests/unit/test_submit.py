@@ -1,6 +1,7 @@
 """From a compiled file to a run that is followed to its verdict; parameters, versions, and answers that are lost."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from kubetrain_pipelines.cluster.cancel_run import cancel_and_show
 from kubetrain_pipelines.cluster.compiled_file import CompiledFile
 from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound
+from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound, Unreachable
 from kubetrain_pipelines.cluster.parameters import run_parameters
 from kubetrain_pipelines.cluster.run import Run
 from kubetrain_pipelines.cluster.run_status import logs_and_show, status_and_show
-from kubetrain_pipelines.cluster.submit import RunFailed, RunOptions, submit_and_show
+from kubetrain_pipelines.cluster.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
 from kubetrain_pipelines.cluster.upload import ensure_version
+from kubetrain_pipelines.compile import Form
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import answer, cut
 from support.kfp_server import KfpServer
@@ -115,6 +117,11 @@ def test_a_missing_parameter_is_named_with_its_meaning() -> None:
         run_parameters(CompiledFile.read(TRAIN).parameters, NEEDED[:1])
 
 
+def test_a_version_has_the_name_that_the_form_for_gitops_has() -> None:
+    options = Form().options("train-pytorch", TRAIN.read_bytes())["kubernetes_manifest_options"]
+    assert CompiledFile.read(TRAIN).version == options.pipeline_version_name
+
+
 def test_the_compiled_file_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     assert CompiledFile.find("train-pytorch").content == TRAIN.read_bytes()
@@ -166,6 +173,34 @@ def test_a_run_is_followed_to_its_end(
     assert "Greet the user: started\nGreet the user: finished after 9.0 s\ncount: started\ncount: finished" in said
     assert said.endswith("succeeded\n")
     assert "driver" not in said
+
+
+def test_a_run_is_followed_through_an_outage(
+    server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=0.05)
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    (run_id,) = server.kinds["runs"]
+    server.stories[run_id] = [recorded("run_running"), recorded("run_succeeded")]
+    server.refuse()
+    threading.Timer(0.3, server.listen).start()
+    follow_and_show(api, run_id, {})
+    said = capsys.readouterr().out
+    assert "asked again" in said
+    assert said.endswith("succeeded\n")
+
+
+def test_a_server_that_stays_away_is_given_up_and_the_run_left_alone(
+    server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_run, "PATIENCE_SECONDS", 0.1)
+    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=0.05)
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    server.refuse()
+    (run_id,) = server.kinds["runs"]
+    with pytest.raises(Unreachable):
+        follow_and_show(api, run_id, {})
+    assert f"run {run_id} goes on: `kubetrain status {run_id} --watch` follows it" in capsys.readouterr().out
 
 
 def test_a_failed_run_fails_with_the_cause_that_the_logs_have(server: KfpServer, api: KfpApi, pipeline: Path) -> None:

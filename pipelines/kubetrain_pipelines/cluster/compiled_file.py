@@ -12,7 +12,8 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FOLDER = Path("compiled")
 SUFFIXES = (".yaml", ".yml")
-DIGEST_LENGTH = 16
+DIGEST_LENGTH = 12
+"""As in the versions that `kubetrain compile --kubernetes-manifest` writes: the same content has the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
