@@ -135,6 +135,17 @@ def test_an_answer_that_is_lost_is_looked_for(server: KfpServer, api: KfpApi, re
     assert len(server.schedules) == server.most_enabled == 1
 
 
+def test_the_old_one_is_not_enabled_beside_a_new_one_that_may_be(server: KfpServer, api: KfpApi) -> None:
+    """The new one is enabled, but nobody hears of it."""
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    server.fail(":enable", cut(0))
+    server.fail("GET /apis/v2beta1/recurringruns/", answer(403))
+    with pytest.raises(KfpError, match="all is as it was before"):
+        replace_schedule(api, wanted("0 0 2 * * *"))
+    assert enabled(server) == ["0 0 1 * * *"]
+    assert server.most_enabled == 1
+
+
 def test_a_server_that_goes_away_leaves_at_most_one(server: KfpServer, api: KfpApi) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     server.fail(":enable", answer(503), times=99)

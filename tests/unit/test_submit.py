@@ -149,14 +149,35 @@ def test_a_version_is_uploaded_only_where_the_content_is_new(server: KfpServer, 
 
 
 @pytest.mark.parametrize("request_", ["POST /apis/v2beta1/pipelines", "POST /apis/v2beta1/pipelines/upload_version"])
-def test_whoever_else_uploads_it_meanwhile_uploads_the_same(
+def test_an_upload_whose_answer_is_lost_is_looked_for(
     server: KfpServer, api: KfpApi, pipeline: Path, request_: str
 ) -> None:
-    """The answer is lost, and the same again would be refused: as when others were quicker."""
     server.fail(request_, cut(0))
     version = ensure_version(api, CompiledFile.read(pipeline))
     assert version.version_id in server.kinds["versions"]
     assert len(server.kinds["pipelines"]) == len(server.kinds["versions"]) == 1
+
+
+def test_what_others_upload_meanwhile_is_the_same(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    file = CompiledFile.read(pipeline)
+    others: list[dict[str, Any]] = []
+
+    def be_quicker(handler: Any) -> bool:
+        (known,) = server.kinds["pipelines"].values()
+        others.append(server.add("versions", {"name": file.version, "pipeline_id": known["pipeline_id"]}))
+        return False
+
+    server.fail("POST /apis/v2beta1/pipelines/upload_version", be_quicker)
+    version = ensure_version(api, file)
+    assert (version.version_id, version.is_new) == (others[0]["pipeline_version_id"], False)
+
+
+def test_stages_that_were_left_out_are_none_that_began() -> None:
+    message = recorded("run_failed")
+    skipped = {"display_name": "count", "start_time": "2026-11-22T04:01:59Z", "end_time": "2026-11-22T04:01:59Z"}
+    message["run_details"]["task_details"].append(skipped)
+    stages = Run.of(message, dict.fromkeys(("greet", "fail", "count"), "")).stages
+    assert [stage.task for stage in stages] == ["greet", "fail"]
 
 
 def test_a_run_is_followed_to_its_end(
@@ -288,6 +309,9 @@ def test_the_log_of_one_stage_or_of_all(
     assert capsys.readouterr().out == "== Greet the user\nhello\n== fail\nerror: no\n"
     logs_and_show(api, "nightly", "Greet the user")
     assert capsys.readouterr().out == "hello\n"
+    server.logs.clear()
+    with pytest.raises(KfpError, match=r"has no log of run .*, and the cluster gives none: no cluster is configured"):
+        logs_and_show(api, "nightly")
     with pytest.raises(InvalidSetting, match=r"has begun no stage 'gret': did you mean 'greet'\?"):
         logs_and_show(api, "nightly", "gret")
 

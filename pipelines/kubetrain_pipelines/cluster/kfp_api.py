@@ -43,6 +43,7 @@ class KfpApi:
         self.connection = connection
         self._patience_seconds = patience_seconds
         timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, answer_seconds), read=answer_seconds)
+        # Without retries no redirect is followed either: a secret goes to this server alone.
         self._pool = urllib3.PoolManager(
             timeout=timeout, retries=False, ca_certs=connection.ca_file and str(connection.ca_file)
         )
@@ -116,7 +117,7 @@ class KfpApi:
         if "body" in content:
             headers["Content-Type"] = "application/json"
         try:
-            answer = self._pool.request(method, url, headers=headers, redirect=False, **content)
+            answer = self._pool.request(method, url, headers=headers, **content)
         except HTTPError as error:
             raise self._judged(error) from error
         said = answer.data.decode(errors="replace")
