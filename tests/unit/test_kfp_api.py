@@ -1,11 +1,17 @@
 """Requests to a Kubeflow Pipelines that refuses, hangs, or is away; and secrets, which nobody gets to see."""
 
+import ssl
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from kubetrain_pipelines.cluster import kfp_api
 from kubetrain_pipelines.cluster.connection import Connection
@@ -176,6 +182,37 @@ def test_a_redirect_takes_no_secret_elsewhere(server: KfpServer) -> None:
         with pytest.raises(Unauthorized):
             connect(server, environment={"KF_PIPELINES_TOKEN": CANARY}).get("/runs")
         assert other.requests == []
+
+
+def write_certificate(folder: Path) -> tuple[Path, Path]:
+    """Of localhost, signed by itself; and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    key_form = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *key_form))
+    return paths
+
+
+def test_a_certificate_of_ones_own_is_trusted_where_it_is_named(server: KfpServer, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    assert server._server
+    server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
+    endpoint = server.endpoint.replace("http://127.0.0.1", "https://localhost")
+    assert KfpApi(Connection(endpoint=endpoint, ca_file=certificate, environment={})).get("/runs") == {}
+    with pytest.raises(KfpError, match=r"is not one that this machine trusts .*: name the certificate .* --ca-file"):
+        KfpApi(Connection(endpoint=endpoint, environment={})).get("/runs")
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,9 @@ def test_a_failed_run_fails_with_the_cause_that_the_logs_have(server: KfpServer,
     server.next_story = [failed]
     *_, (_, node) = Run.of(failed, {}).tries
     workflow, _, number = node.rpartition("-")
-    server.logs[f"{workflow}-system-container-impl-{number}"] = "I1122 launcher\nerror: rank 1 ran out\nF1122 exit\n"
+    server.logs[f"{workflow}-metadata-1-1-system-container-impl-{number}"] = (
+        "I1122 launcher\nerror: rank 1 ran out\nF1122 exit\n"
+    )
     with pytest.raises(RunFailed, match=r"run .* failed: fail: rank 1 ran out$"):
         submit_and_show(api, RunOptions(pipeline=str(pipeline)))
 

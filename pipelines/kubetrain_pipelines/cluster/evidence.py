@@ -17,7 +17,10 @@ from kubetrain_pipelines.cluster.run import Run
 if TYPE_CHECKING:
     from kubetrain_pipelines.cluster.run_in_cluster import RunInCluster
 
-LOG = "/apis/v1alpha1/runs/{run}/nodes/{workflow}-system-container-impl-{number}/log"
+LOG = "/apis/v1alpha1/runs/{run}/nodes/{workflow}-{template}-{number}/log"
+PROGRAM = "system-container-impl"
+# A step whose pod was given annotations or labels has their numbers in its template's name: those of ours come first.
+TEMPLATES = (PROGRAM, *(f"metadata-{numbers}-{PROGRAM}" for numbers in "1-1 0-1 1-0 1-2 2-1 2-2 0-2 2-0".split()))
 NO_LOG = re.compile(r'\{"error_message"')
 LAST_WORDS = re.compile(r"^error: (.+)$", re.M)
 
@@ -66,7 +69,15 @@ def _in_cluster(api: KfpApi, run: Run) -> "RunInCluster":
 def _logs_by_kfp(api: KfpApi, run: Run) -> Iterator[StepLog]:
     for stage in run.stages:
         for node in run.tries_of(stage):
-            workflow, _, number = node.rpartition("-")
-            text = api.get_text(LOG.format(run=run.id, workflow=workflow, number=number))
-            if not NO_LOG.match(text):
+            if (text := _log_of_node(api, run, node)) is not None:
                 yield StepLog(stage.task, text)
+
+
+def _log_of_node(api: KfpApi, run: Run, node: str) -> str | None:
+    """Under that of the names which its pod may have."""
+    workflow, _, number = node.rpartition("-")
+    for template in TEMPLATES:
+        text = api.get_text(LOG.format(run=run.id, workflow=workflow, template=template, number=number))
+        if not NO_LOG.match(text):
+            return text
+    return None

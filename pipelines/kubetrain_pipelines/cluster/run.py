@@ -1,5 +1,6 @@
 """A run as Kubeflow Pipelines' API tells of it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from kubetrain_pipelines.cluster.kfp_api import KfpApi, Message, named
 from kubetrain_pipelines.cluster.kfp_errors import NotFound
 
 LAST_RUNS = 10
+RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 EXECUTOR = "executor"
 """What Kubeflow Pipelines calls the node that runs a step's program, in every step."""
 
@@ -101,11 +103,8 @@ def find_run(api: KfpApi, wanted: str) -> Message:
     Raises:
         NotFound: where there is none.
     """
-    try:
-        if "/" not in wanted:
-            return api.get(f"/runs/{wanted}")
-    except NotFound:
-        pass
+    if RUN_ID.fullmatch(wanted):
+        return api.get(f"/runs/{wanted}")
     found = _runs(api, page_size=1, filter=named("display_name", wanted))
     if not found:
         raise NotFound(f"there is no run '{wanted}': `kubetrain status` shows the last ones")

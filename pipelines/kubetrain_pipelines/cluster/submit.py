@@ -49,7 +49,7 @@ def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False) -
         run_id = start_run(api, source, options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
         print(f"run {run_id} of {file.version}", flush=True)
     if detach:
-        print(f"`kubetrain status {run_id} --watch` follows it, `kubetrain cancel {run_id}` ends it")
+        print(_how_to_go_on(run_id))
     else:
         follow_and_show(api, run_id, stage_titles(file.spec))
 
@@ -101,16 +101,18 @@ def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str]) -> None
     """
     console = Console()
     view = open_view(console)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     try:
         with interrupted_by_sigterm():
-            run = follow_run(api, run_id, titles, view, lambda line: console.print(line, markup=False, soft_wrap=True))
+            run = follow_run(api, run_id, titles, view, say)
     except (KeyboardInterrupt, KfpError):
-        view.close()
-        print(
-            f"run {run_id} goes on: `kubetrain status {run_id} --watch` follows it, `kubetrain cancel {run_id}` ends it"
-        )
+        say(f"run {run_id} goes on: {_how_to_go_on(run_id)}")
         raise
-    view.close()
+    finally:
+        view.close()
     conclude(api, run)
 
 
@@ -122,3 +124,7 @@ def conclude(api: KfpApi, run: Run) -> None:
         causes = "; ".join(causes_of(api, run)) or f"look at its logs: `kubetrain logs {run.id}`, or its page in the UI"
         raise RunFailed(f"run {run.id} failed: {causes}")
     raise RunFailed(f"run {run.id} was {run.state.value}")
+
+
+def _how_to_go_on(run_id: str) -> str:
+    return f"`kubetrain status {run_id} --watch` follows it, `kubetrain cancel {run_id}` ends it"
