@@ -101,6 +101,7 @@ def test_a_file_of_parameters_counts_for_less_than_a_pair(tmp_path: Path) -> Non
         ("workers=2.5", "workers must be a whole number, not '2.5'"),
         ("workers=true", "workers must be a whole number, not 'True'"),
         ("min_accuracy=good", "min_accuracy must be a number, not 'good'"),
+        ("min_accuracy=NaN", "min_accuracy must be a number, not 'nan'"),
         ("train_config=[]", "train_config must be a JSON object, not '[]'"),
         ("epochs=0", "epochs must be at least 1, not 0"),
         ("workers", "--set takes name=value, not 'workers'"),

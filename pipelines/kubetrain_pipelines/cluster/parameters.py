@@ -5,6 +5,7 @@ pipeline takes as JSON objects.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ def _places(definitions: Definitions) -> set[str]:
 
 def _check(name: str, definition: Mapping[str, Any], value: Any) -> None:
     _, types = KINDS[definition["parameterType"]]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+    is_other = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
+    if is_other or (isinstance(value, float) and not math.isfinite(value)):
         raise _unusable(name, definition, value)
 
 
