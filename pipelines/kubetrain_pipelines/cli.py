@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from kubetrain_pipelines.cluster.commands import COMMANDS
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 # Only what parsing needs is imported above: `kubetrain --help` answers at once.
@@ -135,6 +136,10 @@ def render(pipeline: str, run_id: str, pairs: tuple[str, ...]) -> None:
     from kubetrain_pipelines.render_command import render_and_show
 
     render_and_show(pipeline, run_id, pairs)
+
+
+for command in COMMANDS:
+    kubetrain.add_command(command)
 
 
 def main() -> None:

@@ -34,6 +34,15 @@ VENDORS = {
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
 }
+# In pipelines/kubetrain_pipelines/cluster/: what a module needs besides ours and the standard library; never kfp, whose
+# import takes longer than a command.
+CLUSTER_VENDORS = {
+    "commands.py": {"click"},
+    "compiled_file.py": {"yaml"},
+    "kfp_api.py": {"urllib3"},
+    "submit.py": {"rich"},
+}
+KUBERNETES_READERS = {"run_in_cluster.py", "schedule_times.py"}
 # What only these may do: wire adapters.
 WIRING = {
     "local_site.py": {f"{COMPONENTS}.jobs.local_backend"},
@@ -149,6 +158,14 @@ def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
     assert foreign(imported) <= {"kfp"}
     from_components = {module for module in imported if module.startswith(f"{COMPONENTS}.")}
     assert all(module.endswith(".component") for module in from_components)
+
+
+@pytest.mark.parametrize("path", sorted((SOURCES[PIPELINES] / "cluster").glob("*.py")), ids=lambda path: path.name)
+def test_commands_for_kubeflow_pipelines_do_without_its_client(path: Path) -> None:
+    imported = imports_of(path)
+    assert foreign(imported) <= CLUSTER_VENDORS.get(path.name, set())
+    readers = {module for module in imported if module.startswith(f"{COMPONENTS}.jobs.kubernetes_")}
+    assert path.name in KUBERNETES_READERS or readers <= {f"{COMPONENTS}.jobs.kubernetes_errors"}
 
 
 @pytest.mark.parametrize("package", SOURCES)

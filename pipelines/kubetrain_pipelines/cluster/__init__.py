@@ -1,0 +1,1 @@
+"""Runs and schedules in Kubeflow Pipelines, from the command line."""

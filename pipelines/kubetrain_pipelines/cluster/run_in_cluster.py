@@ -1,0 +1,103 @@
+"""What the Kubernetes API knows of a run and that of Kubeflow Pipelines does not: why it failed, its logs, its jobs."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any, Self
+
+from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, slug
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes_backend import RESOURCES
+from kubetrain_components.jobs.kubernetes_errors import KubernetesError, UnknownKind
+
+WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
+RUN_LABEL = "pipeline/runid"
+NODE_NAME = "workflows.argoproj.io/node-name"
+MAIN = "main"
+ENDED = ("Succeeded", "Failed")
+PATIENCE_SECONDS = 10.0
+LOG_SECONDS = 10.0
+# A step's node is called workflow(0).root(0).sync-dataset(0).executor(0), without numbers where nothing is retried.
+STEP = re.compile(r"\.(?P<task>[^.()]+)(\([^()]*\))*\.executor(\(\d+\))?$")
+PREFIX = re.compile(r"^main: Error \(exit code \d+\)(: )?")
+
+
+class NotInThisCluster(KubernetesError):
+    """The cluster that is configured here has no such run."""
+
+
+class RunInCluster:
+    def __init__(self, api: KubernetesApi, run_id: str) -> None:
+        self._api = api
+        self._run_id = run_id
+
+    @classmethod
+    def connect(cls, namespace: str, run_id: str) -> Self:
+        """
+        Raises:
+            KubernetesError: where there is no cluster, it does not answer, or the run is none of it.
+        """
+        found = cls(KubernetesApi.connect(namespace, PATIENCE_SECONDS), run_id)
+        if not found.workflows():
+            raise NotInThisCluster(
+                f"the cluster that KUBECONFIG names has nothing of run {run_id} in namespace {namespace}: "
+                "name the cluster and the --namespace that Kubeflow Pipelines starts it in"
+            )
+        return found
+
+    def workflows(self) -> list[Manifest]:
+        return self._of_run(*WORKFLOWS)
+
+    def causes(self) -> list[tuple[str, str]]:
+        """Of each step that failed: its task, or the name of its node, and the last words of the last try."""
+        nodes = [node for workflow in self.workflows() for node in workflow.get("status", {}).get("nodes", {}).values()]
+        failed = [
+            node
+            for node in nodes
+            if node.get("type") == "Pod" and node.get("phase") in ("Failed", "Error") and node.get("message")
+        ]
+        last = {task_of(node["name"]): node["message"] for node in sorted(failed, key=lambda each: each["startedAt"])}
+        return [(task, PREFIX.sub("", message) or message) for task, message in last.items()]
+
+    def logs(self) -> Iterator[tuple[str, str]]:
+        """Of each step: its task and what it wrote, in the order in which they began."""
+        pods = [pod for pod in self._of_run("v1", "pods") if STEP.search(_node_name(pod))]
+        for pod in sorted(pods, key=lambda each: each["metadata"]["creationTimestamp"]):
+            path = self._api.path("v1", "pods", f"{pod['metadata']['name']}/log")
+            with self._api.stream(path, read_timeout=LOG_SECONDS, container=MAIN) as stream:
+                yield task_of(_node_name(pod)), b"".join(stream).decode(errors="replace")
+
+    def at_work(self) -> list[str]:
+        """The jobs of the run that have not ended, and pods of theirs; what has ended stays for people to look at."""
+        found = []
+        for kind, (group_version, plural) in RESOURCES.items():
+            with contextlib.suppress(UnknownKind):  # then there can be none
+                jobs = self._ours(group_version, plural)
+                found += [f"{kind.value} {each['metadata']['name']}" for each in jobs if not _has_ended(each)]
+        pods = self._ours("v1", "pods")
+        return found + [f"pod {each['metadata']['name']}" for each in pods if each["status"]["phase"] not in ENDED]
+
+    def _ours(self, group_version: str, plural: str) -> list[Manifest]:
+        return self._listed(group_version, plural, f"{LABEL_PREFIX}run-id={slug(self._run_id, LABEL_LENGTH)}")
+
+    def _of_run(self, group_version: str, plural: str) -> list[Manifest]:
+        return self._listed(group_version, plural, f"{RUN_LABEL}={self._run_id}")
+
+    def _listed(self, group_version: str, plural: str, label: str) -> list[Manifest]:
+        found = self._api.get(self._api.path(group_version, plural), labelSelector=label)
+        items: list[Manifest] = (found or {}).get("items", [])
+        return items
+
+
+def task_of(node_name: str) -> str:
+    step = STEP.search(node_name)
+    return step["task"] if step else re.sub(r"\(\d+\)$", "", node_name.rpartition(".")[2])
+
+
+def _node_name(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"].get("annotations", {}).get(NODE_NAME, ""))
+
+
+def _has_ended(job: Manifest) -> bool:
+    conditions = job.get("status", {}).get("conditions") or []
+    return any(each["type"] in (*ENDED, "Complete") and each["status"] == "True" for each in conditions)

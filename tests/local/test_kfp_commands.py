@@ -1,0 +1,68 @@
+"""The commands for Kubeflow Pipelines as users have them: exit codes, Ctrl-C, and no secret in what they print."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cli import interrupt, kubetrain, read_until, start
+from support.kfp_server import KfpServer
+
+COMPILED = Path(__file__).parents[2] / "compiled" / "sync_only.yaml"
+RECORDED = Path(__file__).parents[1] / "unit" / "recorded" / "kfp"
+SUBMIT = ("submit", COMPILED, "--set", "dataset_uri=s3://b/data")
+CANARY = "canary-0d44"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
+    with KfpServer() as server:
+        server.token = CANARY
+        monkeypatch.setenv("KUBETRAIN_KFP_ENDPOINT", server.endpoint)
+        monkeypatch.setenv("KF_PIPELINES_TOKEN", CANARY)
+        monkeypatch.setenv("KF_PIPELINES_COOKIE", f"session={CANARY}-cookie")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{CANARY}-aws")
+        monkeypatch.setenv("KUBECONFIG", "/nosuch")
+        yield server
+
+
+def assert_no_secret(server: KfpServer, *outputs: str) -> None:
+    assert CANARY not in f"{outputs} {server.bodies} {server.requests} {server.uploads}"
+
+
+def test_exit_codes_and_no_secrets(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.next_story = [json.loads((RECORDED / "run_succeeded.json").read_text())]
+    done = kubetrain(*SUBMIT)
+    assert (done.exit_code, "succeeded" in done.output) == (0, True), done.output
+    server.next_story = [json.loads((RECORDED / "run_failed.json").read_text())]
+    failed = kubetrain(*SUBMIT, "--name", "second")
+    assert (failed.exit_code, failed.output.count("error: run ")) == (1, 1), failed.output
+    misused = kubetrain(*SUBMIT, "--set", "datset_uri=x")
+    assert (misused.exit_code, misused.output) == (
+        2,
+        "error: unknown setting 'datset_uri': did you mean 'dataset_uri'?\n",
+    )
+    scheduled = kubetrain("schedule", *SUBMIT[1:], "--every", "6h")
+    assert (scheduled.exit_code, "is in place: every 21600 s" in scheduled.output) == (0, True), scheduled.output
+    server.token = "another"
+    refused = kubetrain("--debug", "status")
+    assert (refused.exit_code, "does not know who we are" in refused.output) == (1, True)
+    assert_no_secret(server, done.output, failed.output, misused.output, scheduled.output, refused.output)
+
+
+def test_ctrl_c_leaves_the_run_alone_and_says_how_to_go_on(server: KfpServer) -> None:
+    server.next_story = [json.loads((RECORDED / "run_running.json").read_text())]
+    process = start(*SUBMIT)
+    said = read_until(process, "run ")
+    while not any(re.match(r"GET /apis/v2beta1/runs/[^/?]+$", each) for each in server.requests):
+        time.sleep(0.01)
+    ended = interrupt(process)
+    (run_id,) = server.kinds["runs"]
+    assert ended.exit_code == 130, ended.output
+    assert f"run {run_id} goes on: `kubetrain status {run_id} --watch` follows it, `kubetrain cancel" in ended.output
+    assert ended.output.endswith("stopped\n")
+    assert not [each for each in server.requests if "terminate" in each]
+    assert_no_secret(server, said, ended.output)

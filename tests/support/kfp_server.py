@@ -1,0 +1,178 @@
+"""The REST API of Kubeflow Pipelines (v2beta1), as far as the command line uses it; it misbehaves as it is told.
+
+Its answers have the shapes that 2.17.0 gives (tests/unit/recorded/kfp), refusals among them.
+"""
+
+import json
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote
+
+from support.api_server import ApiServer, Handler
+
+ROOT = "/apis/v2beta1"
+ITEM = re.compile(rf"{ROOT}/(?P<kind>\w+)/(?P<id>[^/:]+)(:(?P<verb>\w+))?$")
+VERSIONS = re.compile(rf"{ROOT}/pipelines/(?P<pipeline>[^/]+)/versions(/(?P<id>[^/]+))?$")
+LOG = re.compile(r"/apis/v1alpha1/runs/[^/]+/nodes/(?P<pod>[^/]+)/log$")
+CONTENT = re.compile(rb'name="uploadfile".*?\r\n\r\n(.*)\r\n--', re.S)
+ID = {"experiments": "experiment_id", "pipelines": "pipeline_id", "runs": "run_id", "recurringruns": "recurring_run_id"}
+UNIQUE = {"experiments": "display_name", "pipelines": "name"}
+BEGINNING = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+class KfpServer(ApiServer):
+    def __init__(self) -> None:
+        super().__init__(KfpHandler)
+        self.kinds: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in (*ID, "versions")}
+        self.uploads: list[bytes] = []
+        self.stories: dict[str, list[dict[str, Any]]] = {}
+        """By run: how it is at each look; the last remains."""
+        self.next_story: list[dict[str, Any]] = []
+        """That of the next run to be started."""
+        self.logs: dict[str, str] = {}
+        """By pod."""
+        self.token = ""
+        """What one has to have."""
+        self.namespace = ""
+        """That one has to name, as where there are several users."""
+        self.most_enabled = 0
+        """Schedules, at any time."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def schedules(self) -> list[dict[str, Any]]:
+        return list(self.kinds["recurringruns"].values())
+
+    def add(self, kind: str, message: dict[str, Any]) -> dict[str, Any]:
+        """The later one is made, the later its time."""
+        number = sum(map(len, self.kinds.values()))
+        stamp = f"{BEGINNING + timedelta(seconds=number):%Y-%m-%dT%H:%M:%SZ}"
+        made = {**message, ID.get(kind, "pipeline_version_id"): str(uuid.uuid4()), "created_at": stamp}
+        if kind == "recurringruns":
+            made["status"] = f"{made['mode']}D"
+        self.kinds[kind][made[ID.get(kind, "pipeline_version_id")]] = made
+        self.count_enabled()
+        return made
+
+    def count_enabled(self) -> None:
+        self.most_enabled = max(self.most_enabled, sum(each["mode"] == "ENABLE" for each in self.schedules))
+
+
+class KfpHandler(Handler):
+    @property
+    def kfp(self) -> KfpServer:
+        assert isinstance(self.api, KfpServer)
+        return self.api
+
+    def do_GET(self) -> None:  # noqa: N802
+        if not self._is_ours():
+            return None
+        if log := LOG.match(self.parts.path):
+            text = self.kfp.logs.get(log["pod"], '{"error_message":"Failed to read logs"}')
+            return self.send_bytes(200, text.encode())
+        if versions := VERSIONS.match(self.parts.path):
+            return self._get_versions(versions)
+        if (item := ITEM.match(self.parts.path)) is None:
+            kind = self.parts.path.rpartition("/")[2]
+            return self._list("recurringRuns" if kind == "recurringruns" else kind, list(self.kfp.kinds[kind].values()))
+        story = self.kfp.stories.get(item["id"])
+        found = self.kfp.kinds[item["kind"]].get(item["id"])
+        if story:
+            made = self.kfp.kinds["runs"][item["id"]]
+            same = {name: made[name] for name in ("run_id", "display_name", "pipeline_version_reference")}
+            found = {**(story.pop(0) if len(story) > 1 else story[0]), **same}
+        return self._unknown(item["id"]) if found is None else self.send_json(200, found)
+
+    def do_POST(self) -> None:  # noqa: N802
+        if not self._is_ours():
+            return None
+        path, body = self.parts.path, self.api.bodies[-1]
+        if path.endswith("/pipelines/upload_version"):
+            versions = self.kfp.kinds["versions"].values()
+            if any(each["name"] == self.query["name"] for each in versions):
+                return self.send_json(409, {"error_message": "Failed to create a pipeline version"})
+            made = {"name": self.query["name"], "pipeline_id": self.query["pipelineid"]}
+            return self.send_json(200, self.kfp.add("versions", made))
+        if item := ITEM.match(path):
+            return self._do(item)
+        kind = path.rpartition("/")[2]
+        unique = UNIQUE.get(kind)
+        if unique and any(each[unique] == body[unique] for each in self.kfp.kinds[kind].values()):
+            return self._refuse(409, 6, f"The name {body[unique]} already exist. Please specify a new name")
+        made = self.kfp.add(kind, {"state": "PENDING", **body} if kind == "runs" else body)
+        if kind == "runs":
+            self.kfp.stories[made["run_id"]] = self.kfp.next_story
+        return self.send_json(200, made)
+
+    def do_DELETE(self) -> None:  # noqa: N802
+        if not self._is_ours():
+            return None
+        item = ITEM.match(self.parts.path)
+        assert item
+        if self.kfp.kinds[item["kind"]].pop(item["id"], None) is None:
+            return self._unknown(item["id"])
+        return self.send_json(200, {})
+
+    def _do(self, item: re.Match[str]) -> None:
+        found = self.kfp.kinds[item["kind"]].get(item["id"])
+        if found is None:
+            return self._unknown(item["id"])
+        match item["verb"]:
+            case "terminate" if found["state"] not in ("PENDING", "RUNNING"):
+                return self._refuse(400, 3, f"Failed to terminate a run {item['id']}. Row not found")
+            case "terminate":
+                found["state"] = "CANCELING"
+            case "enable" | "disable" as verb:
+                found["mode"] = verb.upper()
+                self.kfp.count_enabled()
+        return self.send_json(200, {})
+
+    def _get_versions(self, versions: re.Match[str]) -> None:
+        mine = [each for each in self.kfp.kinds["versions"].values() if each["pipeline_id"] == versions["pipeline"]]
+        if versions["id"] is None:
+            return self._list("pipeline_versions", mine)
+        found = next((each for each in mine if each["pipeline_version_id"] == versions["id"]), None)
+        return self.send_json(200, found) if found else self._unknown(versions["id"])
+
+    def _list(self, kind: str, found: list[dict[str, Any]]) -> None:
+        if self.kfp.namespace and self.query.get("namespace") != self.kfp.namespace and kind != "pipeline_versions":
+            return self._refuse(400, 3, "Resource cannot have an empty namespace and experiment id in multi-user mode")
+        predicates = json.loads(self.query.get("filter", '{"predicates": []}'))["predicates"]
+        assert all(each["operation"] == "EQUALS" for each in predicates)
+        found = [each for each in found if all(each.get(one["key"]) == one["string_value"] for one in predicates)]
+        found.sort(key=lambda each: str(each["created_at"]), reverse="desc" in self.query.get("sort_by", ""))
+        first, size = int(self.query.get("page_token", "0")), int(self.query.get("page_size", "10"))
+        page: dict[str, Any] = {kind: found[first : first + size], "total_size": len(found)} if found else {}
+        if first + size < len(found):
+            page["next_page_token"] = str(first + size)
+        return self.send_json(200, page)
+
+    def _is_ours(self) -> bool:
+        """Whether it is for us to answer."""
+        self._begin()
+        if self._is_answered_by_fault():
+            return False
+        if self.kfp.token and self.headers.get("Authorization") != f"Bearer {self.kfp.token}":
+            self._refuse(401, 16, f"Request header error: no such user as {self.headers.get('Authorization')}")
+            return False
+        return True
+
+    def _begin(self) -> None:
+        if "multipart" in self.headers.get("Content-Type", ""):
+            content = CONTENT.search(self.rfile.read(int(self.headers["Content-Length"])))
+            assert content
+            self.kfp.uploads.append(content[1])
+            self.headers.replace_header("Content-Length", "0")
+        super()._begin()
+
+    def _refuse(self, status: int, code: int, message: str) -> None:
+        details = [{"@type": "type.googleapis.com/google.rpc.Status", "code": code, "message": message}]
+        self.send_json(status, {"code": code, "message": f"Failed to do it: {message}", "details": details})
+
+    def _unknown(self, wanted: str) -> None:
+        self._refuse(404, 5, f"{unquote(wanted)} not found")

@@ -1,0 +1,250 @@
+"""Requests to a Kubeflow Pipelines that refuses, hangs, or is away; and secrets, which nobody gets to see."""
+
+import ssl
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from kubetrain_pipelines.cluster import kfp_api
+from kubetrain_pipelines.cluster.connection import Connection
+from kubetrain_pipelines.cluster.kfp_api import KfpApi
+from kubetrain_pipelines.cluster.kfp_errors import (
+    Conflict,
+    Forbidden,
+    KfpError,
+    NotFound,
+    Unanswered,
+    Unauthorized,
+    Unreachable,
+)
+from kubetrain_trainer.errors import InvalidSetting
+from support.api_server import Fault, Handler, answer, cut, hang
+from support.kfp_server import KfpServer
+
+CANARY = "canary-6d1f"
+RUN = {"display_name": "mine"}
+
+
+@pytest.fixture
+def server() -> Iterator[KfpServer]:
+    with KfpServer() as server:
+        yield server
+
+
+def connect(server: KfpServer, *, patience: float = 5.0, answer_seconds: float = 5.0, **connection: Any) -> KfpApi:
+    connection.setdefault("environment", {})
+    return KfpApi(
+        Connection(endpoint=server.endpoint, **connection), patience_seconds=patience, answer_seconds=answer_seconds
+    )
+
+
+@pytest.fixture
+def api(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> KfpApi:
+    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
+    return connect(server)
+
+
+def html(status: int, **headers: str) -> Fault:
+    def fault(handler: Handler) -> bool:
+        handler.send_bytes(status, b"<html>Log in to Dex</html>", headers)
+        return True
+
+    return fault
+
+
+def test_a_list_is_read_page_by_page(server: KfpServer, api: KfpApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kfp_api, "PAGE_SIZE", 2)
+    made = [api.post("/runs", {"display_name": f"run {number}"}) for number in range(5)]
+    assert list(api.all_of("runs", "/runs")) == made
+    assert list(api.all_of("experiments", "/experiments")) == []
+
+
+@pytest.mark.parametrize("fault", [answer(503), answer(500, "no database"), cut(0), answer(429)])
+def test_reading_is_tried_again(server: KfpServer, api: KfpApi, fault: Fault) -> None:
+    made = api.post("/runs", RUN)
+    server.fail("GET /", fault, times=3)
+    assert api.get(f"/runs/{made['run_id']}") == made
+
+
+@pytest.mark.parametrize("fault", [answer(503), cut(0), hang(1.0)])
+def test_what_changes_something_is_sent_once(server: KfpServer, fault: Fault) -> None:
+    server.fail("POST /", fault)
+    with pytest.raises(Unanswered, match=r"gave no answer to POST /runs .*: whether it was done is not known"):
+        connect(server, answer_seconds=0.3).post("/runs", RUN)
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_hangs_or_is_away_is_given_up_in_bounded_time(server: KfpServer) -> None:
+    server.fail("GET /", hang(3.0), times=9)
+    api = connect(server, patience=0.5, answer_seconds=0.2)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"gives no answer .*: check the address, and that its API server .* runs"):
+        api.get("/runs")
+    server.refuse()
+    with pytest.raises(Unreachable, match=r"gives no answer \(.*refused.*\)"):
+        api.get("/runs")
+    assert time.monotonic() - began < 2.5
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "says"),
+    [
+        (answer(401, "no token"), Unauthorized, r"does not know who we are \(no token\): give a token by --token-file"),
+        (html(302, Location="/dex/auth"), Unauthorized, "log in again and give the new cookie by --cookie-file"),
+        (answer(403, "RBAC: access denied"), Forbidden, r"does not let us GET .*runs \(RBAC: access denied\): name a"),
+        (answer(404, "no run"), NotFound, "refuses GET /apis/v2beta1/runs: no run"),
+        (answer(409, "it is there"), Conflict, "it is there"),
+        (answer(400, "an empty namespace in multi-user mode"), KfpError, "say which profile by --namespace"),
+        (html(200), KfpError, "is not the API of Kubeflow Pipelines: name its address"),
+    ],
+)
+def test_a_refusal_says_what_to_do(
+    server: KfpServer, api: KfpApi, fault: Fault, kind: type[KfpError], says: str
+) -> None:
+    server.fail("GET /", fault)
+    with pytest.raises(kind, match=says) as refused:
+        api.get("/runs")
+    assert "<html>" not in str(refused.value)
+    assert len(server.requests) == 1
+
+
+def test_the_innermost_of_the_servers_sentences_counts(api: KfpApi) -> None:
+    with pytest.raises(NotFound, match=r"refuses GET /apis/v2beta1/runs/nosuch: nosuch not found$"):
+        api.get("/runs/nosuch")
+
+
+def ways_to_say(secret: str, folder: Path) -> list[dict[str, Any]]:
+    file = folder / "token"
+    file.write_text(f"{secret}\n")
+    return [
+        {"token_file": file},
+        {"environment": {"KF_PIPELINES_TOKEN": secret}},
+        {"environment": {"KF_PIPELINES_SA_TOKEN_PATH": str(file)}},
+    ]
+
+
+def test_tokens_come_from_where_users_have_them(server: KfpServer, tmp_path: Path) -> None:
+    server.token = CANARY
+    for way in ways_to_say(CANARY, tmp_path):
+        assert connect(server, **way).get("/runs") == {}
+    with pytest.raises(Unauthorized):
+        connect(server).get("/runs")
+
+
+def test_a_token_that_is_renewed_is_read_again(server: KfpServer, tmp_path: Path) -> None:
+    server.token = CANARY
+    file = tmp_path / "token"
+    file.write_text("old")
+    api = connect(server, token_file=file)
+    with pytest.raises(Unauthorized):
+        api.get("/runs")
+    file.write_text(CANARY)
+    assert api.get("/runs") == {}
+
+
+def test_a_cookie_is_sent_as_it_is(server: KfpServer, tmp_path: Path) -> None:
+    file = tmp_path / "cookie"
+    file.write_text(f"authservice_session={CANARY}\n")
+    connect(server, cookie_file=file).get("/runs")
+    connect(server, environment={"KF_PIPELINES_COOKIE": f"a=b; c={CANARY}"}).get("/runs")
+    assert [each["cookie"] for each in server.headers] == [f"authservice_session={CANARY}", f"a=b; c={CANARY}"]
+
+
+def test_no_secret_is_repeated(server: KfpServer, tmp_path: Path) -> None:
+    server.token = "another"
+    cookie = {"KF_PIPELINES_COOKIE": f"session={CANARY}-cookie"}
+    for way in ways_to_say(CANARY, tmp_path):
+        environment = {**way.pop("environment", {}), **cookie}
+        api = connect(server, environment=environment, **way)
+        server.fail("DELETE /", answer(400, f"what is session={CANARY}-cookie?"))
+        for request in (api.get, api.post, api.delete):
+            with pytest.raises(KfpError) as refused:
+                request("/runs")
+            assert CANARY not in f"{refused.value!r} {refused.value} {api.connection!r}"
+    assert CANARY not in f"{server.bodies} {server.requests}"
+    assert {name for each in server.headers for name, value in each.items() if CANARY in value} == {
+        "authorization",
+        "cookie",
+    }
+
+
+def test_a_redirect_takes_no_secret_elsewhere(server: KfpServer) -> None:
+    with KfpServer() as other:
+        server.fail("GET /", html(307, Location=other.endpoint))
+        with pytest.raises(Unauthorized):
+            connect(server, environment={"KF_PIPELINES_TOKEN": CANARY}).get("/runs")
+        assert other.requests == []
+
+
+def write_certificate(folder: Path) -> tuple[Path, Path]:
+    """Of localhost, signed by itself; and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    key_form = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *key_form))
+    return paths
+
+
+def test_a_certificate_of_ones_own_is_trusted_where_it_is_named(server: KfpServer, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    assert server._server
+    server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
+    endpoint = server.endpoint.replace("http://127.0.0.1", "https://localhost")
+    assert KfpApi(Connection(endpoint=endpoint, ca_file=certificate, environment={})).get("/runs") == {}
+    with pytest.raises(KfpError, match=r"is not one that this machine trusts .*: name the certificate .* --ca-file"):
+        KfpApi(Connection(endpoint=endpoint, environment={})).get("/runs")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "where is Kubeflow Pipelines? Say it by --endpoint or KUBETRAIN_KFP_ENDPOINT"),
+        ({"endpoint": "localhost:8888"}, "endpoint 'localhost:8888' is no address"),
+        ({"endpoint": f"https://me:{CANARY}@kfp"}, "the endpoint of kfp has a password in it"),
+        (
+            {"endpoint": "http://kfp", "token_file": Path("/nosuch")},
+            "--token-file /nosuch cannot be read (No such",
+        ),
+        ({"endpoint": "http://kfp", "ca_file": Path("/nosuch")}, "--ca-file /nosuch is no file"),
+        (
+            {"endpoint": "http://kfp", "environment": {"KF_PIPELINES_TOKEN": f"Bearer {CANARY}"}},
+            "KF_PIPELINES_TOKEN holds no token: it is one word, without 'Bearer' before it",
+        ),
+        (
+            {"endpoint": "http://kfp", "environment": {"KF_PIPELINES_COOKIE": CANARY}},
+            "KF_PIPELINES_COOKIE holds no cookie: write NAME=VALUE",
+        ),
+    ],
+)
+def test_an_unusable_connection_is_refused_before_any_request(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        Connection(**{"environment": {}, **options}).headers()
+    assert says in str(refused.value)
+    assert CANARY not in str(refused.value)
+
+
+def test_the_endpoint_comes_from_ours_or_from_kfps_variable() -> None:
+    kfps = {"KF_PIPELINES_ENDPOINT": "http://kfps/"}
+    assert Connection(environment=kfps).endpoint == "http://kfps"
+    assert Connection(environment={**kfps, "KUBETRAIN_KFP_ENDPOINT": "http://ours"}).endpoint == "http://ours"
+    assert Connection(endpoint="http://said", environment=kfps).endpoint == "http://said"

@@ -1,0 +1,245 @@
+"""Schedules: at most one of a name is enabled, wherever a replacement is cut off, and the next one repairs it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from kubetrain_pipelines.cluster import kfp_api
+from kubetrain_pipelines.cluster.connection import Connection
+from kubetrain_pipelines.cluster.kfp_api import KfpApi
+from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound
+from kubetrain_pipelines.cluster.replace_schedule import ReplacedByOthers, replace_schedule
+from kubetrain_pipelines.cluster.schedule import ScheduleOptions, schedule_and_show
+from kubetrain_pipelines.cluster.schedule_times import next_times, seconds_of
+from kubetrain_pipelines.cluster.submit import RunOptions
+from kubetrain_trainer.errors import InvalidSetting
+from support.api_server import Fault, answer, cut
+from support.kfp_server import KfpServer
+
+NIGHTLY = "0 0 2 * * *"
+COMPILED = Path(__file__).parents[2] / "compiled"
+RUN = RunOptions(pipeline=str(COMPILED / "sync_only.yaml"), pairs=("dataset_uri=s3://b/data",), name="nightly")
+CHANGES = 5
+"""Requests of a replacement that change something: create, disable, enable, delete, and one that never comes."""
+
+
+class Killed(BaseException):
+    """As by SIGKILL: nothing else is done."""
+
+
+class DyingApi(KfpApi):
+    """Its process ends after so many changes."""
+
+    changes_left = 0
+
+    def _once(self, method: str, path: str, *arguments: Any, **content: Any) -> str:
+        if self.changes_left == 0:
+            raise Killed
+        self.changes_left -= 1
+        return super()._once(method, path, *arguments, **content)
+
+
+def wanted(cron: str) -> dict[str, Any]:
+    return {"display_name": "nightly", "trigger": {"cron_schedule": {"cron": cron}}, "max_concurrency": "1"}
+
+
+def enabled(server: KfpServer) -> list[str]:
+    return [each["trigger"]["cron_schedule"]["cron"] for each in server.schedules if each["mode"] == "ENABLE"]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
+    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setenv("KUBECONFIG", "/nosuch")
+    with KfpServer() as server:
+        yield server
+
+
+@pytest.fixture
+def api(server: KfpServer) -> DyingApi:
+    made = DyingApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=1, answer_seconds=1)
+    made.changes_left = 1000
+    return made
+
+
+def test_a_schedule_is_made_with_no_overlap_and_no_catching_up(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    (made,) = server.schedules
+    assert (made["mode"], made["max_concurrency"], made["no_catchup"]) == ("ENABLE", "1", True)
+    assert made["pipeline_version_reference"]["pipeline_version_id"] in server.kinds["versions"]
+    assert made["runtime_config"] == {"parameters": {"dataset_uri": "s3://b/data"}}
+    said = capsys.readouterr().out
+    assert "time zone: UTC assumed (CRON_SCHEDULE_TIMEZONE of the deployment ml-pipeline-scheduledworkflow can" in said
+    assert said.count("next: ") == said.count("02:00:00 UTC") == 3
+
+
+def test_one_of_the_same_name_is_replaced_and_its_runs_go_on(server: KfpServer, api: KfpApi) -> None:
+    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    schedule_and_show(api, RUN, ScheduleOptions(every="6h", max_concurrency=2, catchup=True))
+    (made,) = server.schedules
+    assert made["trigger"] == {"periodic_schedule": {"interval_second": "21600"}}
+    assert (made["mode"], made["max_concurrency"], made["no_catchup"]) == ("ENABLE", "2", False)
+    assert server.most_enabled == 1
+    assert [each.partition("?")[2] for each in server.requests if "DELETE" in each] == ["propagation_policy=ORPHAN"]
+
+
+@pytest.mark.parametrize("changes", range(CHANGES))
+def test_killed_at_any_point_at_most_one_runs_and_the_next_call_repairs(
+    server: KfpServer, api: DyingApi, changes: int
+) -> None:
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    api.changes_left = changes
+    try:
+        replace_schedule(api, wanted("0 0 2 * * *"))
+        assert changes == CHANGES - 1
+    except Killed:
+        assert len(enabled(server)) <= 1
+    api.changes_left = 1000
+    assert replace_schedule(api, wanted("0 0 3 * * *"))[1] == []
+    assert enabled(server) == ["0 0 3 * * *"]
+    assert len(server.schedules) == 1
+    assert server.most_enabled == 1
+
+
+@pytest.mark.parametrize("fault", [answer(500, "no database"), answer(409), answer(403)], ids=["500", "409", "403"])
+@pytest.mark.parametrize("request_", ["POST /apis/v2beta1/recurringruns", ":disable", ":enable"])
+def test_an_error_on_the_way_is_undone(server: KfpServer, api: KfpApi, request_: str, fault: Fault) -> None:
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    (before,) = server.schedules
+    server.fail(request_, fault)
+    with pytest.raises(KfpError):
+        replace_schedule(api, wanted("0 0 2 * * *"))
+    assert server.schedules == [before]
+    assert enabled(server) == ["0 0 1 * * *"]
+    assert server.most_enabled == 1
+
+
+@pytest.mark.parametrize("request_", ["POST /apis/v2beta1/recurringruns", ":disable", ":enable"])
+@pytest.mark.parametrize("lost", [cut(0), answer(502)], ids=["done", "not done"])
+def test_an_answer_that_is_lost_is_looked_for(server: KfpServer, api: KfpApi, request_: str, lost: Fault) -> None:
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    server.fail(request_, lost)
+    try:
+        replace_schedule(api, wanted("0 0 2 * * *"))
+        assert enabled(server) == ["0 0 2 * * *"]
+    except KfpError as error:
+        assert request_.startswith("POST /"), error  # nobody makes a schedule by guess
+        assert enabled(server) == ["0 0 1 * * *"]
+    assert len(server.schedules) == server.most_enabled == 1
+
+
+def test_the_old_one_is_not_enabled_beside_a_new_one_that_may_be(server: KfpServer, api: KfpApi) -> None:
+    """The new one is enabled, but nobody hears of it."""
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    server.fail(":enable", cut(0))
+    server.fail("GET /apis/v2beta1/recurringruns/", answer(403))
+    with pytest.raises(KfpError, match="all is as it was before"):
+        replace_schedule(api, wanted("0 0 2 * * *"))
+    assert enabled(server) == ["0 0 1 * * *"]
+    assert server.most_enabled == 1
+
+
+def test_a_server_that_goes_away_leaves_at_most_one(server: KfpServer, api: KfpApi) -> None:
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    server.fail(":enable", answer(503), times=99)
+    with pytest.raises(
+        KfpError, match=r"undoing that failed too .*: see `kubetrain schedule --list`, and run the same"
+    ):
+        replace_schedule(api, wanted("0 0 2 * * *"))
+    assert enabled(server) == []
+    server._faults.clear()
+    replace_schedule(api, wanted("0 0 2 * * *"))
+    assert enabled(server) == ["0 0 2 * * *"]
+    assert len(server.schedules) == 1
+
+
+def test_what_cannot_be_deleted_is_told_and_stays_disabled(server: KfpServer, api: KfpApi) -> None:
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    server.fail("DELETE", answer(500, "no database"))
+    _, (leftover,) = replace_schedule(api, wanted("0 0 2 * * *"))
+    assert "is disabled, but could not be deleted" in leftover
+    assert enabled(server) == ["0 0 2 * * *"]
+
+
+def test_two_who_replace_it_at_once_do_not_both_succeed(server: KfpServer, api: KfpApi) -> None:
+    """The other one's appears between our look and ours."""
+
+    def intrude(handler: Any) -> bool:
+        server.add("recurringruns", {**wanted("0 0 9 * * *"), "mode": "DISABLE"})
+        return False
+
+    server.fail("POST /apis/v2beta1/recurringruns", intrude)
+    with pytest.raises(ReplacedByOthers, match="somebody else puts a schedule 'nightly' in place just now: try again"):
+        replace_schedule(api, wanted("0 0 2 * * *"))
+    assert len(server.schedules) == 1
+    assert enabled(server) == []
+
+
+def test_schedules_are_listed_paused_resumed_and_deleted(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(**options: Any) -> str:
+        schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(**options))
+        return capsys.readouterr().out
+
+    assert "no schedules" in said(list=True)
+    replace_schedule(api, wanted(NIGHTLY))
+    assert "nightly  cron '0 0 2 * * *'  next 20" in said(list=True)
+    said(pause="nightly")
+    assert "nightly  cron '0 0 2 * * *'  paused\n" in said(list=True)
+    said(resume="nightly")
+    assert enabled(server) == [NIGHTLY]
+    with pytest.raises(NotFound, match="there is no schedule 'nightli': did you mean 'nightly'"):
+        said(pause="nightli")
+    said(delete="nightly")
+    assert server.schedules == []
+
+
+def test_of_several_of_a_name_one_is_resumed(server: KfpServer, api: DyingApi) -> None:
+    replace_schedule(api, wanted("0 0 1 * * *"))
+    api.changes_left = 2
+    with pytest.raises(Killed):
+        replace_schedule(api, wanted("0 0 2 * * *"))
+    api.changes_left = 1000
+    for _ in range(2):
+        schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(resume="nightly"))
+        assert enabled(server) == ["0 0 2 * * *"]
+    schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(list=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "say when: either --cron"),
+        ({"cron": NIGHTLY, "every": "6h"}, "say when: either --cron"),
+        ({"cron": "0 2 * * *"}, "write '0 0 2 * * *'"),
+        ({"cron": "0 0 0 30 2 *"}, "never comes, on which the server would stall"),
+        ({"every": "6 hours"}, "--every '6 hours' is no interval: write 30m, 6h, 1d or 1h30m"),
+        ({"every": "0m"}, "is no interval"),
+        ({"cron": NIGHTLY, "timezone": "Europe/Berlin"}, "CRON_SCHEDULE_TIMEZONE of the deployment ml-pipeline-sched"),
+        ({"list": True}, "say one thing: a PIPELINE, --list, --pause NAME"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_any_request(
+    server: KfpServer, api: KfpApi, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        schedule_and_show(api, RUN, ScheduleOptions(**options))
+    assert says in str(refused.value)
+    assert server.requests == []
+
+
+def test_intervals_count_from_when_the_schedule_was_made() -> None:
+    assert [seconds_of(text) for text in ("90s", "30m", "6h", "1d", "1h30m")] == [90, 1800, 21600, 86400, 5400]
+    schedule = {
+        "created_at": "2026-11-22T10:10:00Z", "trigger": {"periodic_schedule": {"interval_second": "3600"}}
+    }  # fmt: skip
+    times = next_times(schedule, ZoneInfo("Europe/Berlin"), datetime(2026, 11, 22, 12, 10, tzinfo=UTC))
+    assert [f"{time:%H:%M}" for time in islice(times, 2)] == ["14:10", "15:10"]

@@ -1,0 +1,172 @@
+"""What the Kubernetes API knows of a run: why it failed, and whether a job of it goes on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_pipelines.cluster import cancel_run
+from kubetrain_pipelines.cluster.cancel_run import cancel_and_show
+from kubetrain_pipelines.cluster.connection import Connection
+from kubetrain_pipelines.cluster.kfp_api import KfpApi
+from kubetrain_pipelines.cluster.kfp_errors import KfpError
+from kubetrain_pipelines.cluster.run_in_cluster import NotInThisCluster, RunInCluster, task_of
+from kubetrain_pipelines.cluster.schedule_times import server_zone
+from support.api_server import PODS, ApiServer, Handler, answer
+from support.kfp_server import KfpServer
+
+NAMESPACE = "/namespaces/tests/"
+WORKFLOWS = f"/apis/argoproj.io/v1alpha1{NAMESPACE}workflows"
+PYTORCH_JOBS = f"/apis/kubeflow.org/v1{NAMESPACE}pytorchjobs"
+BATCH_JOBS = f"/apis/batch/v1{NAMESPACE}jobs"
+KINDS = ("pods", "jobs", "workflows", "pytorchjobs", "tfjobs")
+RUN = "0b9a6f2e-6c1e-4f6a-8f0e-1c5f3f1f7a11"
+OURS, OF_RUN = {"kubetrain/run-id": RUN}, {"pipeline/runid": RUN}
+
+
+class LabelHandler(Handler):
+    """Lists what has the label that is asked for."""
+
+    def _is_collection(self) -> bool:
+        return self.parts.path.rsplit("/", 1)[-1] in KINDS
+
+    def _send_list(self) -> None:
+        key, _, value = self.query["labelSelector"].partition("=")
+        found = [
+            each
+            for path, each in self.api.objects.items()
+            if path.startswith(f"{self.parts.path}/") and each["metadata"].get("labels", {}).get(key) == value
+        ]
+        self.send_json(200, {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": found})
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    with ApiServer(LabelHandler) as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        server.put(f"{WORKFLOWS}/train-x", metadata={"labels": OF_RUN}, status={"nodes": {}})
+        yield server
+
+
+@pytest.fixture
+def kfp(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
+    monkeypatch.setattr(cancel_run, "POLL_SECONDS", 0.01)
+    with KfpServer() as server:
+        made = server.add("runs", {"display_name": "nightly", "state": "SUCCEEDED", "pipeline_version_reference": {}})
+        server.kinds["runs"] = {RUN: {**made, "run_id": RUN}}
+        yield server
+
+
+def api_of(kfp: KfpServer) -> KfpApi:
+    return KfpApi(Connection(endpoint=kfp.endpoint, namespace="tests", environment={}), patience_seconds=1)
+
+
+def node(task: str, phase: str, message: str, started: int = 0) -> dict[str, Any]:
+    name = f"train-x(0).root(0).{task}(0).executor(0)"
+    return {
+        "name": name,
+        "type": "Pod",
+        "phase": phase,
+        "message": message,
+        "startedAt": f"2026-11-22T04:00:{started:02}Z",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("train-x(0).root(0).sync-dataset(0).executor(0)", "sync-dataset"),
+        ("train-x.root.sync-dataset.executor", "sync-dataset"),
+        ("train-x(0).root(0).for-loop-1(0).iteration-item(1:1)(0).train(0).executor(2)", "train"),
+        ("train-x(0).root(0).train(3:c)(0).executor(0)", "train"),
+        ("train-x(0).root(0).sync-dataset-driver(0)", "sync-dataset-driver"),
+    ],
+)
+def test_a_node_is_known_by_its_task(name: str, task: str) -> None:
+    assert task_of(name) == task
+
+
+def test_the_causes_are_the_last_words_of_the_last_try(cluster: ApiServer) -> None:
+    nodes = [
+        node("sync-dataset", "Succeeded", ""),
+        node("launch-training", "Error", "pod deleted", 1),
+        node("launch-training", "Failed", "main: Error (exit code 1): rank 1 ran out of memory", 2),
+        {**node("launch-training", "Failed", "child failed"), "type": "Retry"},
+        node("evaluate-model", "Failed", "main: Error (exit code 3)", 3),
+    ]
+    cluster.put(f"{WORKFLOWS}/train-x", metadata={"labels": OF_RUN}, status={"nodes": dict(enumerate(nodes))})
+    assert RunInCluster.connect("tests", RUN).causes() == [
+        ("launch-training", "rank 1 ran out of memory"),
+        ("evaluate-model", "main: Error (exit code 3)"),
+    ]
+
+
+def test_logs_are_those_of_the_steps(cluster: ApiServer) -> None:
+    for number, task in enumerate(("sync-dataset", "launch-training")):
+        name = f"train-x(0).root(0).{task}(0).executor(0)"
+        metadata = {
+            "labels": OF_RUN,
+            "annotations": {"workflows.argoproj.io/node-name": name},
+            "creationTimestamp": f"2026-11-22T04:00:0{9 - number}Z",
+        }
+        cluster.put(f"{PODS}/pod-{task}", metadata=metadata)
+        cluster.write(cluster.run(f"pod-{task}"), f"2026 {task} says so\n".encode())
+        cluster.put(f"{PODS}/pod-{task}", metadata=metadata)
+    assert [task for task, _ in RunInCluster.connect("tests", RUN).logs()] == ["launch-training", "sync-dataset"]
+
+
+def test_jobs_and_pods_at_work_are_told_from_those_that_ended(cluster: ApiServer) -> None:
+    done = {"conditions": [{"type": "Complete", "status": "True"}]}
+    running = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Succeeded", "status": "False"}]}
+    cluster.put(f"{BATCH_JOBS}/transfer", metadata={"labels": OURS}, status=done)
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS}, status=running)
+    cluster.put(f"{PYTORCH_JOBS}/others", metadata={"labels": {"kubetrain/run-id": "another"}}, status=running)
+    cluster.put(f"{PODS}/transfer-0", metadata={"labels": OURS}, status={"phase": "Succeeded"})
+    cluster.put(f"{PODS}/training-0", metadata={"labels": OURS}, status={"phase": "Running"})
+    assert RunInCluster.connect("tests", RUN).at_work() == ["PyTorchJob training", "pod training-0"]
+
+
+def test_a_cluster_that_knows_nothing_of_the_run_proves_nothing(cluster: ApiServer) -> None:
+    with pytest.raises(NotInThisCluster, match="has nothing of run another in namespace tests"):
+        RunInCluster.connect("tests", "another")
+
+
+def test_canceling_proves_that_no_job_goes_on(
+    cluster: ApiServer, kfp: KfpServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS}, status={})
+    looks = iter(range(3))
+
+    def end_after_three(handler: Any) -> bool:
+        if next(looks) == 2:
+            cluster.remove(f"{PYTORCH_JOBS}/training")
+        return False
+
+    cluster.fail(f"GET {PYTORCH_JOBS}", end_after_three, times=3)
+    cancel_and_show(api_of(kfp), RUN)
+    assert "none of its jobs or pods is left at work" in capsys.readouterr().out
+
+
+def test_a_job_that_goes_on_is_an_error(cluster: ApiServer, kfp: KfpServer) -> None:
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS}, status={})
+    with pytest.raises(KfpError, match="has ended, but these go on: PyTorchJob training; delete them with `kubectl"):
+        cancel_and_show(api_of(kfp), RUN, longest_seconds=0.1)
+
+
+def test_what_may_not_be_seen_is_not_proven(
+    cluster: ApiServer, kfp: KfpServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusal = 'User "me" cannot list resource "pytorchjobs" in the namespace "tests"'
+    cluster.fail(f"GET {PYTORCH_JOBS}", answer(403, refusal))
+    cancel_and_show(api_of(kfp), RUN)
+    assert "that none of its jobs goes on was not proven: me may not list pytorchjobs" in capsys.readouterr().out
+
+
+def test_the_servers_time_zone_is_read_from_its_deployment(cluster: ApiServer) -> None:
+    deployment = "/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline-scheduledworkflow"
+    container = {"env": [{"name": "CRON_SCHEDULE_TIMEZONE", "value": "Europe/Berlin"}]}
+    cluster.put(deployment, spec={"template": {"spec": {"containers": [container]}}})
+    assert server_zone().described.startswith("Europe/Berlin (CRON_SCHEDULE_TIMEZONE of the deployment")
+    cluster.remove(deployment)
+    assert server_zone().described.startswith("UTC assumed (")

@@ -1,0 +1,344 @@
+"""From a compiled file to a run that is followed to its verdict; parameters, versions, and answers that are lost."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_pipelines.cluster import cancel_run, follow_run, kfp_api
+from kubetrain_pipelines.cluster.cancel_run import cancel_and_show
+from kubetrain_pipelines.cluster.compiled_file import CompiledFile
+from kubetrain_pipelines.cluster.connection import Connection
+from kubetrain_pipelines.cluster.kfp_api import KfpApi
+from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound, Unreachable
+from kubetrain_pipelines.cluster.parameters import run_parameters
+from kubetrain_pipelines.cluster.run import Run
+from kubetrain_pipelines.cluster.run_status import logs_and_show, status_and_show
+from kubetrain_pipelines.cluster.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
+from kubetrain_pipelines.cluster.upload import ensure_version
+from kubetrain_pipelines.compile import Form
+from kubetrain_trainer.errors import InvalidSetting
+from support.api_server import answer, cut
+from support.kfp_server import KfpServer
+
+ROOT = Path(__file__).parents[2]
+TRAIN = ROOT / "compiled" / "train_pytorch.yaml"
+RECORDED = Path(__file__).parent / "recorded" / "kfp"
+NEEDED = ("dataset_uri=s3://b/data", "model_uri=s3://b/models")
+
+
+def recorded(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    return content
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
+    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(cancel_run, "POLL_SECONDS", 0.01)
+    monkeypatch.setenv("KUBECONFIG", "/nosuch")
+    with KfpServer() as server:
+        yield server
+
+
+@pytest.fixture
+def api(server: KfpServer) -> KfpApi:
+    return KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=3, answer_seconds=3)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    """With the tasks of the recorded runs."""
+    tasks = {"greet": {"taskInfo": {"name": "Greet the user"}}, "count": {}, "fail": {}, "sleep": {}}
+    parameters = {"name": {"parameterType": "STRING", "defaultValue": "you"}}
+    spec = {
+        "pipelineInfo": {"name": "greetings"},
+        "root": {"dag": {"tasks": tasks}, "inputDefinitions": {"parameters": parameters}},
+    }
+    path = tmp_path / "greetings.yaml"
+    path.write_text(json.dumps(spec))
+    return path
+
+
+def tell(server: KfpServer, *names: str) -> None:
+    """The next run is as recorded ones were, one after the other."""
+    server.next_story = [recorded(name) for name in names]
+
+
+def test_parameters_have_the_types_of_the_compiled_file() -> None:
+    definitions = CompiledFile.read(TRAIN).parameters
+    said = ("workers=4", "min_accuracy=0.9", "epochs=3", "learning_rate=0.1", "image=mine", "output_size=1Gi")
+    assert run_parameters(definitions, [*NEEDED, *said, 'placement={"grace_seconds": 9}', 'env={"A": "b"}']) == {
+        "dataset_uri": "s3://b/data",
+        "model_uri": "s3://b/models",
+        "workers": 4,
+        "min_accuracy": 0.9,
+        "train_config": {"epochs": 3, "learning_rate": 0.1},
+        "placement": {"image": "mine", "grace_seconds": 9, "env": {"A": "b"}},
+        "storage": {"output_size": "1Gi"},
+    }
+
+
+def test_a_file_of_parameters_counts_for_less_than_a_pair(tmp_path: Path) -> None:
+    path = tmp_path / "parameters.json"
+    path.write_text(json.dumps({"dataset_uri": "s3://b/other", "model_uri": "s3://b/m", "epochs": 9, "workers": 8}))
+    values = run_parameters(CompiledFile.read(TRAIN).parameters, ["dataset_uri=s3://b/data", "workers=2"], path)
+    assert values == {
+        "dataset_uri": "s3://b/data", "model_uri": "s3://b/m", "workers": 2, "train_config": {"epochs": 9}
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("workrs=2", "unknown setting 'workrs': did you mean 'workers'?"),
+        ("epoch=2", "unknown setting 'epoch': did you mean 'epochs'?"),
+        ("workers=two", "workers must be a whole number, not 'two'"),
+        ("workers=2.5", "workers must be a whole number, not '2.5'"),
+        ("workers=true", "workers must be a whole number, not 'True'"),
+        ("min_accuracy=good", "min_accuracy must be a number, not 'good'"),
+        ("min_accuracy=NaN", "min_accuracy must be a number, not 'nan'"),
+        ("train_config=[]", "train_config must be a JSON object, not '[]'"),
+        ("epochs=0", "epochs must be at least 1, not 0"),
+        ("workers", "--set takes name=value, not 'workers'"),
+    ],
+)
+def test_unusable_parameters_are_refused_before_any_request(pair: str, says: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        run_parameters(CompiledFile.read(TRAIN).parameters, [*NEEDED, pair])
+    assert says in str(refused.value)
+
+
+def test_a_missing_parameter_is_named_with_its_meaning() -> None:
+    with pytest.raises(InvalidSetting, match=r"model_uri is missing \(Where models .*\): give it by --set model_uri="):
+        run_parameters(CompiledFile.read(TRAIN).parameters, NEEDED[:1])
+
+
+def test_a_version_has_the_name_that_the_form_for_gitops_has() -> None:
+    options = Form().options("train-pytorch", TRAIN.read_bytes())["kubernetes_manifest_options"]
+    assert CompiledFile.read(TRAIN).version == options.pipeline_version_name
+
+
+def test_the_compiled_file_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    assert CompiledFile.find("train-pytorch").content == TRAIN.read_bytes()
+    with pytest.raises(InvalidSetting, match="did you mean 'train-pytorch'"):
+        CompiledFile.find("train-pytroch")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidSetting, match="write those of ours by `kubetrain compile`"):
+        CompiledFile.find("train-pytorch")
+    (tmp_path / "other.yaml").write_text("a: b")
+    with pytest.raises(InvalidSetting, match="is no compiled pipeline"):
+        CompiledFile.find("other.yaml")
+
+
+def test_a_version_is_uploaded_only_where_the_content_is_new(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    first = ensure_version(api, CompiledFile.read(pipeline))
+    again = ensure_version(api, CompiledFile.read(pipeline))
+    assert (first.is_new, again.is_new) == (True, False)
+    assert first.reference == again.reference
+    content = pipeline.read_bytes()
+    pipeline.write_bytes(content + b"\n")
+    changed = ensure_version(api, CompiledFile.read(pipeline))
+    assert changed.is_new
+    assert changed.pipeline_id == first.pipeline_id
+    assert server.uploads == [content, content + b"\n"]
+
+
+@pytest.mark.parametrize("request_", ["POST /apis/v2beta1/pipelines", "POST /apis/v2beta1/pipelines/upload_version"])
+def test_an_upload_whose_answer_is_lost_is_looked_for(
+    server: KfpServer, api: KfpApi, pipeline: Path, request_: str
+) -> None:
+    server.fail(request_, cut(0))
+    version = ensure_version(api, CompiledFile.read(pipeline))
+    assert version.version_id in server.kinds["versions"]
+    assert len(server.kinds["pipelines"]) == len(server.kinds["versions"]) == 1
+
+
+def test_what_others_upload_meanwhile_is_the_same(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    file = CompiledFile.read(pipeline)
+    others: list[dict[str, Any]] = []
+
+    def be_quicker(handler: Any) -> bool:
+        (known,) = server.kinds["pipelines"].values()
+        others.append(server.add("versions", {"name": file.version, "pipeline_id": known["pipeline_id"]}))
+        return False
+
+    server.fail("POST /apis/v2beta1/pipelines/upload_version", be_quicker)
+    version = ensure_version(api, file)
+    assert (version.version_id, version.is_new) == (others[0]["pipeline_version_id"], False)
+
+
+def test_stages_that_were_left_out_are_none_that_began() -> None:
+    message = recorded("run_failed")
+    skipped = {"display_name": "count", "start_time": "2026-11-22T04:01:59Z", "end_time": "2026-11-22T04:01:59Z"}
+    message["run_details"]["task_details"].append(skipped)
+    stages = Run.of(message, dict.fromkeys(("greet", "fail", "count"), "")).stages
+    assert [stage.task for stage in stages] == ["greet", "fail"]
+
+
+def test_a_run_is_followed_to_its_end(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(server, "run_running", "run_succeeded")
+    server.fail("GET /apis/v2beta1/runs/", answer(503), times=2)
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), pairs=("name=Ada",), experiment="mine"))
+    (run,) = server.kinds["runs"].values()
+    (experiment,) = server.kinds["experiments"].values()
+    assert run["runtime_config"] == {"parameters": {"name": "Ada"}}
+    assert (experiment["display_name"], run["experiment_id"]) == ("mine", experiment["experiment_id"])
+    said = capsys.readouterr().out
+    assert "Greet the user: started\nGreet the user: finished after 9.0 s\ncount: started\ncount: finished" in said
+    assert said.endswith("succeeded\n")
+    assert "driver" not in said
+
+
+def test_a_run_is_followed_through_an_outage(
+    server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=0.05)
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    (run_id,) = server.kinds["runs"]
+    server.stories[run_id] = [recorded("run_running"), recorded("run_succeeded")]
+    server.refuse()
+    threading.Timer(0.3, server.listen).start()
+    follow_and_show(api, run_id, {})
+    said = capsys.readouterr().out
+    assert "asked again" in said
+    assert said.endswith("succeeded\n")
+
+
+def test_a_server_that_stays_away_is_given_up_and_the_run_left_alone(
+    server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_run, "PATIENCE_SECONDS", 0.1)
+    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=0.05)
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    server.refuse()
+    (run_id,) = server.kinds["runs"]
+    with pytest.raises(Unreachable):
+        follow_and_show(api, run_id, {})
+    assert f"run {run_id} goes on: `kubetrain status {run_id} --watch` follows it" in capsys.readouterr().out
+
+
+def test_a_failed_run_fails_with_the_cause_that_the_logs_have(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    failed = recorded("run_failed")
+    server.next_story = [failed]
+    *_, (_, node) = Run.of(failed, {}).tries
+    workflow, _, number = node.rpartition("-")
+    server.logs[f"{workflow}-metadata-1-1-system-container-impl-{number}"] = (
+        "I1122 launcher\nerror: rank 1 ran out\nF1122 exit\n"
+    )
+    with pytest.raises(RunFailed, match=r"run .* failed: fail: rank 1 ran out$"):
+        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+
+
+def test_a_failed_run_without_any_evidence_says_where_to_look(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    tell(server, "run_failed")
+    with pytest.raises(RunFailed, match=r"failed: look at its logs: `kubetrain logs .*`, or its page in the UI$"):
+        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+
+
+def test_a_canceled_run_is_told_from_a_failed_one(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    tell(server, "run_canceling", "run_canceled")
+    with pytest.raises(RunFailed, match="was canceled"):
+        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+
+
+def test_a_run_whose_answer_is_lost_is_found_and_not_started_twice(
+    server: KfpServer, api: KfpApi, pipeline: Path
+) -> None:
+    server.fail("POST /apis/v2beta1/runs", cut(0))
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    assert len(server.kinds["runs"]) == 1
+
+
+def test_a_run_that_never_arrived_is_not_started_by_guess(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    server.fail("POST /apis/v2beta1/runs", answer(502))
+    with pytest.raises(KfpError, match=r"no run has been started so far: see `kubetrain status`, then try again"):
+        submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    assert len([each for each in server.requests if each == "POST /apis/v2beta1/runs"]) == 1
+
+
+def test_where_there_are_several_users_the_profile_is_named(server: KfpServer, pipeline: Path) -> None:
+    server.namespace = "team-a"
+    options = RunOptions(pipeline=str(pipeline))
+    with pytest.raises(KfpError, match=r"has several users .*: say which profile by --namespace"):
+        submit_and_show(KfpApi(Connection(endpoint=server.endpoint, environment={})), options, detach=True)
+    named = Connection(endpoint=server.endpoint, namespace="team-a", environment={})
+    submit_and_show(KfpApi(named), options, detach=True)
+    assert [each["namespace"] for each in server.kinds["experiments"].values()] == ["team-a"]
+
+
+def test_the_status_of_a_run_and_of_the_last_runs(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(server, "run_failed")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    (run_id,) = server.kinds["runs"]
+    (version,) = server.kinds["versions"].values()
+    version["pipeline_spec"] = {"pipeline_spec": json.loads(pipeline.read_text()), "platform_spec": {}}
+    for wanted in (run_id, "nightly"):
+        capsys.readouterr()
+        status_and_show(api, wanted, as_json=True)
+        found = json.loads(capsys.readouterr().out)
+        stages = [(each["title"], each["state"]) for each in found["stages"]]
+        assert (found["run_id"], found["state"]) == (run_id, "failed")
+        assert stages == [("Greet the user", "succeeded"), ("fail", "failed")]
+    status_and_show(api, "nightly")
+    assert "Greet the user  succeeded        8 s\n  fail            failed" in capsys.readouterr().out
+    status_and_show(api, "")
+    assert f"{run_id}  pending" in capsys.readouterr().out
+    with pytest.raises(NotFound, match="there is no run 'nosuch'"):
+        status_and_show(api, "nosuch")
+
+
+def test_the_log_of_one_stage_or_of_all(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(server, "run_failed")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    (version,) = server.kinds["versions"].values()
+    version["pipeline_spec"] = json.loads(pipeline.read_text())
+    greet, fail = (node.rpartition("-") for _, node in Run.of(recorded("run_failed"), {}).tries)
+    for (workflow, _, number), text in ((greet, "hello\n"), (fail, "error: no\n")):
+        server.logs[f"{workflow}-system-container-impl-{number}"] = text
+    capsys.readouterr()
+    logs_and_show(api, "nightly")
+    assert capsys.readouterr().out == "== Greet the user\nhello\n== fail\nerror: no\n"
+    logs_and_show(api, "nightly", "Greet the user")
+    assert capsys.readouterr().out == "hello\n"
+    server.logs.clear()
+    with pytest.raises(KfpError, match=r"has no log of run .*, and the cluster gives none: no cluster is configured"):
+        logs_and_show(api, "nightly")
+    with pytest.raises(InvalidSetting, match=r"has begun no stage 'gret': did you mean 'greet'\?"):
+        logs_and_show(api, "nightly", "gret")
+
+
+def test_canceling_says_what_it_could_not_prove(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(server, "run_running", "run_canceling", "run_canceled")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    cancel_and_show(api, "nightly")
+    assert [each.rpartition(":")[2] for each in server.requests if each.endswith(":terminate")] == ["terminate"]
+    said = capsys.readouterr().out
+    assert "is canceled\nthat none of its jobs goes on was not proven: no cluster is configured" in said
+
+
+def test_what_ends_already_is_not_an_error_to_cancel(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    tell(server, "run_succeeded")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    server.fail(":terminate", answer(400, "Row not found"))
+    cancel_and_show(api, "nightly")
+
+
+def test_a_run_that_does_not_end_is_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    tell(server, "run_running")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    with pytest.raises(KfpError, match="was told to end, but is running still"):
+        cancel_and_show(api, "nightly", longest_seconds=0.1)
