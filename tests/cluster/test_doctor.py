@@ -142,7 +142,7 @@ def test_a_right_that_is_optional_is_supplied_by_its_remedy(api: KubernetesApi) 
     sh(finding.remedy)
     try:
         assert examine(api)["rights: storage classes"].verdict is OK
-    finally:  # it is the whole cluster's
+    finally:  # it is the whole cluster's; the role may be others' too
         sh(f"kubectl delete clusterrolebinding kubetrain-storage-classes-{api.namespace}-kubetrain-launcher")
 
 
