@@ -138,6 +138,21 @@ def render(pipeline: str, run_id: str, pairs: tuple[str, ...]) -> None:
     render_and_show(pipeline, run_id, pairs)
 
 
+@kubetrain.command()
+@click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
+@click.option("--namespace", default="", help="Where runs are; default: the context's own.")
+@click.option("--account", default="", help="Service account of the runs; default: that of Kubeflow Pipelines.")
+@click.option("--endpoint", default="", help="URL of Kubeflow Pipelines; default: its service, if the cluster has it.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run, or any setting.")
+@click.option("--no-pods", is_flag=True, help="Only ask: start no pods, make no claims.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def doctor(**options: Any) -> None:
+    """Say what a cluster lacks before the first run, and what supplies it."""
+    from kubetrain_pipelines.doctor_command import examine_and_show
+
+    sys.exit(examine_and_show(**options))
+
+
 for command in COMMANDS:
     kubetrain.add_command(command)
 

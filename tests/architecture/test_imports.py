@@ -168,6 +168,15 @@ def test_commands_for_kubeflow_pipelines_do_without_its_client(path: Path) -> No
     assert path.name in KUBERNETES_READERS or readers <= {f"{COMPONENTS}.jobs.kubernetes_errors"}
 
 
+@pytest.mark.parametrize("path", sorted((SOURCES[PIPELINES] / "doctor").glob("*.py")), ids=lambda path: path.name)
+def test_the_doctor_asks_in_some_files_and_judges_in_the_others(path: Path) -> None:
+    imported = imports_of(path)
+    asks = any(module.startswith((*ADAPTERS, "urllib")) for module in imported)
+    assert asks == (path.name in {"cluster.py", "examine.py", "pipelines_api.py", "probes.py"})
+    # What pods run brings nothing along but what their images have.
+    assert foreign(imported) <= ({"boto3"} if path.name == "pod_program.py" else {"yaml"})
+
+
 @pytest.mark.parametrize("package", SOURCES)
 def test_no_file_is_too_long_to_read(package: str) -> None:
     assert {path.name for path in modules_of(package) if len(path.read_text().splitlines()) > 400} == set()

@@ -86,6 +86,10 @@ class Bucket:
     def get(self, key: str) -> bytes:
         return bytes(self._s3.get_object(Bucket=self.name, Key=key)["Body"].read())
 
+    def keys(self, prefix: str) -> list[str]:
+        found = self._s3.list_objects_v2(Bucket=self.name, Prefix=prefix).get("Contents", [])
+        return [str(each["Key"]) for each in found]
+
     def uri(self, prefix: str) -> str:
         return f"s3://{self.name}/{prefix}"
 

@@ -4,8 +4,8 @@ Time in a queue, at the start and at work count apart: waiting for admission is 
 """
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from kubetrain_components.jobs.job import Job, JobState, Phase, Trouble, TroubleKind
@@ -50,6 +50,8 @@ class Budgets:
     start_seconds: float | None = None
     """Until every pod runs."""
     run_seconds: float | None = None
+    troubles: Mapping[TroubleKind, float] = field(default_factory=lambda: SECONDS)
+    """How long each kind of trouble is put up with; one that is not named, as long as its stage."""
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -70,6 +72,7 @@ class Patience:
             "ending": LAGGARD_SECONDS,
         }
         self._spent = dict.fromkeys(self._limits, 0.0)
+        self._troubles = budgets.troubles
         self._since: dict[tuple[TroubleKind, str], float] = {}
         self._told: set[tuple[TroubleKind, str]] = set()
         self._clock = clock
@@ -88,7 +91,7 @@ class Patience:
         for trouble in state.troubles:
             key = (trouble.kind, trouble.subject)
             self._since[key] = since.get(key, now)
-            if now - self._since[key] > SECONDS.get(trouble.kind, float("inf")):
+            if now - self._since[key] > self._troubles.get(trouble.kind, float("inf")):
                 return with_remedy(trouble)
         return self._exceeded(state, now)
 

@@ -17,9 +17,16 @@ def whole_amount(quantity: str) -> int:
     Raises:
         InvalidSetting: where it is none.
     """
+    return int(amount(quantity).to_integral_value(ROUND_CEILING))
+
+
+def amount(quantity: str) -> Decimal:
+    """
+    Raises:
+        InvalidSetting: where it is none.
+    """
     match = QUANTITY.fullmatch(quantity)
     if match is None:
         raise InvalidSetting(f"size '{quantity}' is no Kubernetes quantity: write it like 500Gi")
     number, suffix, exponent = match.groups()
-    amount = Decimal(number) * FACTORS[suffix or ""] * Decimal(10) ** int(exponent or 0)
-    return int(amount.to_integral_value(ROUND_CEILING))
+    return Decimal(number) * FACTORS[suffix or ""] * Decimal(10) ** int(exponent or 0)

@@ -52,7 +52,7 @@ def ensure_claim(wanted: WantedClaim, claims: Claims, say: Say) -> Manifest:
             say(f"made {wanted.purpose} claim {wanted.name}: {wanted.size}, {wanted.access_mode}")
         elif claims.find(CLAIM, wanted.name) is None:
             waiting.go_on(f"{wanted.purpose} claim {wanted.name} cannot be made yet")
-    for objection in _objections(found):
+    for objection in objections(found):
         raise InvalidSetting(
             f"{wanted.purpose} claim {wanted.name} {objection}: name another as {wanted.purpose}_claim, or delete "
             "this one if nobody needs it, and it is made again"
@@ -60,7 +60,7 @@ def ensure_claim(wanted: WantedClaim, claims: Claims, say: Say) -> Manifest:
     return found
 
 
-def _objections(claim: Manifest) -> Iterator[str]:
+def objections(claim: Manifest) -> Iterator[str]:
     """Why nothing could be written there."""
     modes = claim["spec"]["accessModes"]
     if claim["metadata"].get("deletionTimestamp"):

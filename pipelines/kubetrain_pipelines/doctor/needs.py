@@ -1,0 +1,117 @@
+"""What a run asks of its cluster, read from the very manifests that it will create. Pure functions."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from kubetrain_components.jobs.quantity import amount
+
+Manifest = dict[str, Any]
+
+TRAINING_KINDS = {"PyTorchJob": "pytorchjobs", "TFJob": "tfjobs"}
+
+
+@dataclass(frozen=True)
+class Pods:
+    """Those of one role, all alike."""
+
+    stage: str
+    role: str
+    count: int
+    template: Manifest
+
+    @property
+    def spec(self) -> Manifest:
+        spec: Manifest = self.template["spec"]
+        return spec
+
+    def asks(self, kind: str = "requests") -> dict[str, Decimal]:
+        """What one pod requests, or is limited to."""
+        (container,) = self.spec["containers"]
+        return {name: amount(str(value)) for name, value in container["resources"].get(kind, {}).items()}
+
+
+@dataclass(frozen=True)
+class NeededSecret:
+    keys: frozenset[str] = frozenset()
+    """Empty: whatever it has."""
+    is_optional: bool = False
+    pulls_images: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    claims: tuple[Manifest, ...]
+    pods: tuple[Pods, ...]
+    kind: str
+    """What the training is: pytorchjobs or tfjobs."""
+    secrets: Mapping[str, NeededSecret] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifests: Iterable[Manifest]) -> "Needs":
+        manifests = list(manifests)
+        pods = tuple(each for manifest in manifests for each in _pods_of(manifest))
+        return cls(
+            claims=tuple(each for each in manifests if each["kind"] == "PersistentVolumeClaim"),
+            pods=pods,
+            kind=next(TRAINING_KINDS[each["kind"]] for each in manifests if each["kind"] in TRAINING_KINDS),
+            secrets=_secrets_of(pods),
+        )
+
+    @property
+    def training(self) -> list[Pods]:
+        return [pods for pods in self.pods if pods.stage == "launch_training"]
+
+    @property
+    def has_workers_beside_master(self) -> bool:
+        return {"Master", "Worker"} <= {pods.role for pods in self.training}
+
+    def at_once(self) -> dict[str, Decimal]:
+        """By the names that quotas have: all of the training, which asks for more than any other stage."""
+        total: dict[str, Decimal] = defaultdict(Decimal)
+        for pods in self.training:
+            total["pods"] += pods.count
+            for kind in ("requests", "limits"):
+                for name, value in pods.asks(kind).items():
+                    total[f"{kind}.{name}"] += value * pods.count
+        total[f"count/{self.kind}.kubeflow.org"] += 1
+        # By their old names too.
+        return {**total, "cpu": total["requests.cpu"], "memory": total["requests.memory"]}
+
+
+def _pods_of(manifest: Manifest) -> list[Pods]:
+    spec = manifest["spec"]
+    replicas = spec.get("pytorchReplicaSpecs") or spec.get("tfReplicaSpecs") or {}
+    if manifest["kind"] == "Job":
+        replicas = {"Pod": spec}
+    stage = manifest["metadata"].get("annotations", {}).get("kubetrain/stage", "")
+    return [Pods(stage, role, each.get("replicas", 1), each["template"]) for role, each in replicas.items()]
+
+
+def _secrets_of(pods: Iterable[Pods]) -> dict[str, NeededSecret]:
+    found: dict[str, NeededSecret] = {}
+    for spec in (each.spec for each in pods):
+        for name, needed in _named_secrets(spec):
+            known = found.get(name, needed)
+            found[name] = NeededSecret(
+                known.keys | needed.keys, known.is_optional and needed.is_optional, known.pulls_images
+            )
+    return found
+
+
+def _named_secrets(spec: Manifest) -> Iterable[tuple[str, NeededSecret]]:
+    (container,) = spec["containers"]
+    for each in container.get("envFrom") or []:
+        if source := each.get("secretRef"):
+            yield source["name"], NeededSecret(is_optional=source.get("optional", False))
+    for each in container.get("env") or []:
+        if source := (each.get("valueFrom") or {}).get("secretKeyRef"):
+            yield source["name"], NeededSecret(frozenset({source["key"]}), source.get("optional", False))
+    for each in spec.get("volumes") or []:
+        if source := each.get("secret"):
+            keys = frozenset(item["key"] for item in source.get("items") or [])
+            yield source["secretName"], NeededSecret(keys, source.get("optional", False))
+    for each in spec.get("imagePullSecrets") or []:
+        yield each["name"], NeededSecret(pulls_images=True)

@@ -1,0 +1,94 @@
+"""`kubetrain doctor`: what a cluster lacks before the first run, and what supplies it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_pipelines.doctor.examine import Examination, cluster_missing
+from kubetrain_pipelines.doctor.finding import Finding, Verdict
+from kubetrain_pipelines.doctor.pipelines_api import check_endpoint
+from kubetrain_pipelines.render_command import planned_run
+from kubetrain_trainer.errors import KubetrainError
+
+UNNAMED = {"dataset_uri": "s3://not-named/dataset", "model_uri": "s3://not-named/model"}
+"""A run cannot do without; what is found does not depend on them."""
+TICKS = {
+    Verdict.OK: "[green]✓[/]",
+    Verdict.WARNING: "[yellow]![/]",
+    Verdict.MISSING: "[red]✗[/]",
+    Verdict.UNKNOWN: "[yellow]?[/]",
+    Verdict.SKIPPED: "[dim]-[/]",
+}
+
+
+def examine_and_show(
+    *, pipeline: str, namespace: str, account: str, endpoint: str, pairs: Sequence[str], no_pods: bool, as_json: bool
+) -> int:
+    """Returns the exit code."""
+    check_endpoint(endpoint)
+    # Of a name that is there twice the last counts.
+    parameters, request = planned_run(pipeline, "doctor", [*(f"{name}={uri}" for name, uri in UNNAMED.items()), *pairs])
+    given = {pair.partition("=")[0] for pair in pairs}
+    progress = Console(stderr=True)
+    with interrupted_by_sigterm(), progress.status("asking the cluster") as status:
+        try:
+            api = KubernetesApi.connect(namespace)
+        except KubetrainError as error:
+            findings = [cluster_missing(error)]
+        else:
+            examination = Examination(
+                api=api,
+                parameters=parameters,
+                request=request,
+                account=account,
+                endpoint=endpoint,
+                asks_dataset="dataset_uri" in given,
+                asks_model="model_uri" in given,
+                with_pods=not no_pods,
+                say=status.update if progress.is_terminal else progress.print,
+            )
+            findings = list(examination.findings())
+    if as_json:
+        print(json.dumps({"ok": not is_missing(findings), "findings": [asdict(each) for each in findings]}, indent=2))
+    else:
+        show(findings, Console())
+    return int(is_missing(findings))
+
+
+def is_missing(findings: Sequence[Finding]) -> bool:
+    return any(each.verdict is Verdict.MISSING for each in findings)
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    """A line for each; below them the remedies, as long as they are, and the sum."""
+    if console.is_terminal:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for column in ("", "check", "evidence"):
+            table.add_column(column, overflow="fold", no_wrap=column != "evidence")
+        for each in findings:
+            table.add_row(TICKS[each.verdict], each.check, escape(each.evidence))
+        console.print(table, highlight=False)
+    else:
+        width = max(len(each.check) for each in findings)
+        for each in findings:
+            print(f"{each.verdict:8} {each.check:{width}}  {' '.join(each.evidence.split())}")
+    for each in findings:
+        if each.remedy and each.verdict in (Verdict.MISSING, Verdict.WARNING):
+            console.print(f"\n[bold]{escape(each.check)}[/] ({each.verdict}):", highlight=False)
+            console.print(each.remedy, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\n{summary(findings)}", markup=False, highlight=False)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    counts = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
+    said = [
+        f"{counts[Verdict.MISSING]} missing" if counts[Verdict.MISSING] else "nothing is missing",
+        *(f"{counts[each]} {each}" for each in (Verdict.WARNING, Verdict.UNKNOWN, Verdict.SKIPPED) if counts[each]),
+    ]
+    return ", ".join(said)

@@ -1,0 +1,214 @@
+"""The doctor on a real cluster: a namespace that is prepared as deploy/README.md says, and then each thing broken."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_pipelines.doctor.examine import Examination
+from kubetrain_pipelines.doctor.finding import Finding, Verdict
+from kubetrain_pipelines.render_command import planned_run
+from support.cli import interrupt, kubetrain, read_until, start
+from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, IMAGE, Bucket, as_account
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core]
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+OK, WARNING, MISSING, UNKNOWN, _ = Verdict
+SECRET_VALUES = " ".join(f"--from-literal={name}={value}" for name, value in Bucket.credentials.items())
+# What training asks for is not what these tests are about: any image with Python serves.
+SMALL = ("cpu=50m", "memory=64Mi", f"image={IMAGE}", f'transfer={{"image": "{COMPONENTS}"}}')
+NOWHERE = "http://127.0.0.1:1"
+HEALTH = {"commit_sha": "4a3592cb", "tag_name": "2.17.0", "multi_user": False}
+
+
+class Pipelines(BaseHTTPRequestHandler):
+    """Kubeflow Pipelines, as far as the doctor asks it."""
+
+    def do_GET(self) -> None:
+        content = json.dumps(HEALTH).encode()
+        self.send_response(200 if self.path == "/apis/v2beta1/healthz" else 404)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *unused: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pipelines)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+@pytest.fixture
+def api(namespace: str, tmp_path: Path) -> KubernetesApi:
+    """Prepared as deploy/README.md has it, with the secret."""
+    deploy = tmp_path / "deploy"
+    shutil.copytree(DEPLOY, deploy)
+    settings = (deploy / "kustomization.yaml").read_text().replace("namespace: kubetrain", f"namespace: {namespace}")
+    (deploy / "kustomization.yaml").write_text(settings.replace("# - rbac/events", "- rbac/events"))
+    sh(f"kubectl apply -k {deploy}")
+    sh(f"kubectl -n {namespace} create secret generic kubetrain-s3 {SECRET_VALUES}")
+    return KubernetesApi.connect(namespace)
+
+
+def sh(command: str) -> None:
+    """As a user pastes it into a shell, with credentials in the environment."""
+    done = subprocess.run(
+        ["sh", "-c", command], check=False, env={**os.environ, **Bucket.credentials}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def examine(api: KubernetesApi, *pairs: str, with_pods: bool = False, **changes: Any) -> dict[str, Finding]:
+    uris = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models", f"s3_endpoint={ENDPOINT_IN_PODS}")
+    parameters, request = planned_run("train-pytorch", "doctor", [*uris, *SMALL, *pairs])
+    examination = Examination(
+        api=api,
+        parameters=parameters,
+        request=request,
+        say=print,
+        endpoint=NOWHERE,
+        with_pods=with_pods,
+        **changes,
+    )
+    return {each.check: each for each in examination.findings()}
+
+
+def first_command(finding: Finding) -> str:
+    """Of a remedy that names others too."""
+    return finding.remedy.partition("\nor ")[0]
+
+
+def left_behind(api: KubernetesApi) -> list[str]:
+    paths = [api.path(*place) for place in (("v1", "pods"), ("v1", "persistentvolumeclaims"), ("batch/v1", "jobs"))]
+    return [each["metadata"]["name"] for path in paths for each in (api.get(path) or {}).get("items", [])]
+
+
+def await_nothing_left(api: KubernetesApi, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while left := left_behind(api):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
+def test_a_prepared_namespace_lacks_nothing(api: KubernetesApi, endpoint: str, digits: Bucket) -> None:
+    uris = [
+        f"dataset_uri={digits.uri('digits')}",
+        f"model_uri={digits.uri('probed')}",
+        f"s3_endpoint={ENDPOINT_IN_PODS}",
+    ]
+    pairs = [part for uri in uris for part in ("--set", uri)]
+    done = kubetrain("doctor", "--json", "--namespace", api.namespace, "--endpoint", endpoint, *pairs)
+    report = json.loads(done.output[done.output.index("{") :])
+    verdicts = {each["check"]: each["verdict"] for each in report["findings"]}
+    assert [name for name, verdict in verdicts.items() if verdict == "warning"] == ["rights: storage classes"]
+    assert [name for name, verdict in verdicts.items() if verdict == "skipped"] == ["queue"]
+    assert set(verdicts.values()) == {"ok", "warning", "skipped"}, done.output
+    assert (done.exit_code, report["ok"]) == (0, True)
+    assert {"components image", "trainer image", "write", "read-only mount", "S3 dataset", "S3 model"} <= set(verdicts)
+    assert not [secret for secret in Bucket.credentials.values() if secret in done.output]
+    assert digits.keys("probed") == []
+    await_nothing_left(api)
+
+
+def test_what_was_not_prepared_is_supplied_by_the_remedies(namespace: str) -> None:
+    api = KubernetesApi.connect(namespace)
+    bare = examine(api)
+    lacking = ("account", "rights: launch", "rights: events", "secret kubetrain-s3")
+    assert [bare[name].verdict for name in lacking] == [MISSING, MISSING, WARNING, WARNING]
+    assert "pipeline-runner may not create/get/list/watch/patch/delete pytorchjobs" in bare["rights: launch"].evidence
+    for name in lacking:
+        sh(first_command(bare[name]))
+    assert [examine(api)[name].verdict for name in lacking] == [OK] * 4
+
+
+def test_a_right_that_is_optional_is_supplied_by_its_remedy(api: KubernetesApi) -> None:
+    finding = examine(api)["rights: storage classes"]
+    assert finding.verdict is WARNING
+    sh(finding.remedy)
+    try:
+        assert examine(api)["rights: storage classes"].verdict is OK
+    finally:  # it is the whole cluster's; the role may be others' too
+        sh(f"kubectl delete clusterrolebinding kubetrain-storage-classes-{api.namespace}-kubetrain-launcher")
+
+
+def test_a_quota_that_is_too_small(api: KubernetesApi) -> None:
+    sh(f"kubectl -n {api.namespace} create quota small --hard=requests.cpu=60m,pods=1,requests.storage=10Gi")
+    time.sleep(1)  # until it is reckoned
+    small = examine(api)["quota"]
+    assert small.verdict is MISSING
+    assert "small allows 60m requests.cpu, of which 0 are used, and the run needs 100m" in small.evidence
+    assert "200Gi" in small.evidence
+    sh(first_command(small))
+    assert examine(api)["quota"].verdict is OK
+
+
+def test_pods_that_the_namespace_refuses(api: KubernetesApi) -> None:
+    worker = "admission: launch_training worker"
+    sh(
+        f"kubectl -n {api.namespace} apply -f - <<'EOF'\n"
+        "apiVersion: v1\nkind: LimitRange\nmetadata: {name: small}\n"
+        "spec: {limits: [{type: Container, max: {memory: 1Gi}}]}\nEOF"
+    )
+    large = examine(api, "memory=2Gi")
+    assert "maximum memory usage per Container is 1Gi" in large[worker].evidence
+    assert large["admission: sync_dataset pod"].verdict is OK
+    refused = examine(api, "host_network=true")[worker]
+    assert (refused.verdict, "violates PodSecurity" in refused.evidence) == (MISSING, True)
+    sh(first_command(refused))
+    assert examine(api, "host_network=true")[worker].verdict is OK
+
+
+def test_what_the_cluster_does_not_have(api: KubernetesApi) -> None:
+    found = examine(
+        api, "gpu_resource=example.com/gpu", "gpus=8", "storage_class=none", 'secret_env={"T": "hub/token"}'
+    )
+    assert "no node has 8 example.com/gpu: the most is 0" in found["nodes"].evidence
+    assert "no storage class none (there are: shared-files" in found["storage class"].evidence
+    assert f"no secret hub in {api.namespace}" in found["secret hub"].evidence
+    assert {found[name].verdict for name in ("nodes", "storage class", "secret hub")} == {MISSING}
+
+
+def test_an_account_that_may_hardly_ask_learns_what_it_may(api: KubernetesApi) -> None:
+    found = examine(as_account("kubetrain-launcher", api))
+    assert found["training kinds"].verdict is OK
+    for name in ("training operator", "rights: launch", "nodes", "quota", "secret kubetrain-s3", "namespace"):
+        assert found[name].verdict is UNKNOWN, found[name]
+    assert "we ourselves may make all 29 calls" in found["rights: launch"].evidence
+    assert "we ourselves may not get storageclasses" in found["rights: storage classes"].evidence
+    assert found["staging claim"].verdict is OK
+
+
+def test_what_only_pods_can_tell(api: KubernetesApi, digits: Bucket) -> None:
+    pairs = (f"dataset_uri={digits.uri('nothing-here')}", "model_uri=s3://no-such-bucket/models")
+    image = "image=docker.io/library/python:there-is-no-such-tag"
+    found = examine(api, *pairs, image, with_pods=True, asks_dataset=True, asks_model=True)
+    verdicts = {name: found[name].verdict for name in ("components image", "write", "trainer image", "read-only mount")}
+    assert list(verdicts.values()) == [OK, OK, MISSING, UNKNOWN], found
+    assert "there are no objects under" in found["S3 dataset"].evidence
+    assert re.search("no-such-bucket", found["S3 model"].evidence)
+    assert {found[name].verdict for name in ("S3 dataset", "S3 model")} == {MISSING}
+    await_nothing_left(api)
+
+
+def test_ctrl_c_leaves_nothing_behind(api: KubernetesApi) -> None:
+    process = start("doctor", "--namespace", api.namespace)
+    read_until(process, "a pod writes to fresh claims")
+    while not left_behind(api):
+        time.sleep(0.1)
+    assert interrupt(process).exit_code == 130
+    await_nothing_left(api)

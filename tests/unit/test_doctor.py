@@ -1,0 +1,592 @@
+"""What was found on a cluster, judged: each verdict, and a remedy that supplies what is missing."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.sync_dataset.expose import StorageFacts
+from kubetrain_components.sync_dataset.storage import Storage
+from kubetrain_pipelines import doctor_command
+from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
+from kubetrain_pipelines.doctor.cluster import Cluster
+from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
+from kubetrain_pipelines.doctor.examine import Examination
+from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, skipped, unknown
+from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
+from kubetrain_pipelines.doctor.pipelines_api import find_pipelines
+from kubetrain_pipelines.render_command import planned_run
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from support.api_server import ApiServer, answer, hang
+
+Manifest = dict[str, Any]
+OK, WARNING, MISSING, UNKNOWN, SKIPPED = Verdict
+URIS = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
+
+
+def needs(*pairs: str, pipeline: str = "train-pytorch") -> Needs:
+    return Needs.of(planned_manifests(*planned_run(pipeline, "doctor", [*URIS, *pairs])))
+
+
+def operator(*arguments: str, image: str = "training-operator:v1.9.4", has_template: bool = True) -> Manifest:
+    mount = {"name": "t", "mountPath": "/etc/config"}
+    container = {"image": image, "command": ["/manager", *arguments], "volumeMounts": [mount] if has_template else []}
+    pod = {"containers": [container], "volumes": [{"name": "t", "configMap": {"name": "pytorch-init-container"}}]}
+    metadata = {"name": "training-operator", "namespace": "kubeflow"}
+    return {"metadata": metadata, "spec": {"template": {"spec": pod}}, "status": {"availableReplicas": 1}}
+
+
+def node(**allocatable: str) -> Manifest:
+    return {
+        "metadata": {"labels": {"pool": "gpu"}},
+        "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]},
+        "status": {"allocatable": {"cpu": "8", "memory": "32Gi", **allocatable}},
+    }
+
+
+def quota(used: dict[str, str] | None = None, **hard: str) -> Manifest:
+    hard = {name.replace("__", "/").replace("_", "."): value for name, value in hard.items()}
+    return {"metadata": {"name": "q"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used or {}}}
+
+
+def storage_class(name: str, provisioner: str = "csi", *, is_default: bool = False) -> Manifest:
+    annotations = {data.DEFAULT_CLASS: "true"} if is_default else {}
+    return {"metadata": {"name": name, "annotations": annotations}, "provisioner": provisioner}
+
+
+def check(finding: Finding, verdict: Verdict, evidence: str, remedy: str = "") -> None:
+    assert finding.verdict is verdict, finding
+    assert re.search(evidence, finding.evidence), finding
+    assert re.search(remedy, finding.remedy), finding
+    assert finding.remedy or verdict in (OK, UNKNOWN, SKIPPED), "what is missing can be supplied"
+
+
+def test_needs_are_those_of_the_manifests() -> None:
+    asked = needs("workers=3", "gpus=8", "cpu=500m", "memory=1Gi", 'secret_env={"TOKEN": "hub/token"}')
+    assert [(pods.stage, pods.role, pods.count) for pods in asked.pods] == [
+        ("sync_dataset", "Pod", 1),
+        ("launch_training", "Master", 1),
+        ("launch_training", "Worker", 2),
+        ("evaluate_model", "Pod", 1),
+    ]
+    total = {name: str(value) for name, value in asked.at_once().items()}
+    assert total["requests.nvidia.com/gpu"] == total["limits.nvidia.com/gpu"] == "24"
+    assert (total["cpu"], total["pods"], total["count/pytorchjobs.kubeflow.org"]) == ("1.500", "3", "1")
+    assert asked.secrets["kubetrain-s3"].is_optional
+    assert asked.secrets["hub"] == NeededSecret(frozenset({"token"}))
+
+
+def test_an_account_needs_every_call_of_the_role() -> None:
+    calls = rights.calls_of("launch.yaml", ["argoproj.io"])
+    assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in role_of("launch.yaml")["rules"])
+    check(rights.judge_rights("launch.yaml", dict.fromkeys(calls, True), "runner", "team"), OK, "all 29 calls")
+    allowed = {call: call.resource != "pods/log" for call in calls}
+    check(rights.judge_rights("launch.yaml", allowed, "runner", "team"), MISSING, "runner may not get pods/log$")
+
+
+def test_the_remedy_for_rights_is_the_role_bound_to_the_account() -> None:
+    calls = rights.calls_of("storage_classes.yaml", [])
+    finding = rights.judge_rights("storage_classes.yaml", dict.fromkeys(calls, False), "runner", "team")
+    check(finding, WARNING, "may not get storageclasses.storage.k8s.io: exposure auto shares")
+    role, binding = yaml.safe_load_all(finding.remedy.split("<<'EOF'\n")[1].removesuffix("EOF"))
+    assert role == role_of("storage_classes.yaml")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "runner", "namespace": "team"}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_rights_on_what_the_cluster_lacks_are_not_needed() -> None:
+    assert not any(call.group == "argoproj.io" for call in rights.calls_of("launch.yaml", []))
+    check(rights.judge_rights("snapshots.yaml", {}, "runner", "team"), OK, "not needed")
+
+
+def test_what_is_asked_about_rights() -> None:
+    log = next(call for call in rights.calls_of("launch.yaml", []) if call.resource == "pods/log")
+    path, question = rights.review_of(log, "team", "runner")
+    assert path.endswith("/namespaces/team/localsubjectaccessreviews")
+    asked = {"resource": "pods", "subresource": "log", "verb": "get", "namespace": "team"}
+    assert question["spec"]["resourceAttributes"] == asked
+    assert question["spec"]["user"] == "system:serviceaccount:team:runner"
+    (classes,) = rights.calls_of("storage_classes.yaml", [])
+    path, question = rights.review_of(classes, "team", "runner")
+    assert path.endswith("/v1/subjectaccessreviews")
+    assert "namespace" not in question["spec"]["resourceAttributes"]
+
+
+def test_what_only_we_may_do_is_unknown_of_the_account() -> None:
+    calls = rights.calls_of("launch.yaml", [])
+    own = rights.judge_own_rights(dict.fromkeys(calls, True), "runner", "bob may not create reviews")
+    check(own, UNKNOWN, r"of runner nobody tells us \(bob may not.*\); we ourselves may make all 28 calls")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "verdict", "evidence"),
+    [
+        (["pytorchjobs", "tfjobs"], OK, "pytorchjobs and tfjobs"),
+        (["pytorchjobs"], WARNING, "no tfjobs"),
+        (["tfjobs"], MISSING, "no pytorchjobs; its successor's trainjobs are there"),
+    ],
+)
+def test_the_kinds_of_jobs(kinds: list[str], verdict: Verdict, evidence: str) -> None:
+    check(installed.judge_kinds("pytorchjobs", kinds, ["trainer.kubeflow.org"]), verdict, evidence)
+
+
+def test_the_operator() -> None:
+    check(installed.judge_operator(operator()), OK, "v1.9.4 runs in kubeflow$")
+    check(installed.judge_operator(operator("--gang-scheduler-name=volcano")), OK, "gang scheduler volcano")
+    check(installed.judge_operator(None), MISSING, "no deployment", "kubectl apply --server-side -k")
+    check(installed.judge_operator({**operator(), "status": {}}), MISSING, "does not run", "kubectl .* logs")
+    check(installed.judge_operator(operator(image="operator:v1.8.1")), WARNING, "never tried", "1.9")
+    check(installed.judge_operator(operator(image="operator@sha256:abc")), WARNING, "cannot be told")
+
+
+TEMPLATE = (deploy_folder() / "operator" / "init_container.yaml").read_text()
+BARE = "- name: init-pytorch\n  image: {{.InitContainerImage}}\n  command: [sh, -c, 'nslookup {{.MasterAddr}}']\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "is_restricted", "is_needed", "verdict", "evidence"),
+    [
+        (TEMPLATE, True, True, OK, "passes Pod Security restricted"),
+        (None, True, True, MISSING, "refuses Workers beside a Master"),
+        (BARE, True, True, MISSING, "refuses Workers beside a Master"),
+        ("{{", True, True, MISSING, "refuses Workers beside a Master"),
+        (None, False, True, OK, "asks for none"),
+        (None, True, False, OK, "not needed"),
+    ],
+)
+def test_the_operators_init_container(
+    template: str | None, is_restricted: bool, is_needed: bool, verdict: Verdict, evidence: str
+) -> None:
+    finding = installed.judge_init_container(
+        operator(has_template=template is not None), template, is_restricted=is_restricted, is_needed=is_needed
+    )
+    check(finding, verdict, evidence)
+    assert ("patch deployment" in finding.remedy) == (template is None and verdict is MISSING)
+    assert ("rollout restart" in finding.remedy) == (template is not None and verdict is MISSING)
+
+
+def test_a_template_elsewhere_was_not_looked_at() -> None:
+    elsewhere = operator("--pytorch-init-container-template-file", "/mine/template.yaml")
+    finding = installed.judge_init_container(elsewhere, None, is_restricted=True, is_needed=True)
+    check(finding, WARNING, "reads its template at /mine/template.yaml")
+
+
+def test_only_pytorch_with_a_master_has_an_init_container() -> None:
+    assert needs().has_workers_beside_master
+    assert not needs("workers=1").has_workers_beside_master
+    assert not needs("workers=2", "min_workers=2").has_workers_beside_master
+    assert not needs(pipeline="train-tensorflow").has_workers_beside_master
+
+
+@pytest.mark.parametrize(
+    ("answered", "verdict", "evidence"),
+    [
+        ({"tag_name": "2.17.0", "multi_user": True}, OK, "version 2.17.0, for several users"),
+        ({"tag_name": "2.3.0"}, WARNING, "compiled for 2.17"),
+        ({"commit_sha": "unknown"}, WARNING, "no version that can be compared"),
+        (None, SKIPPED, "not asked"),
+    ],
+)
+def test_kubeflow_pipelines(answered: dict[str, Any] | None, verdict: Verdict, evidence: str) -> None:
+    check(installed.judge_kfp(answered, "http://kfp"), verdict, evidence)
+
+
+def test_istio() -> None:
+    check(installed.judge_istio({}, is_wanted=False), OK, "does not inject")
+    check(installed.judge_istio({"istio-injection": "enabled"}, is_wanted=False), OK, "decline it")
+    check(installed.judge_istio({"istio.io/rev": "1-24"}, is_wanted=True), WARNING, "never ends", "istio=false")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "told", "verdict", "remedy"),
+    [
+        ("volcano", "volcano", OK, ""),
+        ("scheduler-plugins", "scheduler-plugins-scheduler", OK, ""),
+        ("volcano", "", MISSING, '"value": \\["/manager", "--gang-scheduler-name=volcano"\\]'),
+        ("scheduler-plugins", "volcano", MISSING, "--gang-scheduler-name=scheduler-plugins"),
+    ],
+)
+def test_a_gang_scheduler_is_what_the_operator_was_started_with(
+    scheduler: str, told: str, verdict: Verdict, remedy: str
+) -> None:
+    started = operator(*([f"--gang-scheduler-name={told}"] if told else []))
+    finding = queues.judge_gang(Placement(scheduler=scheduler), queues.GANGS.values(), started)
+    check(finding, verdict, "operator was started", remedy)
+    assert not re.search("volcano.*scheduler-plugins", finding.remedy), "one gang scheduler, not two"
+
+
+def test_a_gang_scheduler_that_is_not_installed_or_not_named() -> None:
+    check(queues.judge_gang(Placement(scheduler="volcano"), [], operator()), MISSING, "not installed", "volcano.sh")
+    check(queues.judge_no_queue(operator()), SKIPPED, "not asked")
+    told = operator("--gang-scheduler-name=volcano")
+    check(queues.judge_no_queue(told), WARNING, "waits for volcano", "--set scheduler=volcano")
+
+
+@pytest.mark.parametrize(
+    ("version", "active", "settings", "verdict", "evidence", "remedy"),
+    [
+        ("", None, None, MISSING, "not installed", "kueue.sigs.k8s.io"),
+        ("v1beta1", None, None, MISSING, "no LocalQueue research in team", "clusterQueue: only"),
+        ("v1beta1", False, None, MISSING, "admits nothing: stopped", "describe clusterqueue only"),
+        ("v1beta1", True, None, WARNING, "may not read", "kubectl"),
+        ("v1beta1", True, "frameworks: [batch/job]", MISSING, "does not manage pytorchjobs", "kubeflow.org/pytorchjob"),
+        ("v1beta1", True, 'frameworks: ["kubeflow.org/pytorchjob"]', OK, "is active", ""),
+    ],
+)
+def test_kueue(
+    version: str, active: bool | None, settings: str | None, verdict: Verdict, evidence: str, remedy: str
+) -> None:
+    condition = {"type": "Active", "status": str(active), "message": "stopped"}
+    queue = {"spec": {"clusterQueue": "only"}, "status": {"conditions": [condition]}} if active is not None else None
+    finding = queues.judge_kueue("research", "team", queue, ["only"], version, settings, "pytorchjob")
+    check(finding, verdict, evidence, remedy)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "verdict", "evidence", "remedy"),
+    [
+        ((), MISSING, "0 of 1 nodes let in", "tolerations"),
+        (('tolerations=[{"operator": "Exists"}]',), OK, "1 of 1 nodes.*empty have room for 8", ""),
+        (('tolerations=[{"key": "gpu", "value": "yes"}]', 'node_selector={"pool": "gpu"}'), OK, "room for 8", ""),
+        (('tolerations=[{"key": "gpu", "value": "no"}]',), MISSING, "0 of 1 nodes", "tolerations"),
+        (
+            ('tolerations=[{"operator": "Exists"}]', "cpu=16"),
+            MISSING,
+            "no node has 16 cpu: the most is 8",
+            "ask for less",
+        ),
+        (
+            ('tolerations=[{"operator": "Exists"}]', "gpus=8"),
+            MISSING,
+            "8 nvidia.com/gpu: the most is 2",
+            "device plugin",
+        ),
+        (
+            ('tolerations=[{"operator": "Exists"}]', "rdma=1"),
+            MISSING,
+            "rdma_shared_device_a: the most is 0",
+            "advertise nvid",
+        ),
+        (('tolerations=[{"operator": "Exists"}]', "gpus=1", "workers=3"), MISSING, "room for 2 of 3", "add nodes"),
+    ],
+)
+def test_nodes(pairs: tuple[str, ...], verdict: Verdict, evidence: str, remedy: str) -> None:
+    nodes = [node(**{"nvidia.com/gpu": "2"})]
+    check(room.judge_nodes(nodes, needs(*pairs).training, can_grow=False), verdict, evidence, remedy)
+    if verdict is MISSING:
+        grown = room.judge_nodes(nodes, needs(*pairs).training, can_grow=True)
+        check(grown, WARNING, "the autoscaler must make more", "ask for less")
+
+
+def test_a_node_that_takes_no_more_pods_does_not_count() -> None:
+    cordoned = {**node(), "spec": {"unschedulable": True}}
+    check(room.judge_nodes([cordoned], needs().training, can_grow=False), MISSING, "0 of 1 nodes")
+
+
+@pytest.mark.parametrize(
+    ("quotas", "verdict", "evidence", "remedy"),
+    [
+        ([], OK, "none in this namespace", ""),
+        ([quota(requests_cpu="2", pods="10", requests_storage="200Gi")], OK, "1 with room", ""),
+        ([quota(requests_cpu="1500m")], MISSING, "allows 1500m requests.cpu.*run needs 2", '"requests.cpu": "2"'),
+        ([quota({"memory": "4Gi"}, memory="10Gi")], WARNING, "of which 4Gi are used.*needs 8Gi", '"memory": "12Gi"'),
+        ([quota(limits_memory="7Gi")], MISSING, "allows 7Gi limits.memory", "resourcequota q"),
+        (
+            [quota(persistentvolumeclaims="1")],
+            MISSING,
+            "allows 1 persistentvolumeclaims",
+            '"persistentvolumeclaims": "2"',
+        ),
+        ([quota(requests_storage="100Gi")], MISSING, "needs 200Gi", '"requests.storage": "200Gi"'),
+    ],
+)
+def test_quota(quotas: list[Manifest], verdict: Verdict, evidence: str, remedy: str) -> None:
+    asked = needs()
+    check(room.judge_quota(quotas, asked, asked.claims, "team"), verdict, evidence, remedy)
+
+
+def test_a_quota_for_some_pods_only_is_not_reckoned() -> None:
+    some = quota(pods="0")
+    some["spec"]["scopes"] = ["BestEffort"]
+    check(room.judge_quota([some], needs(), [], "team"), OK, "1 with room")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "classes", "verdict", "evidence", "remedy"),
+    [
+        ("", [storage_class("fast", is_default=True)], OK, "fast, the default, of csi", ""),
+        ("fast", [storage_class("fast")], OK, "fast, of csi", ""),
+        ("fsat", [storage_class("fast")], MISSING, r"no storage class fsat \(there are: fast", "storage_class=fast"),
+        ("", [storage_class("fast")], MISSING, "no storage class is the default", "kubectl patch storageclass fast"),
+        ("", [], MISSING, "there are none", "administrator"),
+    ],
+)
+def test_the_storage_class(wanted: str, classes: list[Manifest], verdict: Verdict, evidence: str, remedy: str) -> None:
+    check(data.judge_storage_class(wanted, classes, is_needed=True), verdict, evidence, remedy)
+
+
+def test_without_claims_to_make_no_storage_class_is_needed() -> None:
+    check(data.judge_storage_class("", [], is_needed=False), OK, "not needed")
+
+
+@pytest.mark.parametrize(
+    ("modes", "status", "verdict", "evidence"),
+    [
+        (["ReadWriteMany"], {"phase": "Bound"}, OK, "ReadWriteMany, Bound"),
+        (["ReadWriteOnce"], {"phase": "Bound"}, WARNING, "pods on several nodes cannot write"),
+        (["ReadOnlyMany"], {}, MISSING, "nobody may write"),
+        (["ReadWriteMany"], {"phase": "Lost"}, MISSING, "is Lost"),
+    ],
+)
+def test_a_claim_that_is_there(modes: list[str], status: Manifest, verdict: Verdict, evidence: str) -> None:
+    found = {"metadata": {"name": "kubetrain-output"}, "spec": {"accessModes": modes}, "status": status}
+    check(data.judge_claim(Storage().output, found, "team"), verdict, evidence)
+
+
+def test_a_claim_that_is_not_there_is_made() -> None:
+    check(data.judge_claim(Storage().output, None, "team"), OK, "will be made: 100Gi, ReadWriteMany")
+
+
+@pytest.mark.parametrize(
+    ("exposure", "provisioner", "verdict", "evidence", "remedy"),
+    [
+        ("auto", "pd.csi.storage.gke.io", OK, "by clone", ""),
+        (
+            "auto",
+            "ebs.csi.aws.com",
+            MISSING,
+            "cannot mount files ReadOnlyMany",
+            "use a staging claim that is ReadWriteMany",
+        ),
+        ("clone", "ebs.csi.aws.com", MISSING, "cannot mount files ReadOnlyMany", "static"),
+        ("shared", "ebs.csi.aws.com", OK, "by shared", ""),
+    ],
+)
+def test_the_exposure(exposure: str, provisioner: str, verdict: Verdict, evidence: str, remedy: str) -> None:
+    storage = Storage(exposure=exposure)
+    facts = StorageFacts.read(storage.staging.manifest(), storage_class("x", provisioner), has_snapshots=False)
+    check(data.judge_exposure(storage.exposure_of("s3://bucket/digits"), facts), verdict, evidence, remedy)
+
+
+@pytest.mark.parametrize(
+    ("needed", "keys", "verdict", "evidence"),
+    [
+        (NeededSecret(frozenset({"token"})), {"token", "more"}, OK, "hub has token"),
+        (NeededSecret(frozenset({"token"})), {"other"}, MISSING, "has no token"),
+        (NeededSecret(frozenset({"token"})), None, MISSING, "no secret hub in team"),
+        (NeededSecret(is_optional=True), None, WARNING, "which may be so"),
+        (NeededSecret(pulls_images=True), None, MISSING, "no secret hub"),
+        (NeededSecret(pulls_images=True), {".dockerconfigjson"}, OK, "is there"),
+    ],
+)
+def test_a_secret(needed: NeededSecret, keys: set[str] | None, verdict: Verdict, evidence: str) -> None:
+    check(data.judge_secret("hub", needed, keys, "team"), verdict, evidence)
+
+
+@pytest.mark.parametrize(
+    ("keys", "s3", "verdict"),
+    [
+        (data.S3_KEYS, OK, OK),
+        ({"AWS_ACCESS_KEY_ID"}, SKIPPED, MISSING),
+        (None, OK, OK),
+        (None, MISSING, MISSING),
+        (None, SKIPPED, WARNING),
+        (None, UNKNOWN, WARNING),
+    ],
+)
+def test_the_secret_for_s3_may_be_missing_where_s3_answers(keys: Any, s3: Verdict, verdict: Verdict) -> None:
+    finding = data.judge_s3_secret("kubetrain-s3", keys, "team", s3)
+    assert finding.verdict is verdict
+    if verdict in (MISSING, WARNING):
+        assert '--from-literal=AWS_SECRET_ACCESS_KEY="${AWS_SECRET_ACCESS_KEY}"' in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "evidence", "remedy"),
+    [
+        ('pods "x" is forbidden: violates PodSecurity "restricted:latest": host', "violates", "enforce=privileged"),
+        (
+            'error looking up service account team/a: serviceaccount "a" not found',
+            "a",
+            "-n team create serviceaccount a",
+        ),
+        ("no PriorityClass with name high was found", "high", "create priorityclass high"),
+        ("failed quota: q: must specify limits.cpu for: main", "must specify", "limits.cpu.*--set cpu_limit"),
+        ("[maximum cpu usage per Container is 1, but limit is 4]", "maximum", "--set cpu=.*edit limitrange"),
+        ("admission webhook denied the request: no", "denied", "correct what it names"),
+    ],
+)
+def test_a_pod_that_is_refused(said: str, evidence: str, remedy: str) -> None:
+    check(
+        admission.judge_refusal(f"the API server refuses POST /api/v1/pods: {said}", "team"), MISSING, evidence, remedy
+    )
+
+
+def tries() -> probes.Probes:
+    claim = probes.stand_in(Storage().staging, "0a")
+    return probes.Probes(
+        claims=(claim,),
+        exposure=None,
+        writes=probes.writing_job("0a", Placement(image="components:1"), [claim], {}),
+        reads=probes.reading_job("0a", Placement(image="trainer:1", gpus=8), "doctor-staging-0a", is_ours=True),
+    )
+
+
+def judged(wrote: probes.Outcome, read: probes.Outcome) -> dict[str, tuple[Verdict, str]]:
+    found = probes.judge_outcomes(tries(), wrote, read, ["dataset"])
+    return {each.check: (each.verdict, each.evidence) for each in found}
+
+
+def test_what_pods_saw() -> None:
+    found = judged({"write": "writes", "dataset": "error: access denied"}, {"read_only": "EROFS"})
+    assert [verdict for verdict, _ in found.values()] == [OK, OK, MISSING, OK, OK]
+    assert found["S3 dataset"] == (MISSING, "access denied")
+
+
+def test_an_image_that_cannot_be_pulled_says_nothing_of_the_storage() -> None:
+    gone = JobFailed("read failed: probe-0: its image cannot be pulled (trainer:1: not found): correct image")
+    found = judged({"write": "writes", "dataset": "lists"}, gone)
+    assert found["components image"] == (OK, "components:1 starts in a pod")
+    assert found["trainer image"][0] is MISSING
+    assert found["read-only mount"][0] is UNKNOWN
+
+
+def test_a_pod_that_does_not_start_says_nothing_of_its_image() -> None:
+    unbound = JobFailed("write failed: probe-0: a volume does not mount (unbound)")
+    found = judged(unbound, KubetrainError("not tried"))
+    assert [found[name][0] for name in ("components image", "write")] == [UNKNOWN, MISSING]
+    assert [found[name][0] for name in ("trainer image", "read-only mount")] == [UNKNOWN, UNKNOWN]
+
+
+def test_a_try_holds_no_device_and_waits_in_no_queue() -> None:
+    placement = tries().reads.placement
+    assert (placement.gpus, placement.scheduler, placement.image) == (0, "", "trainer:1")
+
+
+def in_pod(tmp_path: Path, asked: dict[str, list[str]]) -> dict[str, str]:
+    """What the pods' program says, its last words going to a file here."""
+    words = tmp_path / "words"
+    program = probes.PROGRAM.read_text().replace("/dev/termination-log", str(words))
+    subprocess.run([sys.executable, "-I", "-c", program, json.dumps(asked)], check=True)
+    return dict(json.loads(words.read_text())["seen"])
+
+
+def test_a_mount_that_can_be_written_is_not_read_only(tmp_path: Path) -> None:
+    seen = in_pod(tmp_path, {"write": [str(tmp_path)], "read_only": [str(tmp_path), "mark"]})
+    assert seen["write"].startswith("user ")
+    assert seen["read_only"] == "error: a pod can write through a mount that is read-only"
+
+
+def test_a_folder_that_nobody_may_write_is_no_claim_that_works(tmp_path: Path) -> None:
+    assert "No such file" in in_pod(tmp_path, {"write": [str(tmp_path / "gone")]})["write"]
+
+
+def test_the_exit_code_is_that_of_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    fine = [ok("a"), skipped("b"), unknown("c")]
+    assert not doctor_command.is_missing(fine)
+    assert doctor_command.is_missing([*fine, missing("d", "e")])
+    assert doctor_command.summary([*fine, missing("d", "e")]) == "1 missing, 1 unknown, 1 skipped"
+    assert doctor_command.summary(fine[:1]) == "nothing is missing"
+
+
+def test_a_remedy_stands_whole_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "kubectl " + "--set x=[bold]y " * 20
+    findings = [Finding(MISSING, "no [red]rights[/]", long, "rights"), Finding(OK, "there", "", "account")]
+    doctor_command.show(findings, Console(width=60))
+    shown = capsys.readouterr().out
+    assert "missing  rights   no [red]rights[/]\nok       account  there\n" in shown
+    assert f"\nrights (missing):\n{long}\n" in shown
+
+
+def test_on_a_terminal_there_are_ticks(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor_command.show([Finding(OK, "there", "", "account")], Console(force_terminal=True, width=60))
+    assert "✓" in capsys.readouterr().out
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with ApiServer() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        yield server
+
+
+def examine(**changes: Any) -> dict[str, Finding]:
+    parameters, request = planned_run("train-pytorch", "doctor", [*URIS])
+    api = KubernetesApi.connect(patience_seconds=0.2)
+    examination = Examination(api=api, parameters=parameters, request=request, say=print, **changes)
+    return {each.check: each for each in examination.findings()}
+
+
+def test_a_right_that_we_lack_makes_one_finding_unknown(server: ApiServer) -> None:
+    server.put("/version", gitVersion="v1.34.4")
+    for request, refused in (("/nodes", 'list resource "nodes"'), ("POST ", 'create resource "reviews"')):
+        server.fail(request, answer(403, f'User "bob" cannot {refused} at the cluster scope'), times=99)
+    found = examine(with_pods=False)
+    check(found["nodes"], UNKNOWN, "bob may not list nodes in the whole cluster")
+    check(found["rights: launch"], UNKNOWN, "bob may not create reviews in the whole cluster")
+    check(found["admission: launch_training worker"], UNKNOWN, "bob may not create")
+    assert found["storage class"].verdict is MISSING
+    assert found["training operator"].verdict is MISSING
+
+
+def test_a_server_that_falls_silent_is_not_asked_again(server: ApiServer) -> None:
+    server.put("/version", gitVersion="v1.34.4")
+    server.fail("/apis", answer(503, "not now"), times=99)
+    found = examine()
+    asked = len(server.requests)
+    check(found["training kinds"], UNKNOWN, "not now")
+    check(found["pods"], UNKNOWN, "not now")
+    assert asked < 10, server.requests
+
+
+def run_doctor(*pairs: str) -> int:
+    plain: dict[str, Any] = {"namespace": "", "account": "", "endpoint": "", "no_pods": True, "as_json": True}
+    return doctor_command.examine_and_show(pipeline="train-pytorch", pairs=pairs, **plain)
+
+
+def test_no_cluster_is_a_finding_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert run_doctor() == 1
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"]
+    assert [(each["check"], each["verdict"]) for each in report["findings"]] == [("cluster", "missing")]
+
+
+def test_a_setting_that_cannot_be_is_bad_usage() -> None:
+    with pytest.raises(InvalidSetting, match="unknown setting 'gpu': did you mean 'gpus'"):
+        run_doctor("gpu=1")
+
+
+def test_an_endpoint_that_does_not_answer(server: ApiServer) -> None:
+    cluster = Cluster(KubernetesApi.connect())
+    check(find_pipelines(cluster, "http://127.0.0.1:1"), MISSING, "refused", "port-forward service/ml-pipeline")
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "evidence"),
+    [
+        (answer(401, "log in"), UNKNOWN, "wants to know who asks"),
+        (answer(500, "broken"), MISSING, "status 500"),
+        (hang(5), MISSING, "timed out"),
+    ],
+)
+def test_an_endpoint_that_is_not_well(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, fault: Any, verdict: Verdict, evidence: str
+) -> None:
+    if "timed out" in evidence:
+        monkeypatch.setattr("kubetrain_pipelines.doctor.pipelines_api.ANSWER_SECONDS", 0.2)
+    server.fail("/apis/v2beta1/healthz", fault, times=2)
+    api = KubernetesApi.connect()
+    check(find_pipelines(Cluster(api), api._host), verdict, evidence)
