@@ -89,13 +89,14 @@ def test_a_namespace_that_enforces_restricted_takes_the_pods(api: KubernetesApi,
 
 @pytest.mark.parametrize("job", [job for _, job in PRIVILEGED], ids=[name for name, _ in PRIVILEGED])
 def test_the_nodes_network_and_locked_memory_are_all_that_it_objects_to(api: KubernetesApi, job: Job) -> None:
-    """What is no pod at all is refused before that."""
+    """What is no pod at all is refused before that. To lock memory takes root."""
     with pytest.raises(KubernetesError, match="violates PodSecurity") as refused:
         create_pods(api, job)
     objections = str(refused.value).split("violates PodSecurity")[1]
     assert "hostNetwork=true" in objections
     assert "IPC_LOCK" in objections
-    others = ("runAsNonRoot", "seccompProfile", "allowPrivilegeEscalation", "hostPath", "privileged")
+    assert "runAsUser=0" in objections
+    others = ("seccompProfile", "allowPrivilegeEscalation", "hostPath", "privileged")
     assert not [each for each in others if each in objections]
 
 
