@@ -30,12 +30,24 @@ def latest_model(store: ObjectStore) -> PublishedModel | None:
     if found is None:
         return None
     try:
-        model = json.loads(patiently(lambda: store.read(LATEST, found.etag).read()))
+        model = read_latest(store, found.etag)
     except ObjectChanged:
         return None
     names = ("run_id", "image", "dataset_digest", "config_digest", "metrics")
-    uri = f"{store.uri.rstrip('/')}/{model['version']}/"
-    return PublishedModel(uri=uri, **{name: model[name] for name in names})
+    return PublishedModel(uri=version_uri(store, model["version"]), **{name: model[name] for name in names})
+
+
+def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
+    """
+    Raises:
+        ObjectChanged: where it is another one by now.
+    """
+    content: dict[str, Any] = json.loads(patiently(lambda: store.read(LATEST, etag).read()))
+    return content
+
+
+def version_uri(store: ObjectStore, version: str) -> str:
+    return f"{store.uri.rstrip('/')}/{version}/"
 
 
 def why_to_train(latest: PublishedModel | None, dataset_digest: str, config_digest: str, image: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kubetrain_components.combined_settings import combined
@@ -54,7 +54,7 @@ class RunParameters:
         """
         placed = combined(Placement, {"its parameter": pods, "placement": placement})
         return cls(
-            placement=placed if placed.image else replace(placed, image=image),
+            placement=placed.with_default_image(image),
             storage=combined(Storage, {"its parameter": claims, "storage": storage}),
             **others,
         )

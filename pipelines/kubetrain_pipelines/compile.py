@@ -4,7 +4,6 @@ They are those of the repository where the command runs, or else kubetrain's own
 """
 
 import difflib
-import hashlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from kubetrain_pipelines.project import project
 from kubetrain_pipelines.sync_only import sync_only
 from kubetrain_pipelines.train_pytorch import train_pytorch
 from kubetrain_pipelines.train_tensorflow import train_tensorflow
+from kubetrain_pipelines.version_name import version_name
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.import_path import load_function
@@ -29,7 +29,6 @@ PIPELINES: dict[str, Callable[..., object]] = {
 }
 LARGEST_FILE_BYTES = 128 << 10
 SHOWN_DIFF_LINES = 40
-VERSION_LENGTH = 12
 
 
 class CompiledFilesDiffer(KubetrainError):
@@ -45,10 +44,9 @@ class Form:
 
     def options(self, name: str, plain: bytes) -> dict[str, Any]:
         """A version is named by its content: Kubernetes lets nobody change one."""
-        digest = hashlib.sha256(plain).hexdigest()[:VERSION_LENGTH]
         wanted = KubernetesManifestOptions(
             pipeline_name=name,
-            pipeline_version_name=f"{name}-{digest}",
+            pipeline_version_name=version_name(name, plain),
             namespace=self.namespace or None,
             include_pipeline_manifest=True,
         )

@@ -1,7 +1,6 @@
 """`kubetrain render`: all that a run of a pipeline makes on a cluster, as manifests."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import yaml
 
@@ -31,11 +30,10 @@ def planned_run(pipeline: str, run_id: str, pairs: Sequence[str]) -> tuple[RunPa
     settings = parse_settings(framework, pairs, [*parameters_of(framework), "s3_secret"], [Placement, Storage])
     given = settings.parameters
     endpoint, secret = given.pop("s3_endpoint", ""), given.pop("s3_secret", S3_SECRET)
-    placement = settings.placement
     parameters = RunParameters(
         framework=framework,
         train_config=settings.config.to_dict(),
-        placement=placement if placement.image else replace(placement, image=TRAINERS[framework]),
+        placement=settings.placement.with_default_image(TRAINERS[framework]),
         storage=settings.storage,
         **{"dataset_uri": "", "model_uri": "", "workers": 2, **given},
     )

@@ -113,9 +113,7 @@ def _on_claims(training: TrainingJob, options: TrainOptions, settings: RunSettin
         raise InvalidSetting("--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic")
     version = VERSION_PATH.fullmatch(path)
     dataset = DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
-    placement = settings.placement
-    if not placement.image:
-        placement = replace(placement, image=TRAINERS[training.framework])
+    placement = settings.placement.with_default_image(TRAINERS[training.framework])
     return replace(training, dataset_digest=dataset.digest, placement=placement, mounts=dataset.mounts(options.output))
 
 

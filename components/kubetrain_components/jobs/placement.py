@@ -1,8 +1,8 @@
 """Placement: where and how a job's pods run, as one JSON object; manifests.py says what each field becomes."""
 
 import re
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from kubetrain_components.jobs.quantity import QUANTITY
 from kubetrain_trainer.errors import InvalidSetting
@@ -111,6 +111,9 @@ class Placement(Settings):
             raise InvalidSetting(f"queue '{self.queue}' is nobody's: set scheduler to volcano or kueue")
         if self.scheduler == "kueue" and not self.queue:
             raise InvalidSetting("scheduler kueue needs the name of a LocalQueue: set queue")
+
+    def with_default_image(self, image: str) -> Self:
+        return self if self.image else replace(self, image=image)
 
     def warnings(self) -> list[str]:
         """What is passed on though it has no effect, or not the one that was meant."""

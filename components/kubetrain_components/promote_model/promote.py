@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kubetrain_components.object_store.patience import patiently
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
-from kubetrain_components.published_model import LATEST
+from kubetrain_components.published_model import LATEST, read_latest, version_uri
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -73,7 +72,7 @@ def promote_model(
         store.write(f"{version}/{file['name']}", output.export / file["name"])
     store.write(f"{version}/model.json", _json(model))
     is_latest = _swing_latest(store, model)
-    return Promotion(version=version, uri=f"{store.uri.rstrip('/')}/{version}/", is_latest=is_latest)
+    return Promotion(version=version, uri=version_uri(store, version), is_latest=is_latest)
 
 
 def _swing_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
@@ -81,17 +80,13 @@ def _swing_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
     for _ in range(ROUNDS):
         found = store.find(LATEST)
         try:
-            if found is not None and _latest_version(store, found.etag) > model["version"]:
+            if found is not None and read_latest(store, found.etag)["version"] > model["version"]:
                 return False
             store.write_if(LATEST, _json(model), found.etag if found else None)
             return True
         except ObjectChanged:
             continue  # another run was published meanwhile: look again
     raise KubetrainError(f"{store.uri}/{LATEST} changed {ROUNDS} times while it was to be replaced: promote again")
-
-
-def _latest_version(store: ObjectStore, etag: str) -> str:
-    return str(json.loads(patiently(lambda: store.read(LATEST, etag).read()))["version"])
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

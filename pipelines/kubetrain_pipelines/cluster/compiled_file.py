@@ -1,6 +1,5 @@
 """A compiled pipeline: what it is called, which parameters it takes, and by what name people read its stages."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +7,11 @@ from typing import Any, Self
 
 import yaml
 
+from kubetrain_pipelines.version_name import version_name
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FOLDER = Path("compiled")
 SUFFIXES = (".yaml", ".yml")
-DIGEST_LENGTH = 12
-"""As in the versions that `kubetrain compile --kubernetes-manifest` writes: the same content has the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +58,8 @@ class CompiledFile:
 
     @property
     def version(self) -> str:
-        """The same content has the same version, whoever uploads it; in the UI it says which pipeline it is of."""
-        return f"{self.name}-{hashlib.sha256(self.content).hexdigest()[:DIGEST_LENGTH]}"
+        """In the UI it says which pipeline it is of."""
+        return version_name(self.name, self.content)
 
     @property
     def parameters(self) -> Mapping[str, Mapping[str, Any]]:
