@@ -26,6 +26,7 @@ def planned_manifests(parameters: RunParameters, request: SyncRequest) -> list[M
     Raises:
         InvalidSetting: for what the cluster would not take or not run as it is meant.
     """
+    parameters.check()
     claims = [wanted.manifest() for wanted in wanted_claims(parameters)]
     return [*claims, *(job_manifest(job) for job in _jobs(parameters, request))]
 

@@ -41,13 +41,12 @@ def evaluate_model(
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
+    from kubetrain_components.metrics_artifact import log_numbers
     from kubetrain_components.site import this_site
 
     if reused:
         print(f"{reused['uri']} was judged by run {reused['run_id']}")
-        for name, value in reused["metrics"].items():
-            if value is not None:
-                metrics.log_metric(name, value)
+        log_numbers(metrics, reused["metrics"])
         return
     site, place = this_site(), DatasetPlace(**dataset)
     output = site.output(run_id)
@@ -64,9 +63,7 @@ def evaluate_model(
     with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:
         evaluation = evaluate_model(request, output, backend, stage.on_line)
         stage.result = {name: evaluation[name] for name in ("split", "samples", "metrics", "checkpoint")}
-        for name, value in evaluation["metrics"].items():
-            if value is not None:  # not a number: KFP takes numbers only
-                metrics.log_metric(name, value)
+        log_numbers(metrics, evaluation["metrics"])
         if "confusion" in evaluation:
             confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
         if evaluation.get("roc"):

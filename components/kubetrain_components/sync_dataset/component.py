@@ -74,6 +74,7 @@ def sync_dataset(
         Where pods find the dataset version, where and how they are to run, and the model that makes them needless.
     """
     from kubetrain_components.dataset_place import DatasetPlace
+    from kubetrain_components.metrics_artifact import log_numbers
     from kubetrain_components.reuse import model_to_reuse
     from kubetrain_components.run_parameters import RunParameters
     from kubetrain_components.site import this_site
@@ -115,7 +116,5 @@ def sync_dataset(
         )
         stage.result = site.sync(parameters, request, backend, stage.on_line)
         reused = model_to_reuse(parameters, stage.result["digest"], s3_endpoint) if skip_unchanged else {}
-    for name, value in stage.result.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            metrics.log_metric(name, value)
+    log_numbers(metrics, stage.result)
     return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changes(), reused
