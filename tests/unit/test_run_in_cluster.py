@@ -12,6 +12,7 @@ from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.cluster.kfp_api import KfpApi
 from kubetrain_pipelines.cluster.kfp_errors import KfpError
 from kubetrain_pipelines.cluster.run_in_cluster import NotInThisCluster, RunInCluster, task_of
+from kubetrain_pipelines.cluster.run_progress import RunProgress
 from kubetrain_pipelines.cluster.schedule_times import server_zone
 from support.api_server import PODS, ApiServer, Handler, answer
 from support.kfp_server import KfpServer
@@ -125,6 +126,25 @@ def test_jobs_and_pods_at_work_are_told_from_those_that_ended(cluster: ApiServer
     cluster.put(f"{PODS}/transfer-0", metadata={"labels": OURS}, status={"phase": "Succeeded"})
     cluster.put(f"{PODS}/training-0", metadata={"labels": OURS}, status={"phase": "Running"})
     assert RunInCluster.connect("tests", RUN).at_work() == ["PyTorchJob training", "pod training-0"]
+
+
+def test_how_far_the_jobs_are_is_what_they_have_told(cluster: ApiServer) -> None:
+    told = {"kubetrain/stage": "launch_training", "kubetrain/progress": "[kubetrain] step=130/300 loss=0.5"}
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "annotations": told}, status={})
+    cluster.put(f"{BATCH_JOBS}/silent", metadata={"labels": OURS, "annotations": {"kubetrain/stage": "x"}}, status={})
+    cluster.put(f"{BATCH_JOBS}/by-hand", metadata={"labels": OURS}, status={})
+    progress = RunProgress("tests", RUN)
+    assert progress.by_task() == {"launch-training": {"step": "130/300", "loss": 0.5}}
+    cluster.refuse()
+    assert progress.by_task() == {}
+    cluster.listen()
+    assert progress.by_task() != {}
+
+
+def test_a_cluster_out_of_reach_is_asked_once(cluster: ApiServer) -> None:
+    progress = RunProgress("tests", "another")
+    assert [progress.by_task(), progress.by_task()] == [{}, {}]
+    assert len(cluster.requests) == 1
 
 
 def test_a_cluster_that_knows_nothing_of_the_run_proves_nothing(cluster: ApiServer) -> None:

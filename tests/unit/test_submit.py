@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cluster import cancel_run, follow_run, kfp_api
+from kubetrain_pipelines.cluster import cancel_run, follow_run, kfp_api, run_logs
 from kubetrain_pipelines.cluster.cancel_run import cancel_and_show
 from kubetrain_pipelines.cluster.compiled_file import CompiledFile
 from kubetrain_pipelines.cluster.connection import Connection
@@ -16,7 +16,8 @@ from kubetrain_pipelines.cluster.kfp_api import KfpApi
 from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound, Unreachable
 from kubetrain_pipelines.cluster.parameters import run_parameters
 from kubetrain_pipelines.cluster.run import Run
-from kubetrain_pipelines.cluster.run_status import logs_and_show, status_and_show
+from kubetrain_pipelines.cluster.run_logs import logs_and_show
+from kubetrain_pipelines.cluster.run_status import status_and_show
 from kubetrain_pipelines.cluster.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
 from kubetrain_pipelines.cluster.upload import ensure_version
 from kubetrain_pipelines.compile import Form
@@ -39,6 +40,7 @@ def recorded(name: str) -> dict[str, Any]:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
     monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(run_logs, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(cancel_run, "POLL_SECONDS", 0.01)
     monkeypatch.setenv("KUBECONFIG", "/nosuch")
     with KfpServer() as server:
@@ -315,8 +317,41 @@ def test_the_log_of_one_stage_or_of_all(
     server.logs.clear()
     with pytest.raises(KfpError, match=r"has no log of run .*, and the cluster gives none: no cluster is configured"):
         logs_and_show(api, "nightly")
-    with pytest.raises(InvalidSetting, match=r"has begun no stage 'gret': did you mean 'greet'\?"):
+    with pytest.raises(InvalidSetting, match=r"has no stage 'gret': did you mean 'greet'\?"):
         logs_and_show(api, "nightly", "gret")
+
+
+def test_logs_are_followed_to_the_end_of_the_run(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    greeting, greeted = recorded("run_succeeded"), recorded("run_succeeded")
+    begun = [each for each in greeted["run_details"]["task_details"] if each["start_time"] < "2026-11-22T04:01:06Z"]
+    greeted |= {"state": "RUNNING", "run_details": {"task_details": begun}}
+    running = [{**each, "state": "RUNNING", "end_time": ""} for each in begun]
+    greeting |= {"state": "RUNNING", "run_details": {"task_details": running}}
+    looks = [
+        (recorded("run_running"), []),
+        (greeting, ["hello\nhal"]),
+        (greeted, ["hello\nhalf a line\nbye"]),
+        (recorded("run_succeeded"), ["told already\n", "counted\n"]),
+    ]
+
+    def look(handler: Any) -> bool:
+        story, texts = looks.pop(0)
+        server.stories[run_id] = [story]
+        for (_, node), text in zip(sorted(Run.of(story, {}).tries), texts, strict=True):
+            workflow, _, number = node.rpartition("-")
+            server.logs[f"{workflow}-system-container-impl-{number}"] = text
+        return False
+
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
+    (run_id,) = server.kinds["runs"]
+    (version,) = server.kinds["versions"].values()
+    version["pipeline_spec"] = json.loads(pipeline.read_text())
+    server.fail("GET /apis/v2beta1/runs/", look, times=len(looks))
+    capsys.readouterr()
+    logs_and_show(api, run_id, follow=True)
+    assert capsys.readouterr().out == "== Greet the user\nhello\nhalf a line\nbye\n== count\ncounted\n"
 
 
 def test_canceling_says_what_it_could_not_prove(

@@ -87,12 +87,13 @@ def status(api: "KfpApi", run: str, watch: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("run")
 @click.option("--stage", default="", help="Of this stage alone, such as launch-training.")
+@click.option("--follow", is_flag=True, help="To the end of the run.")
 @with_connection
-def logs(api: "KfpApi", run: str, stage: str) -> None:
+def logs(api: "KfpApi", run: str, stage: str, follow: bool) -> None:
     """What the steps of RUN wrote."""
-    from kubetrain_pipelines.cluster.run_status import logs_and_show
+    from kubetrain_pipelines.cluster.run_logs import logs_and_show
 
-    logs_and_show(api, run, stage)
+    logs_and_show(api, run, stage, follow=follow)
 
 
 @click.command()

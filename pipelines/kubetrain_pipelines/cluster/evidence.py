@@ -25,6 +25,10 @@ NO_LOG = re.compile(r'\{"error_message"')
 LAST_WORDS = re.compile(r"^error: (.+)$", re.M)
 
 
+class NoLog(KfpError):
+    """Nothing has been written so far, or nobody kept it."""
+
+
 @dataclass(frozen=True)
 class StepLog:
     task: str
@@ -49,15 +53,21 @@ def logs_of(api: KfpApi, run: Run) -> list[StepLog]:
     """Of each step that has one, in the order in which they began; a step that was tried again has several.
 
     Kubeflow Pipelines keeps logs for longer than the cluster keeps pods.
+
+    Raises:
+        NoLog: where there is none.
     """
     if logs := list(_logs_by_kfp(api, run)):
         return logs
     try:
-        return [StepLog(task, text) for task, text in _in_cluster(api, run).logs()]
+        logs = [StepLog(task, text) for task, text in _in_cluster(api, run).logs()]
     except KubernetesError as trouble:
-        raise KfpError(
+        raise NoLog(
             f"Kubeflow Pipelines has no log of run {run.id}, and the cluster gives none: {trouble}"
         ) from trouble
+    if not logs:
+        raise NoLog(f"there is no log of run {run.id} yet: see `kubetrain status {run.id}`")
+    return logs
 
 
 def _in_cluster(api: KfpApi, run: Run) -> "RunInCluster":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from kubetrain_pipelines.cluster.kfp_api import KfpApi
 from kubetrain_pipelines.cluster.kfp_errors import Unreachable
 from kubetrain_pipelines.cluster.run import Run, RunState, StageState, read_run
+from kubetrain_pipelines.cluster.run_progress import RunProgress
 from kubetrain_pipelines.run_view import RunView
 
 POLL_SECONDS = 2.0
@@ -27,6 +28,7 @@ def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunVie
         Unreachable: where the server stays away for longer than our patience.
     """
     shown: dict[str, str] = {}
+    progress = RunProgress(api.connection.pods_namespace, run_id)
     last_answer = time.monotonic()
     while True:
         try:
@@ -42,7 +44,16 @@ def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunVie
                     view.show(event)
             if run.state.is_final:
                 return run
+            for event in _progress(run, progress):
+                view.show(event)
         time.sleep(POLL_SECONDS)
+
+
+def _progress(run: Run, progress: RunProgress) -> Iterator[dict[str, object]]:
+    running = {stage.task: stage.title for stage in run.stages if stage.state is RunState.RUNNING}
+    told = progress.by_task() if running else {}
+    for task in running.keys() & told.keys():
+        yield {"stage": running[task], "event": "progress", "progress": told[task]}
 
 
 def _news(stage: StageState, shown: dict[str, str]) -> Iterator[dict[str, object]]:

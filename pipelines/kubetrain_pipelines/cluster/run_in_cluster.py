@@ -5,14 +5,18 @@ import re
 from collections.abc import Iterator
 from typing import Any, Self
 
-from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, slug
+from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, PROGRESS_ANNOTATION, slug
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest
 from kubetrain_components.jobs.kubernetes_backend import RESOURCES
 from kubetrain_components.jobs.kubernetes_errors import KubernetesError, UnknownKind
+from kubetrain_trainer.progress_line import parse_progress
+
+Progress = dict[str, str | float]
 
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 RUN_LABEL = "pipeline/runid"
 NODE_NAME = "workflows.argoproj.io/node-name"
+STAGE = LABEL_PREFIX + "stage"
 MAIN = "main"
 ENDED = ("Succeeded", "Failed")
 PATIENCE_SECONDS = 10.0
@@ -69,13 +73,21 @@ class RunInCluster:
 
     def at_work(self) -> list[str]:
         """The jobs of the run that have not ended, and pods of theirs; what has ended stays for people to look at."""
-        found = []
-        for kind, (group_version, plural) in RESOURCES.items():
-            with contextlib.suppress(UnknownKind):  # then there can be none
-                jobs = self._ours(group_version, plural)
-                found += [f"{kind.value} {each['metadata']['name']}" for each in jobs if not _has_ended(each)]
+        found = [f"{kind} {job['metadata']['name']}" for kind, job in self._jobs() if not _has_ended(job)]
         pods = self._ours("v1", "pods")
         return found + [f"pod {each['metadata']['name']}" for each in pods if each["status"]["phase"] not in ENDED]
+
+    def progress(self) -> dict[str, Progress]:
+        """By task: how far its job is, where that has told."""
+        notes = [job["metadata"].get("annotations", {}) for _, job in self._jobs()]
+        told = {note[STAGE]: parse_progress(note.get(PROGRESS_ANNOTATION, "")) for note in notes if STAGE in note}
+        return {stage.replace("_", "-"): progress for stage, progress in told.items() if progress}
+
+    def _jobs(self) -> Iterator[tuple[str, Manifest]]:
+        for kind, (group_version, plural) in RESOURCES.items():
+            with contextlib.suppress(UnknownKind):  # then there can be none
+                for job in self._ours(group_version, plural):
+                    yield kind.value, job
 
     def _ours(self, group_version: str, plural: str) -> list[Manifest]:
         return self._listed(group_version, plural, f"{LABEL_PREFIX}run-id={slug(self._run_id, LABEL_LENGTH)}")

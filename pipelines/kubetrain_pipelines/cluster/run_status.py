@@ -1,15 +1,14 @@
-"""`kubetrain status` and `logs`: the last runs, or one with its stages, why it failed, and what its steps wrote."""
+"""`kubetrain status`: the last runs, or one with its stages and why it failed."""
 
 import json
 from datetime import UTC, datetime
 from typing import Any
 
-from kubetrain_pipelines.cluster.evidence import causes_of, logs_of
+from kubetrain_pipelines.cluster.evidence import causes_of
 from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import KfpError
 from kubetrain_pipelines.cluster.run import Run, RunState, find_run, last_runs, titles_of
 from kubetrain_pipelines.cluster.submit import follow_and_show
-from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+from kubetrain_trainer.errors import InvalidSetting
 
 
 def status_and_show(api: KfpApi, wanted: str, *, watch: bool = False, as_json: bool = False) -> None:
@@ -25,29 +24,6 @@ def status_and_show(api: KfpApi, wanted: str, *, watch: bool = False, as_json: b
     run = Run.of(message, titles)
     causes = causes_of(api, run) if run.state is RunState.FAILED else []
     return _print_json({**run.to_dict(), "causes": causes}) if as_json else _print_run(run, causes)
-
-
-def logs_and_show(api: KfpApi, wanted: str, stage: str = "") -> None:
-    """
-    Args:
-        stage: Its task or title; empty: every stage, each log under its name.
-    """
-    message = find_run(api, wanted)
-    run = Run.of(message, titles_of(api, message))
-    if stage:
-        names = {
-            name: each.task for each in run.stages for name in (each.task, each.task.replace("-", "_"), each.title)
-        }
-        if stage not in names:
-            raise InvalidSetting(f"run {run.id} has begun no stage '{stage}': {did_you_mean(stage, names)}")
-    titles = {each.task: each.title for each in run.stages}
-    logs = [log for log in logs_of(api, run) if not stage or log.task == names[stage]]
-    if not logs:
-        raise KfpError(f"there is no log of run {run.id} yet: see `kubetrain status {run.id}`")
-    for log in logs:
-        if not stage:
-            print(f"== {titles.get(log.task, log.task)}")
-        print(log.text.rstrip("\n"))
 
 
 def _print_json(content: Any) -> None:

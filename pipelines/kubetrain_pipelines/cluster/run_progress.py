@@ -1,0 +1,30 @@
+"""How far the jobs of a run are, which the API of Kubeflow Pipelines does not tell."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kubetrain_components.jobs.kubernetes_errors import KubernetesError
+
+if TYPE_CHECKING:
+    from kubetrain_pipelines.cluster.run_in_cluster import Progress, RunInCluster
+
+
+class RunProgress:
+    """Read from the cluster where that is in reach; where it is not, it is tried once."""
+
+    def __init__(self, namespace: str, run_id: str) -> None:
+        self._namespace, self._run_id = namespace, run_id
+        self._cluster: RunInCluster | None = None
+        self._in_reach = True
+
+    def by_task(self) -> Mapping[str, "Progress"]:
+        from kubetrain_pipelines.cluster.run_in_cluster import RunInCluster
+
+        if not self._in_reach:
+            return {}
+        try:
+            self._cluster = self._cluster or RunInCluster.connect(self._namespace, self._run_id)
+            return self._cluster.progress()
+        except KubernetesError:
+            self._in_reach = self._cluster is not None
+            return {}
