@@ -1,6 +1,5 @@
 """Look at all that a run needs, one thing after the other: none hangs, and none that fails ends the rest."""
 
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,14 +11,14 @@ from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.run_plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
-from kubetrain_components.sync_dataset.expose import SNAPSHOT_GROUP, ExposureMode, StorageFacts, plan_exposure
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, attempt, missing, ok, skipped, unknown
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs, Pods
 from kubetrain_pipelines.doctor.pipelines_api import find_pipelines
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_pipelines.doctor.plan_probes import plan_probes, storage_facts
+from kubetrain_trainer.errors import KubetrainError
 
 Manifest = dict[str, Any]
 Say = Callable[[str], None]
@@ -213,7 +212,7 @@ class Examination:
     def _exposure(self) -> Finding:
         storage = self.parameters.storage
         claim = self.cluster.claim(storage.staging_claim) or storage.staging.manifest()
-        return data.judge_exposure(storage.exposure_of(self.request.source), self._storage_facts(claim))
+        return data.judge_exposure(storage.exposure_of(self.request.source), storage_facts(self.cluster, claim))
 
     def _secret(self, name: str, needed: NeededSecret, s3: Verdict) -> Finding:
         found = self.cluster.own("v1", "secrets", name)
@@ -226,7 +225,7 @@ class Examination:
         s3 = self._s3_tries()
         if self.with_pods and not self._lost:
             try:
-                planned = self._probes(s3)
+                planned = plan_probes(self.cluster, self.parameters, self.request, s3)
             except KubetrainError as error:
                 yield replace(unknown(str(error)), check="pods")
                 return
@@ -247,40 +246,6 @@ class Examination:
 
     def _asks(self) -> dict[str, bool]:
         return {"dataset": self.asks_dataset, "model": self.asks_model}
-
-    def _probes(self, s3: dict[str, list[str]]) -> probes.Probes:
-        token, storage = secrets.token_hex(4), self.parameters.storage
-        claims = tuple(probes.stand_in(self._like_found(wanted), token) for wanted in wanted_claims(self.parameters))
-        wanted = replace(storage.exposure_of(self.request.source), dataset_name="doctor", digest=token.rjust(16, "0"))
-        try:
-            exposure = plan_exposure(wanted, self._storage_facts(claims[0]))
-        except InvalidSetting:  # which the finding on the exposure says
-            exposure = None
-        return probes.Probes(
-            claims=claims,
-            exposure=exposure,
-            writes=probes.writing_job(token, self.request.placement, claims, s3),
-            reads=probes.reading_job(
-                token,
-                self.parameters.placement,
-                exposure.claim if exposure else claims[0]["metadata"]["name"],
-                is_ours=exposure is None or exposure.mode is not ExposureMode.STATIC,
-            ),
-        )
-
-    def _like_found(self, wanted: WantedClaim) -> WantedClaim:
-        """As the claim of that name is, where there is one."""
-        found = self.cluster.claim(wanted.name)
-        if found is None:
-            return wanted
-        modes = found["spec"]["accessModes"]
-        mode = wanted.access_mode if wanted.access_mode in modes else modes[0]
-        return replace(wanted, access_mode=mode, storage_class=found["spec"].get("storageClassName") or "")
-
-    def _storage_facts(self, claim: Manifest) -> StorageFacts:
-        classes = self.cluster.allowed(lambda: self.cluster.storage_classes) or []
-        found = data.class_named(claim["spec"].get("storageClassName") or "", classes)
-        return StorageFacts.read(claim, found, has_snapshots=SNAPSHOT_GROUP in self.cluster.groups)
 
     def _new_claims(self) -> list[Manifest]:
         return [each for each in self.needs.claims if self.cluster.claim(each["metadata"]["name"]) is None]

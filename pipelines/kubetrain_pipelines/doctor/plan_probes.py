@@ -1,0 +1,54 @@
+"""What pods are to try out before the first run: on stand-ins of the claims that a run would have, alike in all."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
+from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
+from kubetrain_components.sync_dataset.expose import SNAPSHOT_GROUP, ExposureMode, StorageFacts, plan_exposure
+from kubetrain_components.sync_dataset.sync import SyncRequest
+from kubetrain_pipelines.doctor import data, probes
+from kubetrain_pipelines.doctor.cluster import Cluster
+from kubetrain_trainer.errors import InvalidSetting
+
+
+def plan_probes(
+    cluster: Cluster, parameters: RunParameters, request: SyncRequest, s3: Mapping[str, list[str]]
+) -> probes.Probes:
+    token, storage = secrets.token_hex(4), parameters.storage
+    claims = tuple(probes.stand_in(_like_found(cluster, wanted), token) for wanted in wanted_claims(parameters))
+    wanted = replace(storage.exposure_of(request.source), dataset_name="doctor", digest=token.rjust(16, "0"))
+    try:
+        exposure = plan_exposure(wanted, storage_facts(cluster, claims[0]))
+    except InvalidSetting:  # which the finding on the exposure says
+        exposure = None
+    return probes.Probes(
+        claims=claims,
+        exposure=exposure,
+        writes=probes.writing_job(token, request.placement, claims, s3),
+        reads=probes.reading_job(
+            token,
+            parameters.placement,
+            exposure.claim if exposure else claims[0]["metadata"]["name"],
+            is_ours=exposure is None or exposure.mode is not ExposureMode.STATIC,
+        ),
+    )
+
+
+def storage_facts(cluster: Cluster, claim: dict[str, Any]) -> StorageFacts:
+    classes = cluster.allowed(lambda: cluster.storage_classes) or []
+    found = data.class_named(claim["spec"].get("storageClassName") or "", classes)
+    return StorageFacts.read(claim, found, has_snapshots=SNAPSHOT_GROUP in cluster.groups)
+
+
+def _like_found(cluster: Cluster, wanted: WantedClaim) -> WantedClaim:
+    """As the claim of that name is, where there is one."""
+    found = cluster.claim(wanted.name)
+    if found is None:
+        return wanted
+    modes = found["spec"]["accessModes"]
+    mode = wanted.access_mode if wanted.access_mode in modes else modes[0]
+    return replace(wanted, access_mode=mode, storage_class=found["spec"].get("storageClassName") or "")
