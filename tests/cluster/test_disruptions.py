@@ -11,7 +11,7 @@ from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
 from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
-from support.cluster import FOREVER, pods_job
+from support.cluster import pods_job
 from support.following import Heard, batch_job, failure_of, once_running, priority_class, worker_job
 
 pytestmark = pytest.mark.cluster
@@ -43,18 +43,22 @@ def test_a_pod_that_is_evicted_is_started_again(backend: KubernetesBackend, api:
     "job",
     [
         # The operator counts a pod that is asked to end as failed, and a TFJob with it, whatever the policy.
-        pods_job(FOREVER, FOREVER, run_id="evicted", policy=RestartPolicy.ON_FAILURE),
-        batch_job(FOREVER, "evicted", RestartPolicy.NEVER),
+        pods_job(WHILE, WHILE, run_id="evicted", policy=RestartPolicy.ON_FAILURE),
+        batch_job(WHILE, "evicted", RestartPolicy.NEVER),
     ],
     ids=["TFJob", "Job"],
 )
-def test_an_eviction_fails_a_job_that_makes_no_new_pods(
+def test_a_job_that_makes_no_new_pods_after_an_eviction_is_tried_again(
     backend: KubernetesBackend, api: KubernetesApi, job: Job
 ) -> None:
+    heard = Heard()
     with once_running(api, job, evict):
-        error = failure_of(job, backend)
-    assert str(error).endswith(EVICTED)
-    assert error.log_tail == ("up",), "nothing says that it is started again"
+        state = run_job(job, backend, heard)
+    assert state.handle.name == job.identity.next_attempt().name
+    assert {pod.phase for pod in state.pods} == {Phase.SUCCEEDED}
+    assert [line.rpartition("; ")[2] for line in heard.of(job.lead) if EVICTED in line] == [
+        "it is started again once all of its pods have ended"
+    ]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from support.rights import grant_stock_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
+SECRET = Bucket.credentials["AWS_SECRET_ACCESS_KEY"]
 SMALL_POD = {"cpu": "200m", "memory": "2Gi"}
 
 
@@ -49,6 +50,24 @@ def everything_made(api: KubernetesApi) -> list[str]:
     ]
 
 
+def everything_said(api: KubernetesApi, run: PipelineRun) -> str:
+    """By the run and the cluster alike, but for the secret itself."""
+    kinds = {
+        "v1": ["pods", "persistentvolumeclaims", "events", "configmaps"],
+        "batch/v1": ["jobs"],
+        "kubeflow.org/v1": ["pytorchjobs", "tfjobs"],
+    }
+    objects = [api.get(api.path(group, plural)) for group, plurals in kinds.items() for plural in plurals]
+    assert sum(len(each["items"]) for each in objects) > 5
+    return json.dumps([objects, run.outputs, run.logs])
+
+
+def everything_published(bucket: Bucket) -> str:
+    keys = bucket.keys("models/")
+    assert keys
+    return "".join(bucket.get(key).decode(errors="replace") for key in keys)
+
+
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framework: str) -> None:
     run = PipelineRun(api, f"train_{framework}", f"run-{framework}", parameters(digits, min_accuracy=1.0))
@@ -74,6 +93,7 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     latest = json.loads(digits.get("models/latest.json"))
     assert uri.endswith(f"/{latest['version']}/")
     assert (latest["framework"], latest["image"]) == (framework, TRAINERS[framework])
+    assert SECRET not in everything_said(api, run) + everything_published(digits)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_made(api: KubernetesApi, digits: Bucket) -> None:

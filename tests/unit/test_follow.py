@@ -270,6 +270,56 @@ def test_what_a_job_still_holds_is_let_go_once_the_verdict_is_on_it(phase: Phase
     assert (verdicts, backend.cleaned) == ([phase.lower()], [(NAME, "All")])
 
 
+def failing_by(was_taken: bool, backend: MemoryBackend) -> list[str]:
+    """Each attempt fails as soon as it is made; their names."""
+    made: list[str] = []
+    create = backend.create
+
+    def fail_at_once(wanted: Job) -> JobHandle:
+        handle = create(wanted)
+        made.append(handle.name)
+        backend.finish(handle.name, Phase.FAILED, exit_code=143, was_taken=was_taken, finished=1.0)
+        return handle
+
+    backend.create = fail_at_once
+    return made
+
+
+def test_a_job_whose_pods_the_cluster_takes_is_tried_again_so_often() -> None:
+    backend = MemoryBackend()
+    made = failing_by(True, backend)
+    heard: list[LogLine] = []
+    with pytest.raises(JobFailed, match="chief-0 was ended by SIGTERM"):
+        run_job(JOB, backend, heard.append)
+    assert made == [NAME, f"{NAME}-a2", f"{NAME}-a3", f"{NAME}-a4"]
+    assert [line.text.rpartition("; ")[2] for line in heard] == 3 * [
+        "it is started again once all of its pods have ended"
+    ]
+
+
+def test_a_job_that_fails_by_itself_is_not_tried_again() -> None:
+    backend = MemoryBackend()
+    made = failing_by(False, backend)
+    with pytest.raises(JobFailed):
+        run_job(JOB, backend, ignore)
+    assert made == [NAME]
+
+
+def test_the_next_attempt_begins_when_every_pod_of_the_one_before_has_ended() -> None:
+    backend = MemoryBackend()
+    with running(backend) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        taken = replace(chief, phase=Phase.FAILED, exit_code=143, was_taken=True, finished=1.0)
+        backend.change(NAME, phase=Phase.FAILED, pods=(taken, worker))
+        time.sleep(1)
+        assert (list(backend.jobs), backend.cleaned[-1]) == ([NAME], (NAME, "Running"))
+        backend.finish(NAME, Phase.FAILED, exit_code=143)
+        while f"{NAME}-a2" not in backend.jobs:
+            time.sleep(0.01)
+        backend.finish(f"{NAME}-a2", Phase.SUCCEEDED, exit_code=0)
+    assert outcome[0].handle.name == f"{NAME}-a2"
+
+
 def test_restarts_that_the_operator_forgets_are_counted() -> None:
     limited = replace(JOB, backoff_limit=3)
     backend = MemoryBackend()

@@ -309,6 +309,26 @@ def test_a_disruption_is_the_cause_and_tells_when(reason: str, cause: str) -> No
     assert (found.cause, found.finished) == (cause, 1795305620.0)
 
 
+DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "taken"),
+    [
+        ([pod(conditions=[DRAINED])], True),
+        ([pod(phase="Failed", reason="NodeShutdown")], True),
+        ([pod(phase="Failed", reason="OutOfcpu")], True),
+        ([pod(phase="Failed", reason="DeadlineExceeded")], False),
+        ([pod(phase="Failed", **ended(137, "OOMKilled"))], False),
+        ([pod(phase="Failed", **ended(143))], False),
+        ([pod(phase="Succeeded", conditions=[DRAINED], **ended(0))], False),
+        ([pod("a", deleted=True, conditions=[DRAINED]), pod("b", second=9)], False),  # it was replaced
+    ],
+)
+def test_a_pod_that_the_cluster_took_is_told_from_one_that_failed(pods: list[dict[str, Any]], taken: bool) -> None:
+    assert the_pod(*pods).was_taken is taken
+
+
 def test_a_pod_that_is_asked_to_end_has_a_cause_and_no_end_yet() -> None:
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     disruption["lastTransitionTime"] = "2026-11-22T00:00:20Z"

@@ -8,6 +8,8 @@ ours, running                           | follow
 ours, succeeded                         | take its verdict
 ours, failed, no verdict annotated yet  | report the failure, and annotate that it was
 ours, failed and annotated              | create the next attempt, which resumes from the checkpoint
+
+A job that failed because the cluster took a pod of it, and that makes no new pod itself, gets its next attempt at once.
 """
 
 import time
@@ -32,6 +34,7 @@ from kubetrain_components.jobs.job_logs import JobLogs, OnLine
 from kubetrain_components.jobs.patience import Budgets, Clock, Patience
 from kubetrain_components.jobs.verdict import (
     JobFailed,
+    PodsTaken,
     describe,
     has_verdict,
     is_won,
@@ -46,6 +49,8 @@ from kubetrain_trainer.termination import parse_last_words
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
 STATUS_SECONDS = 10.0
+ATTEMPTS_AFTER_LOSS = 3
+"""As many as a training may start anew for any other reason."""
 
 
 class JobNotOurs(KubetrainError):
@@ -71,10 +76,19 @@ def run_job(
         JobFailed: naming the pod, the cause, and the last lines of its log.
         JobNotOurs: where the name is taken.
     """
+    for _ in range(ATTEMPTS_AFTER_LOSS):
+        try:
+            return _run_attempt(job, backend, on_line, Patience(budgets or Budgets.of(job), clock))
+        except PodsTaken as loss:
+            on_line(LogLine(job.lead, f"{loss}; it is started again once all of its pods have ended"))
+    return _run_attempt(job, backend, on_line, Patience(budgets or Budgets.of(job), clock))
+
+
+def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, patience: Patience) -> JobState:
     handle = create_or_attach(job, backend)
     try:
         logs = JobLogs(backend.logs(handle), on_line, job.lead)
-        state = _follow(job, handle, backend, logs, Patience(budgets or Budgets.of(job), clock))
+        state = _follow(job, handle, backend, logs, patience)
     except KeyboardInterrupt:
         if not backend.run_goes_on():
             backend.delete(handle)
@@ -110,9 +124,18 @@ def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
         if found.is_deleting:
             _wait_until_gone(found.handle, backend)
         elif found.phase is Phase.FAILED and VERDICT_ANNOTATION in found.annotations:
+            _end_pods(found.handle, backend)
             job = replace(job, identity=job.identity.next_attempt())
         else:
             return found.handle
+
+
+def _end_pods(handle: JobHandle, backend: JobBackend) -> None:
+    """Or those of two attempts would write checkpoints to one place."""
+    backend.clean(handle, "Running")
+    for state in backend.watch(handle):
+        if state is None or state.is_over:
+            return
 
 
 def _create(job: Job, backend: JobBackend) -> JobHandle:

@@ -16,6 +16,7 @@ from kubetrain_components.jobs.pod_end import (
     restart_count,
     seconds,
     status_of,
+    was_taken,
 )
 from kubetrain_components.jobs.pod_template import CONTAINERS, Manifest
 
@@ -92,6 +93,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         exit_code=end.exit_code,
         last_words=end.words,
         cause=end.cause,
+        was_taken=was_taken(history[-1]),
         finished=end.finished,
     )
 

@@ -15,13 +15,14 @@ DISRUPTIONS = {
     "TerminationByKubelet": "was ended by its node",
 }
 """By the reason of a pod's DisruptionTarget."""
+DEADLINE = "DeadlineExceeded"
 LOST = {
     "Evicted": "was evicted",
     "Preempting": "was preempted by pods of a higher priority",
     "NodeLost": "was lost with its node",
     "NodeShutdown": "was ended with its node",
     "Terminated": "was ended with its node",
-    "DeadlineExceeded": "was ended at the deadline",
+    DEADLINE: "was ended at the deadline",
     "NodeAffinity": "was refused by its node, whose labels are others by now",
     "UnexpectedAdmissionError": "was refused by its node",
 }
@@ -64,6 +65,12 @@ def is_cut_off(pod: Manifest) -> bool:
     ready = next((each for each in conditions if each["type"] == "Ready"), {"status": "Unknown"})
     is_there = not has_ended(pod) and not pod.get("deleted")
     return is_there and ready["status"] == "False" and not ready.get("reason")
+
+
+def was_taken(pod: Manifest) -> bool:
+    """Whether the cluster ended it, or is about to, for reasons of its own."""
+    reason, phase = status_of(pod).get("reason", ""), status_of(pod).get("phase")
+    return bool(_disruption(pod) or _lost(reason)) and reason != DEADLINE and phase != "Succeeded"
 
 
 def status_of(pod: Manifest) -> Mapping[str, Any]:

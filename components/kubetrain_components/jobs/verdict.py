@@ -29,6 +29,10 @@ class JobFailed(KubetrainError):
         """The last lines of the failing pod."""
 
 
+class PodsTaken(JobFailed):
+    """By the cluster, for reasons of its own, and the job makes no new ones: another attempt may succeed."""
+
+
 def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None:
     """Pass only a job that succeeded and each of whose pods did: the job's own word comes early, and can be wrong.
 
@@ -46,7 +50,8 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
     if culprit is None:
         missing = f"{len(succeeded)} of {job.total_replicas} pods succeeded"
         raise JobFailed(f"{job.identity.stage} failed: {state.message or missing}")
-    raise JobFailed(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
+    failure = PodsTaken if any(pod.was_taken for pod in state.pods) else JobFailed
+    raise failure(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
 
 
 def has_verdict(state: JobState) -> bool:
