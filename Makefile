@@ -76,6 +76,7 @@ test-slow: $(INSTALLED) ## faults of real processes that take long
 	$(BIN)/pytest -m slow
 
 test-cluster: $(INSTALLED) ## real jobs on the cluster that KUBECONFIG names (ALL=1 for those that CI leaves out)
+	@test -n "$$KUBECONFIG" || { echo "no cluster to test on: export KUBECONFIG=FILE" >&2; exit 2; }
 	$(BIN)/pytest -m '$(if $(ALL),cluster,core)' --timeout 600
 
 docs: $(INSTALLED) ## write docs/settings.md from the declarations
