@@ -134,16 +134,19 @@ def test_how_far_the_jobs_are_is_what_they_have_told(cluster: ApiServer) -> None
     cluster.put(f"{BATCH_JOBS}/silent", metadata={"labels": OURS, "annotations": {"kubetrain/stage": "x"}}, status={})
     cluster.put(f"{BATCH_JOBS}/by-hand", metadata={"labels": OURS}, status={})
     progress = RunProgress("tests", RUN)
-    assert progress.by_task() == {"launch-training": {"step": "130/300", "loss": 0.5}}
+    assert progress.news() == {"launch-training": {"step": "130/300", "loss": 0.5}}
+    assert progress.news() == {}
+    told["kubetrain/progress"] = "[kubetrain] step=140/300"
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "annotations": told}, status={})
     cluster.refuse()
-    assert progress.by_task() == {}
+    assert progress.news() == {}
     cluster.listen()
-    assert progress.by_task() != {}
+    assert progress.news() == {"launch-training": {"step": "140/300"}}
 
 
 def test_a_cluster_out_of_reach_is_asked_once(cluster: ApiServer) -> None:
     progress = RunProgress("tests", "another")
-    assert [progress.by_task(), progress.by_task()] == [{}, {}]
+    assert [progress.news(), progress.news()] == [{}, {}]
     assert len(cluster.requests) == 1
 
 

@@ -51,7 +51,7 @@ def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunVie
 
 def _progress(run: Run, progress: RunProgress) -> Iterator[dict[str, object]]:
     running = {stage.task: stage.title for stage in run.stages if stage.state is RunState.RUNNING}
-    told = progress.by_task() if running else {}
+    told = progress.news() if running else {}
     for task in running.keys() & told.keys():
         yield {"stage": running[task], "event": "progress", "progress": told[task]}
 

@@ -16,8 +16,14 @@ class RunProgress:
         self._namespace, self._run_id = namespace, run_id
         self._cluster: RunInCluster | None = None
         self._in_reach = True
+        self._told: Mapping[str, Progress] = {}
 
-    def by_task(self) -> Mapping[str, "Progress"]:
+    def news(self) -> dict[str, "Progress"]:
+        """By task, what was not told before."""
+        before, self._told = self._told, self._by_task() or self._told
+        return {task: progress for task, progress in self._told.items() if before.get(task) != progress}
+
+    def _by_task(self) -> Mapping[str, "Progress"]:
         from kubetrain_pipelines.cluster.run_in_cluster import RunInCluster
 
         if not self._in_reach:
