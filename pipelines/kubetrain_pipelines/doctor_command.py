@@ -89,6 +89,7 @@ def summary(findings: Sequence[Finding]) -> str:
     counts = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
     said = [
         f"{counts[Verdict.MISSING]} missing" if counts[Verdict.MISSING] else "nothing is missing",
-        *(f"{counts[each]} {each}" for each in (Verdict.WARNING, Verdict.UNKNOWN, Verdict.SKIPPED) if counts[each]),
+        *(["a warning" if warnings == 1 else f"{warnings} warnings"] if (warnings := counts[Verdict.WARNING]) else []),
+        *(f"{counts[each]} {each}" for each in (Verdict.UNKNOWN, Verdict.SKIPPED) if counts[each]),
     ]
     return ", ".join(said)

@@ -81,7 +81,7 @@ def sync_train_evaluate_promote(
     as_launcher(as_step(trained, "Train on several pods"))
 
     collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], reused=reused, run_id=run["run_id"])
-    with_output(with_own_resources(as_step(collected, "Collect the best checkpoint")), output_claim)
+    with_output(with_own_resources(as_step(collected, "Collect the model")), output_claim)
 
     evaluated = evaluate_model(
         framework=framework,

@@ -22,7 +22,7 @@ from kubetrain_pipelines.doctor import admission, data, installed, probes, queue
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
 from kubetrain_pipelines.doctor.examine import Examination
-from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, skipped, unknown
+from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, skipped, unknown, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import find_pipelines
 from kubetrain_pipelines.render_command import planned_run
@@ -497,6 +497,8 @@ def test_the_exit_code_is_that_of_what_is_missing(capsys: pytest.CaptureFixture[
     assert doctor_command.is_missing([*fine, missing("d", "e")])
     assert doctor_command.summary([*fine, missing("d", "e")]) == "1 missing, 1 unknown, 1 skipped"
     assert doctor_command.summary(fine[:1]) == "nothing is missing"
+    assert doctor_command.summary([warning("d")]) == "nothing is missing, a warning"
+    assert doctor_command.summary([warning("d"), warning("e")]) == "nothing is missing, 2 warnings"
 
 
 def test_a_remedy_stands_whole_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:

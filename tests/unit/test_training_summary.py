@@ -34,7 +34,7 @@ def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
     assert "| last checkpoint | `step-00000120`, after 120 steps |" in words
     assert "| output | folder `r1` of claim `out` |" in words
     assert "| until its first line | 7 s |" in words
-    assert "| last words on progress | step=120/120 loss=0.1 |" in words
+    assert "| last words on progress | `step=120/120 loss=0.1` |" in words
     assert f"kubectl get tfjob {name} --output=yaml" in words
     manifest = yaml.safe_load(words.split("```yaml\n")[1].removesuffix("```\n"))
     assert manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2

@@ -33,7 +33,7 @@ def training_summary(
         "last checkpoint": f"`{result['checkpoint']}`, after {result['step']} steps",
         "output": f"folder `{training.run_id}` of claim `{training.mounts[-1].claim}`",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},
-        "last words on progress": progress,
+        "last words on progress": f"`{progress}`",
     }
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
     return (
