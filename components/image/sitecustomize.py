@@ -7,8 +7,9 @@ from types import TracebackType
 def _leave_cause(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     from kubetrain_trainer.termination import leave_words
 
-    leave_words(_sentence(error))
+    leave_words(sentence := _sentence(error))
     sys.__excepthook__(kind, error, traceback)
+    print(f"error: {sentence}", file=sys.stderr)  # the last line of the log, which the UI shows
 
 
 def _sentence(error: BaseException) -> str:

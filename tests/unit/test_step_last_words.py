@@ -36,3 +36,4 @@ def test_the_cause_is_what_the_pod_says_last(tmp_path: Path, program: str, words
     assert ended.returncode == (3 if "SystemExit" in program else 1)
     assert ("Traceback" in ended.stderr) == ("SystemExit" not in program)
     assert re.match(words, said.read_text())
+    assert ended.stderr == "" or ended.stderr.endswith(f"\nerror: {said.read_text()}\n")
