@@ -1,9 +1,11 @@
 """The pages under docs/ say what is so: settings as they are declared, links to what is there."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.sync_dataset.storage import Storage
@@ -11,22 +13,39 @@ from kubetrain_pipelines.settings_page import page
 from kubetrain_trainer.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
+FOR_ADMINISTRATORS = sorted((DOCS / "administrators").glob("*.md"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(DOCS))
 
 
 def test_the_page_of_settings_is_current() -> None:
     assert (DOCS / "settings.md").read_text() == page(), "run `make docs`"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_link_leads_to_a_file(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text())
-    assert [link for link in links if "://" not in link and not (DOCS / link).exists()] == []
+    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
 
 
-def test_settings_for_administrators_are_ones_that_exist() -> None:
-    text = (DOCS / "administrators.md").read_text()
-    known = {*Placement.names(), *Storage.names(), *TrainConfig.names(), "min_workers", "placement"}
-    written = re.findall(r'"(\w+)":', text) + re.findall(r"`([a-z]+_[a-z_]+)`", text)
-    assert len(written) > 15
-    assert set(written) <= known
+@pytest.mark.parametrize("path", FOR_ADMINISTRATORS, ids=name_of)
+def test_settings_for_administrators_are_ones_that_exist(path: Path) -> None:
+    known = {*Placement.names(), *Storage.names(), *TrainConfig.names(), "min_workers", "processes_per_worker"}
+    assert set(re.findall(r"`([a-z]+_[a-z_]+)`", path.read_text())) <= known
+
+
+def test_objects_of_settings_for_administrators_are_accepted() -> None:
+    objects = [each for path in FOR_ADMINISTRATORS for each in re.findall(r"`({\".*?})`", path.read_text())]
+    assert len(objects) > 8
+    for settings in map(json.loads, objects):
+        (Storage if settings.keys() <= set(Storage.names()) else Placement).from_dict(settings)
+
+
+def test_manifests_for_administrators_are_whole() -> None:
+    blocks = [each for path in FOR_ADMINISTRATORS for each in re.findall(r"```yaml\n(.*?)```", path.read_text(), re.S)]
+    manifests = [manifest for block in blocks for manifest in yaml.safe_load_all(block)]
+    assert len(manifests) > 5
+    assert all(manifest.keys() >= {"apiVersion", "kind", "metadata"} for manifest in manifests)
