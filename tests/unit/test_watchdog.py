@@ -74,6 +74,12 @@ def test_what_keeps_pythons_lock_is_ended_with_its_stack(tmp_path: Path) -> None
     assert 'File "<string>", line 14 in keep_the_lock' in said
 
 
+def test_who_is_late_and_moves_has_some_time_left(tmp_path: Path) -> None:
+    late = ["time.sleep(0.95)", *10 * ["time.sleep(0.02)"]]
+    exit_code, said, words = run(tmp_path, "watchdog.PEERS_FACTOR = 3", "dog.beat('step 7')", *late, "dog.beat('8')")
+    assert (exit_code, said, words) == (0, "well ended\n", {})
+
+
 @pytest.mark.slow
 def test_what_may_take_its_time_does(tmp_path: Path) -> None:
     beats = "for step in range(8): dog.beat('step'); time.sleep(0.3)"

@@ -61,13 +61,17 @@ class Watchdog:
         self.beat(self.doing)
 
     def _watch(self) -> None:
+        before: Standstill | None = None
         while not self._is_over.wait(min(LONGEST_LOOK_SECONDS, self._seconds / 10)):
             overdue = time.monotonic() - self._due
             self._set_alarm(-overdue)
             if overdue > 0:
                 standstill = find_standstill()
-                if not standstill.is_wait or overdue > (PEERS_FACTOR - 1) * self._seconds:
+                # Who has just learned that a peer is lost moves, and ends by that.
+                hangs_itself = standstill == before and not standstill.is_wait
+                if hangs_itself or overdue > (PEERS_FACTOR - 1) * self._seconds:
                     self._end_process(standstill)
+                before = standstill
         self._set_alarm(math.inf)
 
     def _set_alarm(self, seconds: float) -> None:
