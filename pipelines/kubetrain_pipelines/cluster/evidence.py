@@ -55,19 +55,16 @@ def logs_of(api: KfpApi, run: Run) -> list[StepLog]:
     Kubeflow Pipelines keeps logs for longer than the cluster keeps pods.
 
     Raises:
-        NoLog: where there is none.
+        NoLog: where nobody has or gives one.
     """
     if logs := list(_logs_by_kfp(api, run)):
         return logs
     try:
-        logs = [StepLog(task, text) for task, text in _in_cluster(api, run).logs()]
+        return [StepLog(task, text) for task, text in _in_cluster(api, run).logs()]
     except KubernetesError as trouble:
         raise NoLog(
             f"Kubeflow Pipelines has no log of run {run.id}, and the cluster gives none: {trouble}"
         ) from trouble
-    if not logs:
-        raise NoLog(f"there is no log of run {run.id} yet: see `kubetrain status {run.id}`")
-    return logs
 
 
 def _in_cluster(api: KfpApi, run: Run) -> "RunInCluster":

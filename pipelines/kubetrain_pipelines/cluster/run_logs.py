@@ -28,9 +28,8 @@ def logs_and_show(api: KfpApi, wanted: str, stage: str = "", *, follow: bool = F
     task = _task_named(stage, titles, run.id) if stage else ""
     printed = _PrintedLogs({} if task else titles)
     for now in _until_over(api, run, titles) if follow else [run]:
-        of_task = replace(now, stages=tuple(each for each in now.stages if task in ("", each.task)))
         with contextlib.suppress(NoLog) if follow else contextlib.nullcontext():
-            printed.add([log for log in logs_of(api, of_task) if task in ("", log.task)], _over(now))
+            printed.add(_logs_of_task(api, now, task), _over(now))
 
 
 def _task_named(stage: str, titles: Mapping[str, str], run_id: str) -> str:
@@ -38,6 +37,14 @@ def _task_named(stage: str, titles: Mapping[str, str], run_id: str) -> str:
     if stage not in tasks:
         raise InvalidSetting(f"run {run_id} has no stage '{stage}': {did_you_mean(stage, tasks)}")
     return tasks[stage]
+
+
+def _logs_of_task(api: KfpApi, run: Run, task: str) -> list[StepLog]:
+    """Of every task where none is named."""
+    stages = tuple(stage for stage in run.stages if task in ("", stage.task))
+    if logs := [log for log in logs_of(api, replace(run, stages=stages)) if task in ("", log.task)]:
+        return logs
+    raise NoLog(f"there is no log of {task or f'run {run.id}'} yet: see `kubetrain status {run.id}`")
 
 
 def _until_over(api: KfpApi, run: Run, titles: Mapping[str, str]) -> Iterator[Run]:
