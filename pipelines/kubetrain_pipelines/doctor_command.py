@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,9 +11,10 @@ from rich.table import Table
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_pipelines.cluster.connection import Connection, named_endpoint
 from kubetrain_pipelines.doctor.examine import Examination, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Verdict
-from kubetrain_pipelines.doctor.pipelines_api import check_endpoint
+from kubetrain_pipelines.params_file import single_settings
 from kubetrain_pipelines.render_command import planned_run
 from kubetrain_trainer.errors import KubetrainError
 
@@ -27,18 +29,40 @@ TICKS = {
 }
 
 
-def examine_and_show(
-    *, pipeline: str, namespace: str, account: str, endpoint: str, pairs: Sequence[str], no_pods: bool, as_json: bool
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    pipeline: str = "train-pytorch"
+    namespace: str = ""
+    account: str = ""
+    endpoint: str = ""
+    token_file: Path | None = None
+    cookie_file: Path | None = None
+    ca_file: Path | None = None
+    pairs: Sequence[str] = ()
+    params: Path | None = None
+    no_pods: bool = False
+    as_json: bool = False
+
+    def connection(self) -> Connection | None:
+        """To Kubeflow Pipelines, where somebody has said where it is."""
+        if not named_endpoint(self.endpoint):
+            return None
+        return Connection(
+            endpoint=self.endpoint, token_file=self.token_file, cookie_file=self.cookie_file, ca_file=self.ca_file
+        )
+
+
+def examine_and_show(options: DoctorOptions) -> int:
     """Returns the exit code."""
-    check_endpoint(endpoint)
-    # Of a name that is there twice the last counts.
-    parameters, request = planned_run(pipeline, "doctor", [*(f"{name}={uri}" for name, uri in UNNAMED.items()), *pairs])
-    given = {pair.partition("=")[0] for pair in pairs}
+    connection = options.connection()
+    said = single_settings(options.params, options.pairs)
+    usual = [f"{name}={uri}" for name, uri in UNNAMED.items()]
+    parameters, request = planned_run(options.pipeline, "doctor", [*usual, *said])
+    given = {setting.partition("=")[0] for setting in said}
     progress = Console(stderr=True)
     with interrupted_by_sigterm(), progress.status("asking the cluster") as status:
         try:
-            api = KubernetesApi.connect(namespace)
+            api = KubernetesApi.connect(options.namespace)
         except KubetrainError as error:
             findings = [cluster_missing(error)]
         else:
@@ -46,15 +70,15 @@ def examine_and_show(
                 api=api,
                 parameters=parameters,
                 request=request,
-                account=account,
-                endpoint=endpoint,
+                account=options.account,
+                connection=connection,
                 asks_dataset="dataset_uri" in given,
                 asks_model="model_uri" in given,
-                with_pods=not no_pods,
+                with_pods=not options.no_pods,
                 say=status.update if progress.is_terminal else progress.print,
             )
             findings = list(examination.findings())
-    if as_json:
+    if options.as_json:
         print(json.dumps({"ok": not is_missing(findings), "findings": [asdict(each) for each in findings]}, indent=2))
     else:
         show(findings, Console())

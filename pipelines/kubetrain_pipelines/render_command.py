@@ -1,6 +1,7 @@
 """`kubetrain render`: all that a run of a pipeline makes on a cluster, as manifests."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import yaml
 
@@ -10,11 +11,15 @@ from kubetrain_components.run_plan import planned_manifests
 from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest, transfer_placement
 from kubetrain_pipelines.images import COMPONENTS, TRAINERS
+from kubetrain_pipelines.params_file import single_settings
 from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
 
+OF_CLUSTER = ("s3_secret", "skip_unchanged")
+"""Parameters that a run on one machine has not."""
 
-def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str]) -> None:
-    parameters, request = planned_run(pipeline, run_id, pairs)
+
+def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Path | None) -> None:
+    parameters, request = planned_run(pipeline, run_id, single_settings(params, pairs))
     for warning in parameters.placement.warnings():
         print(f"# warning: {warning}")
     print("# The digest of zeros stands for that of the dataset, which the transfer learns.")
@@ -27,9 +32,10 @@ def planned_run(pipeline: str, run_id: str, pairs: Sequence[str]) -> tuple[RunPa
         InvalidSetting: where a parameter or setting cannot be used.
     """
     framework = framework_of(pipeline)
-    settings = parse_settings(framework, pairs, [*parameters_of(framework), "s3_secret"], [Placement, Storage])
+    settings = parse_settings(framework, pairs, [*parameters_of(framework), *OF_CLUSTER], [Placement, Storage])
     given = settings.parameters
     endpoint, secret = given.pop("s3_endpoint", ""), given.pop("s3_secret", S3_SECRET)
+    given.pop("skip_unchanged", None)  # what is planned is a run that is not skipped
     parameters = RunParameters(
         framework=framework,
         train_config=settings.config.to_dict(),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Verdict
 from kubetrain_pipelines.render_command import planned_run
@@ -81,7 +82,7 @@ def examine(api: KubernetesApi, *pairs: str, with_pods: bool = False, **changes:
         parameters=parameters,
         request=request,
         say=print,
-        endpoint=NOWHERE,
+        connection=Connection(endpoint=NOWHERE),
         with_pods=with_pods,
         **changes,
     )

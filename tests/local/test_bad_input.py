@@ -1,5 +1,6 @@
 """Wrong input: one sentence with the value and the remedy, the right exit code, nothing half-written, no traceback."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -189,12 +190,25 @@ class TestRender:
         assert chief["command"][-2:] == ["--epochs", "9"]
         assert evaluation["kind"] == "Job"
 
+    def test_the_parameters_of_a_submitted_run(self, tmp_path: Path) -> None:
+        parameters = {"dataset_uri": "s3://bucket/digits", "model_uri": "s3://bucket/models", "skip_unchanged": True}
+        objects = {"placement": {"gpus": 1, "env": {"A": "b"}}, "train_config": {"epochs": 9}, "storage": {}}
+        file = tmp_path / "nightly.json"
+        file.write_text(json.dumps({**parameters, **objects, "workers": 3}))
+        of_file = kubetrain("render", "--params", str(file), "--set", "gpus=2")
+        settings = ("gpus=2", 'env={"A": "b"}', "epochs=9", "workers=3")
+        assert of_file.exit_code == 0, of_file.output
+        assert of_file.output == kubetrain("render", *self.URIS, *(f"--set={each}" for each in settings)).output
+
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
             ((), "dataset_uri is empty"),
             ((*URIS, "--set", "stagin_size=1Gi"), "did you mean 'staging_size'?"),
             ((*URIS, "--set", "restart_policy=Always"), "the job never ends"),
+            ((*URIS, "--set", "placement=[]"), "placement is no JSON object"),
+            (("--params", "/nosuch"), "--params /nosuch cannot be read"),
+            (("--params", "/dev/null"), "--params /dev/null is no JSON (Expecting value"),
             (("--pipeline", "train-torch"), "unknown pipeline 'train-torch'"),
         ],
     )

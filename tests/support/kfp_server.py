@@ -15,6 +15,7 @@ from support.api_server import ApiServer, Handler
 ROOT = "/apis/v2beta1"
 ITEM = re.compile(rf"{ROOT}/(?P<kind>\w+)/(?P<id>[^/:]+)(:(?P<verb>\w+))?$")
 VERSIONS = re.compile(rf"{ROOT}/pipelines/(?P<pipeline>[^/]+)/versions(/(?P<id>[^/]+))?$")
+HEALTH = f"{ROOT}/healthz"
 LOG = re.compile(r"/apis/v1alpha1/runs/[^/]+/nodes/(?P<pod>[^/]+)/log$")
 CONTENT = re.compile(rb'name="uploadfile".*?\r\n\r\n(.*)\r\n--', re.S)
 ID = {"experiments": "experiment_id", "pipelines": "pipeline_id", "runs": "run_id", "recurringruns": "recurring_run_id"}
@@ -72,6 +73,8 @@ class KfpHandler(Handler):
     def do_GET(self) -> None:  # noqa: N802
         if not self._is_ours():
             return None
+        if self.parts.path == HEALTH:
+            return self.send_json(200, {"tag_name": "2.17.0", "multi_user": bool(self.kfp.namespace)})
         if log := LOG.match(self.parts.path):
             text = self.kfp.logs.get(log["pod"], '{"error_message":"Failed to read logs"}')
             return self.send_bytes(200, text.encode())

@@ -18,6 +18,7 @@ from kubetrain_components.run_plan import planned_manifests
 from kubetrain_components.sync_dataset.expose import StorageFacts
 from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines import doctor_command
+from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
@@ -25,9 +26,11 @@ from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, skipped, unknown, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import find_pipelines
+from kubetrain_pipelines.doctor_command import DoctorOptions
 from kubetrain_pipelines.render_command import planned_run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import ApiServer, answer, hang
+from support.kfp_server import KfpServer
 
 Manifest = dict[str, Any]
 OK, WARNING, MISSING, UNKNOWN, SKIPPED = Verdict
@@ -551,9 +554,8 @@ def test_a_server_that_falls_silent_is_not_asked_again(server: ApiServer) -> Non
     assert asked < 10, server.requests
 
 
-def run_doctor(*pairs: str) -> int:
-    plain: dict[str, Any] = {"namespace": "", "account": "", "endpoint": "", "no_pods": True, "as_json": True}
-    return doctor_command.examine_and_show(pipeline="train-pytorch", pairs=pairs, **plain)
+def run_doctor(**options: Any) -> int:
+    return doctor_command.examine_and_show(DoctorOptions(no_pods=True, as_json=True, **options))
 
 
 def test_no_cluster_is_a_finding_too(
@@ -568,18 +570,30 @@ def test_no_cluster_is_a_finding_too(
 
 def test_a_setting_that_cannot_be_is_bad_usage() -> None:
     with pytest.raises(InvalidSetting, match="unknown setting 'gpu': did you mean 'gpus'"):
-        run_doctor("gpu=1")
+        run_doctor(pairs=["gpu=1"])
+
+
+def test_the_parameters_of_a_run_in_a_file(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.put("/version", gitVersion="v1.34.4")
+    file = tmp_path / "nightly.json"
+    file.write_text(json.dumps({"s3_secret": "of-s3", "placement": {"image_pull_secrets": ["of-images"]}}))
+    run_doctor(params=file, pairs=["s3_secret=of-team"])
+    checks = {each["check"] for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert {check for check in checks if "secret" in check} == {"secret of-team", "secret of-images"}
 
 
 def test_an_endpoint_that_does_not_answer(server: ApiServer) -> None:
     cluster = Cluster(KubernetesApi.connect())
-    check(find_pipelines(cluster, "http://127.0.0.1:1"), MISSING, "refused", "port-forward service/ml-pipeline")
+    nowhere = Connection(endpoint="http://127.0.0.1:1")
+    check(find_pipelines(cluster, nowhere), MISSING, "refused", "port-forward service/ml-pipeline")
 
 
 @pytest.mark.parametrize(
     ("fault", "verdict", "evidence"),
     [
-        (answer(401, "log in"), UNKNOWN, "wants to know who asks"),
+        (answer(401, "log in"), UNKNOWN, r"does not know who we are \(log in\): give a token"),
         (answer(500, "broken"), MISSING, "status 500"),
         (hang(5), MISSING, "timed out"),
     ],
@@ -591,4 +605,16 @@ def test_an_endpoint_that_is_not_well(
         monkeypatch.setattr("kubetrain_pipelines.doctor.pipelines_api.ANSWER_SECONDS", 0.2)
     server.fail("/apis/v2beta1/healthz", fault, times=2)
     api = KubernetesApi.connect()
-    check(find_pipelines(Cluster(api), api._host), verdict, evidence)
+    check(find_pipelines(Cluster(api), Connection(endpoint=api._host)), verdict, evidence)
+
+
+def test_who_logs_in_where_a_run_is_submitted_is_told_the_version(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("it-is-me")
+    with KfpServer() as pipelines:
+        pipelines.token = "it-is-me"
+        monkeypatch.setenv("KUBETRAIN_KFP_ENDPOINT", pipelines.endpoint)
+        connection = DoctorOptions(token_file=token).connection()
+        check(find_pipelines(Cluster(KubernetesApi.connect()), connection), OK, "version 2.17.0, for one team")

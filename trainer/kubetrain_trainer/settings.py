@@ -88,7 +88,7 @@ class Settings:
 
     def to_flags(self) -> tuple[str, ...]:
         """The command line of a job says what is special about it."""
-        return tuple(part for name, value in self.changes().items() for part in (_flag(name), _text(value)))
+        return tuple(part for name, value in self.changes().items() for part in (_flag(name), as_text(value)))
 
     def changes(self) -> dict[str, Any]:
         """What differs from the defaults."""
@@ -101,7 +101,8 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """As parse() reads it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 # Only what parsing needs is imported above: `kubetrain --help` answers at once.
 
 FILE = click.Path(path_type=Path)
-CONNECTION = (
+NAMESPACE = click.option("--namespace", default="", help="The profile, where Kubeflow Pipelines has several users.")
+LOGIN = (
     click.option("--endpoint", default="", help="Of Kubeflow Pipelines; default: KUBETRAIN_KFP_ENDPOINT."),
-    click.option("--namespace", default="", help="The profile, where Kubeflow Pipelines has several users."),
     click.option("--token-file", type=FILE, help="Holds a token; default: KF_PIPELINES_TOKEN, or the pod's own."),
     click.option(
         "--cookie-file", type=FILE, help="Holds a session's cookie, NAME=VALUE; default: KF_PIPELINES_COOKIE."
@@ -31,7 +31,6 @@ RUN = (
 RUN_NAMES = ("pairs", "params", "experiment", "service_account")
 CONNECTION_NAMES = ("endpoint", "namespace", "token_file", "cookie_file", "ca_file")
 
-
 Command = Callable[..., None]
 
 
@@ -46,7 +45,11 @@ def with_connection(command: Command) -> Command:
         connection = {name: options.pop(name) for name in CONNECTION_NAMES}
         command(KfpApi(Connection(**connection)), **options)
 
-    return _with(CONNECTION, connected)
+    return _with((NAMESPACE, *LOGIN), connected)
+
+
+def with_login_options(command: Command) -> Command:
+    return _with(LOGIN, command)
 
 
 def with_run_options(command: Command) -> Command:

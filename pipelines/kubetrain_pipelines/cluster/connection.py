@@ -34,8 +34,7 @@ class Connection:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def __post_init__(self) -> None:
-        named = self.endpoint or next(filter(None, map(self.environment.get, ENDPOINT_VARIABLES)), "")
-        object.__setattr__(self, "endpoint", _checked(named))
+        object.__setattr__(self, "endpoint", _checked(named_endpoint(self.endpoint, self.environment)))
         if self.ca_file and not self.ca_file.is_file():
             raise InvalidSetting(
                 f"--ca-file {self.ca_file} is no file: name the certificate that the server's is signed by"
@@ -80,6 +79,11 @@ class Connection:
                 f"{source} holds no cookie: write NAME=VALUE, as authservice_session=… or oauth2_proxy_kubeflow=…"
             )
         return cookie
+
+
+def named_endpoint(given: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Empty where nobody has said it."""
+    return given or next(filter(None, map(environment.get, ENDPOINT_VARIABLES)), "")
 
 
 def _checked(endpoint: str) -> str:

@@ -10,15 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.sync_dataset.storage import Storage
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_pipelines.params_file import OBJECTS, read_params
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-from kubetrain_trainer.settings import Settings
 
 Definitions = Mapping[str, Mapping[str, Any]]
 
-OBJECTS: dict[str, type[Settings]] = {"train_config": TrainConfig, "placement": Placement, "storage": Storage}
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "STRING": ("a text", (str,)),
     "NUMBER_INTEGER": ("a whole number", (int,)),
@@ -36,7 +32,7 @@ def run_parameters(definitions: Definitions, pairs: Iterable[str] = (), file: Pa
         InvalidSetting: for a pair that is none, an unknown name (with the nearest valid one), a value of another type,
             or a parameter that is missing.
     """
-    said: list[tuple[str, Any]] = [*_of_file(file).items()] if file else []
+    said: list[tuple[str, Any]] = [*read_params(file).items()]
     said += [_parsed(definitions, pair) for pair in pairs]
     values: dict[str, Any] = {}
     places = _places(definitions)
@@ -51,16 +47,6 @@ def run_parameters(definitions: Definitions, pairs: Iterable[str] = (), file: Pa
         OBJECTS[place].from_dict(values[place])
     _check_complete(definitions, values)
     return values
-
-
-def _of_file(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidSetting(f"--params {path} cannot be read ({error}): name a file with a JSON object") from error
-    if not isinstance(content, dict):
-        raise InvalidSetting(f'--params {path} holds no JSON object: write {{"name": value, …}}')
-    return content
 
 
 def _parsed(definitions: Definitions, pair: str) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ from kubetrain_components.run_plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
 from kubetrain_components.sync_dataset.sync import SyncRequest
+from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, attempt, missing, ok, skipped, unknown
@@ -39,7 +40,7 @@ class Examination:
     say: Say
     account: str = ""
     """Empty: the first that is there of those that runs have."""
-    endpoint: str = ""
+    connection: Connection | None = None
     asks_dataset: bool = False
     asks_model: bool = False
     with_pods: bool = True
@@ -70,7 +71,7 @@ class Examination:
         for name, needed in self.needs.secrets.items():
             yield self._attempt(f"secret {name}", partial(self._secret, name, needed, s3))
         # At last: where its service has no pods, the API server sounds as if itself were in trouble.
-        yield self._attempt("Kubeflow Pipelines", partial(find_pipelines, self.cluster, self.endpoint))
+        yield self._attempt("Kubeflow Pipelines", partial(find_pipelines, self.cluster, self.connection))
 
     def _questions(self) -> Iterator[tuple[str, Callable[[], Finding]]]:
         yield "training kinds", self._kinds
