@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from kubetrain_pipelines.cluster.commands import COMMANDS, with_login_options
+from kubetrain_pipelines.cluster.commands import COMMANDS, with_login_options, with_parameters
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 # Only what parsing needs is imported above: `kubetrain --help` answers at once.
 
-PATH = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -28,7 +28,7 @@ def kubetrain() -> None:
 @kubetrain.command()
 @click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
 @click.option(
-    "--workspace", type=PATH, default="kubetrain-workspace", show_default=True, help="Folder for all the run makes."
+    "--workspace", type=FOLDER, default="kubetrain-workspace", show_default=True, help="Folder for all the run makes."
 )
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run or of its training.")
 def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
@@ -40,7 +40,7 @@ def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
 
 @kubetrain.command("compile")
 @click.option("--check", is_flag=True, help="Write nothing; fail where a file is stale.")
-@click.option("--output", type=PATH, default="compiled", show_default=True, help="Folder of the YAML files.")
+@click.option("--output", type=FOLDER, default="compiled", show_default=True, help="Folder of the YAML files.")
 @click.option("--kubernetes-manifest", "as_manifest", is_flag=True, help="As objects to apply: for GitOps.")
 @click.option("--namespace", default="", help="Of those objects; default: that which they are applied to.")
 def compile_(check: bool, output: Path, **form: Any) -> None:
@@ -55,7 +55,7 @@ def compile_(check: bool, output: Path, **form: Any) -> None:
 
 @kubetrain.command()
 @click.argument("source")
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=FOLDER)
 @click.option("--endpoint-url", default="", help="S3 server; default AWS.")
 @click.option("--anonymous", "access", flag_value="anonymous", help="Send no credentials: a public bucket.")
 @click.option("--requester-pays", "access", flag_value="requester-pays", help="Let our account pay for the requests.")
@@ -76,7 +76,7 @@ def sync(**options: Any) -> None:
 
 
 @kubetrain.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=FOLDER)
 def verify(directory: Path) -> None:
     """Re-hash a dataset version, a checkpoint, a run's output, or all that a folder has of them."""
     from kubetrain_components.verify import verify_folder
@@ -91,8 +91,8 @@ def verify(directory: Path) -> None:
 
 
 @kubetrain.command()
-@click.argument("directory", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("directory", type=FOLDER)
+@click.argument("out", type=FOLDER)
 @click.option("--shard-size", default="128MB", show_default=True, help="Of a shard at most: 64MB, 1GB, or bytes.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def pack(**options: Any) -> None:
@@ -130,8 +130,7 @@ def train(**options: Any) -> None:
 @kubetrain.command()
 @click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
 @click.option("--run-id", default="RUN-ID", show_default=True, help="What names of jobs are made from.")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run, or any setting.")
-@click.option("--params", type=PATH, help="JSON object of parameters, as for submit; --set counts for more.")
+@with_parameters
 def render(**options: Any) -> None:
     """Print the claims and jobs that a run of the pipeline makes on a cluster."""
     from kubetrain_pipelines.render_command import render_and_show
@@ -143,8 +142,7 @@ def render(**options: Any) -> None:
 @click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
 @click.option("--namespace", default="", help="Where runs are; default: the context's own.")
 @click.option("--account", default="", help="Service account of the runs; default: that of Kubeflow Pipelines.")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run, or any setting.")
-@click.option("--params", type=PATH, help="JSON object of parameters, as for submit; --set counts for more.")
+@with_parameters
 @click.option("--no-pods", is_flag=True, help="Only ask: start no pods, make no claims.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @with_login_options

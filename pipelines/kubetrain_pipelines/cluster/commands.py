@@ -22,9 +22,12 @@ LOGIN = (
     ),
     click.option("--ca-file", type=FILE, help="Certificate that the server's is signed by."),
 )
-RUN = (
+PARAMETERS = (
     click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter, or a setting in one."),
     click.option("--params", type=FILE, help="JSON object of parameters; --set counts for more."),
+)
+RUN = (
+    *PARAMETERS,
     click.option("--experiment", default="", help="Made where it is missing; default: Default."),
     click.option("--service-account", default="", help="That the run's steps have; default: the server's choice."),
 )
@@ -50,6 +53,10 @@ def with_connection(command: Command) -> Command:
 
 def with_login_options(command: Command) -> Command:
     return _with(LOGIN, command)
+
+
+def with_parameters(command: Command) -> Command:
+    return _with(PARAMETERS, command)
 
 
 def with_run_options(command: Command) -> Command:
