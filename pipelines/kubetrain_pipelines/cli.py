@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kubetrain_pipelines.cluster.commands import COMMANDS, with_login_options, with_parameters
+from kubetrain_pipelines.cluster.commands import COMMANDS, LOGIN, PARAMETERS, with_options
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 # Only what parsing needs is imported above: `kubetrain --help` answers at once.
@@ -130,7 +130,7 @@ def train(**options: Any) -> None:
 @kubetrain.command()
 @click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
 @click.option("--run-id", default="RUN-ID", show_default=True, help="What names of jobs are made from.")
-@with_parameters
+@with_options(*PARAMETERS)
 def render(**options: Any) -> None:
     """Print the claims and jobs that a run of the pipeline makes on a cluster."""
     from kubetrain_pipelines.render_command import render_and_show
@@ -142,12 +142,15 @@ def render(**options: Any) -> None:
 @click.option("--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow.")
 @click.option("--namespace", default="", help="Where runs are; default: the context's own.")
 @click.option("--account", default="", help="Service account of the runs; default: that of Kubeflow Pipelines.")
-@with_parameters
+@with_options(*PARAMETERS)
 @click.option("--no-pods", is_flag=True, help="Only ask: start no pods, make no claims.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-@with_login_options
+@with_options(*LOGIN)
 def doctor(**options: Any) -> None:
-    """Say what a cluster lacks before the first run, and what supplies it."""
+    """Say what a cluster lacks before the first run, and what supplies it.
+
+    Where no endpoint is said, Kubeflow Pipelines is asked through its service, if the cluster has it.
+    """
     from kubetrain_pipelines.doctor_command import DoctorOptions, examine_and_show
 
     sys.exit(examine_and_show(DoctorOptions(**options)))

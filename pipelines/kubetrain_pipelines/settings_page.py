@@ -4,7 +4,6 @@ python -m kubetrain_pipelines.settings_page >docs/settings.md
 """
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
@@ -14,7 +13,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.compile import PIPELINES
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.settings import Settings
+from kubetrain_trainer.settings import Settings, as_text
 
 SETTINGS: dict[type[Settings], str] = {
     TrainConfig: "`train_config`: how a training trains",
@@ -61,7 +60,7 @@ def _row(name: str, default: str, meaning: str) -> str:
 
 
 def _code(value: Any) -> str:
-    return "" if value == "" else f"`{value if isinstance(value, str) else json.dumps(value)}`"
+    return "" if value == "" else f"`{as_text(value)}`"
 
 
 if __name__ == "__main__":

@@ -48,30 +48,23 @@ def with_connection(command: Command) -> Command:
         connection = {name: options.pop(name) for name in CONNECTION_NAMES}
         command(KfpApi(Connection(**connection)), **options)
 
-    return _with((NAMESPACE, *LOGIN), connected)
+    return with_options(NAMESPACE, *LOGIN)(connected)
 
 
-def with_login_options(command: Command) -> Command:
-    return _with(LOGIN, command)
+def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """In the order in which help shows them."""
 
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-def with_parameters(command: Command) -> Command:
-    return _with(PARAMETERS, command)
-
-
-def with_run_options(command: Command) -> Command:
-    return _with(RUN, command)
-
-
-def _with(options: tuple[Callable[..., Any], ...], command: Command) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return decorated
 
 
 @click.command()
 @click.argument("pipeline")
-@with_run_options
+@with_options(*RUN)
 @click.option("--name", default="", help="Of the run; default: the pipeline's, and the time.")
 @click.option("--detach", is_flag=True, help="Start it, and do not follow it.")
 @with_connection
@@ -120,7 +113,7 @@ def cancel(api: "KfpApi", run: str) -> None:
 @click.argument("pipeline", default="")
 @click.option("--cron", default="", help="Six fields, seconds first: '0 0 2 * * *' is each night at two.")
 @click.option("--every", default="", help="Instead of --cron: 30m, 6h, 1d.")
-@with_run_options
+@with_options(*RUN)
 @click.option("--name", default="", help="Of the schedule, which replaces one of this name; default: the pipeline's.")
 @click.option("--max-concurrency", type=click.IntRange(1, 10), default=1, show_default=True, help="Runs at a time.")
 @click.option("--catchup", is_flag=True, help="Start later what a stopped server missed.")
