@@ -9,7 +9,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from kubetrain_components.jobs.process_guard import process_guard
+from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_pipelines.digits import write_digits
 from kubetrain_pipelines.embedded_s3 import CREDENTIALS, HOST, EmbeddedS3, embedded_s3
 

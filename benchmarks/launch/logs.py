@@ -23,9 +23,9 @@ from typing import Any
 import psutil
 
 from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.pod_logs import PodLogs
-from kubetrain_components.jobs.watched import Watched
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
+from kubetrain_components.jobs.kubernetes.watched import Watched
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from support.api_server import PODS, ApiServer, Handler, stamp

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.watched import Watched, WatchedObject
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 
 SETTINGS = ("data=synthetic", "epochs=1", "max_steps=3", "cpu=200m", "memory=1Gi")
 

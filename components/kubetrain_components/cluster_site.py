@@ -11,7 +11,7 @@ from kubetrain_components.events import EventLog
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.run_plan import planned_manifests

@@ -10,7 +10,7 @@ from kubetrain_components.events import EventLog
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
-from kubetrain_components.jobs.local_backend import LocalBackend
+from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.stage import Stage, running_stage
 from kubetrain_components.sync_dataset.sync import SyncRequest, sync_dataset

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.cluster.connection import Connection, named_endpoint
 from kubetrain_pipelines.doctor.examine import Examination, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Verdict

@@ -14,7 +14,7 @@ from typing import Any
 
 from kubetrain_components.events import EventLog, EventReader
 from kubetrain_components.interrupts import interrupted_by_sigterm
-from kubetrain_components.jobs.process_guard import process_guard
+from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.site import WORKSPACE_VARIABLE
 from kubetrain_pipelines.local_storage import local_storage, with_local_places

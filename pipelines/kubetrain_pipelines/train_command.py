@@ -15,8 +15,8 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import what_matters
-from kubetrain_components.jobs.local_backend import LocalBackend
-from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
@@ -129,7 +129,7 @@ def _dataset(folder: Path, config: TrainConfig) -> tuple[Path, str]:
 
 def _backend(options: TrainOptions, training: TrainingJob) -> AbstractContextManager[JobBackend]:
     if options.cluster:
-        from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+        from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 
         return KubernetesBackend.connect(options.namespace)
     return LocalBackend(training.output_dir.parent / ".jobs")

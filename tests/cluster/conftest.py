@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_pipelines.digits import write_digits
 from support.cluster import Bucket
 

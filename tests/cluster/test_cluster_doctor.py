@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Verdict

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import RESOURCES
-from kubetrain_components.jobs.kubernetes_errors import KubernetesError
-from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import RESOURCES
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from support.manifests import EVERY_SETTING, PLAIN, batch, elastic, pytorch, tensorflow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]

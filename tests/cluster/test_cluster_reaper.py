@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job import JobKind
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import RESOURCES
-from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import RESOURCES
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from support.argo import make_workflow, serve_workflows
 from support.cluster import COMPONENTS, FOREVER, as_account, await_that, pods_job
 

@@ -13,8 +13,8 @@ import yaml
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount, JobKind, LogLine
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.sync_dataset import prune

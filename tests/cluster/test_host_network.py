@@ -7,8 +7,8 @@ import pytest
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import JobKind, LogLine
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.cluster import pods_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]

@@ -9,8 +9,8 @@ import pytest
 
 from kubetrain_components.jobs.follow import JobNotOurs, run_job
 from kubetrain_components.jobs.job import JobKind, Phase, RestartPolicy, TroubleKind
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.patience import SECONDS, Budgets
 from kubetrain_components.jobs.verdict import JobFailed
 from support.cluster import API_SERVER, FOREVER, Launched, pods_job, stop_api_server

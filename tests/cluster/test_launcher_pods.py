@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job import JobKind
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import RESOURCES
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from support.argo import GROUP, make_workflow, serve_workflows
 from support.cluster import COMPONENTS, IMAGE, as_account, await_that
 from support.rights import grant_stock_account
@@ -21,7 +21,7 @@ LAUNCH = f"""
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
 command = ("python", "-u", "-c", "import sys, time; print('up'); time.sleep(float(sys.argv[1]))", "SECONDS")
 job = Job(

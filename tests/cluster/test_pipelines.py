@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.images import TRAINERS
 from support.cluster import ENDPOINT_IN_PODS, Bucket
 from support.kfp_steps import PipelineRun, StepFailed

@@ -9,8 +9,8 @@ import pytest
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.patience import Budgets
 from support.cluster import pods_job
 from support.following import Heard, batch_job, failure_of, once_running, priority_class, worker_job

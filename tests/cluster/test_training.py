@@ -13,8 +13,8 @@ import pytest
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount, Job, JobKind, LogLine
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob

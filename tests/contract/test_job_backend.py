@@ -9,8 +9,8 @@ import pytest
 
 from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine, Phase, RestartPolicy
-from kubetrain_components.jobs.local_backend import LocalBackend
-from kubetrain_components.jobs.process_guard import marked_processes
+from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_components.jobs.local.process_guard import marked_processes
 from support.jobs import MemoryBackend, job, script
 
 FOREVER = script("import time; print('up'); time.sleep(600)")

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kubetrain_components.jobs import local_operator
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import (
     Job,
@@ -25,7 +24,8 @@ from kubetrain_components.jobs.job import (
     Replica,
     RestartPolicy,
 )
-from kubetrain_components.jobs.local_backend import LocalBackend
+from kubetrain_components.jobs.local import operator as local_operator
+from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.verdict import JobFailed
 from support.jobs import job, script
 
@@ -185,7 +185,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite may run under nohup
 sys.path[:0] = {paths!r}
 from pathlib import Path
 from support.jobs import job, script
-from kubetrain_components.jobs.local_backend import LocalBackend
+from kubetrain_components.jobs.local.backend import LocalBackend
 stubborn = script("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)")
 with LocalBackend(Path({directory!r})) as backend:
     handle = backend.create(job(stubborn, stubborn))

@@ -5,7 +5,7 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
-from kubetrain_components.jobs.local_operator import pod_environments
+from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.config import TrainConfig

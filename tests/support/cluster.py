@@ -16,8 +16,8 @@ from kubetrain_components import IMAGE_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, JobKind, LogLine, RestartPolicy
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
 from support import jobs
 

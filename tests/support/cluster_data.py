@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run_parameters import RunParameters

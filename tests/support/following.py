@@ -11,8 +11,8 @@ import pytest
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Elastic, Job, JobKind, JobState, LogLine, Phase, RestartPolicy
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi, Manifest
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.verdict import JobFailed
 from support.cluster import pods_job
 

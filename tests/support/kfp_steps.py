@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from support.cluster import COMPONENTS
 
 COMPILED = Path(__file__).parents[2] / "compiled"

@@ -1,6 +1,6 @@
 """What a run may do on a cluster where nobody granted it more."""
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 
 # What Kubeflow Pipelines 2.17 grants its runs, as far as a launch comes near it.
 PIPELINE_RUNNER = [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job import ClaimMount, LogLine, Phase
-from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run_parameters import RunParameters

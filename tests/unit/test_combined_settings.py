@@ -6,9 +6,9 @@ import pytest
 
 from kubetrain_components.combined_settings import combined
 from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.jobs.pod_template import pod_template
-from kubetrain_components.jobs.task_config import placement_settings
+from kubetrain_components.launch_training.task_config import placement_settings
 from kubetrain_trainer.errors import InvalidSetting
 
 

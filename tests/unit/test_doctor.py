@@ -11,7 +11,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run_plan import planned_manifests

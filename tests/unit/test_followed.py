@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job import JobHandle, JobKind, JobState, TroubleKind
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_followed import FollowedJob
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.followed import FollowedJob
 from support.api_server import PODS, ApiServer
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica, RestartPolicy
-from kubetrain_components.jobs.local_operator import wants_restart
+from kubetrain_components.jobs.local.operator import wants_restart
 from kubetrain_trainer.errors import InvalidSetting
 
 IDENTITY = JobIdentity(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs import kubernetes_api
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_errors import (
+from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import (
     Conflict,
     Forbidden,
     Gone,
@@ -112,7 +112,7 @@ def test_patience_ends(server: ApiServer, api: KubernetesApi) -> None:
 def test_a_server_that_hangs_is_not_waited_for_for_ever(
     server: ApiServer, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubetrain_components.jobs.kubernetes_api.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("kubetrain_components.jobs.kubernetes.api.ANSWER_SECONDS", 0.3)
     server.put(POD)
     server.fail(POD, hang(2))
     began = time.monotonic()
@@ -246,5 +246,5 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: 
 
 
 def test_whoever_needs_no_cluster_does_not_wait_for_its_library() -> None:
-    program = "import sys; import kubetrain_components.jobs.pod_logs; sys.exit('kubernetes' in sys.modules)"
+    program = "import sys; import kubetrain_components.jobs.kubernetes.pod_logs; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job import JobHandle, JobKind
-from kubetrain_components.jobs.kubernetes_backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.api_server import ApiServer
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job import JobKind, JobState, Phase, PodState, TroubleKind
-from kubetrain_components.jobs.kubernetes_state import job_state
+from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.verdict import describe
 
 RECORDED = Path(__file__).parent / "recorded"

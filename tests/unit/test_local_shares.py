@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
-from kubetrain_components.jobs.local_shares import pod_shares, visible_gpus
+from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
 
 ONE_EACH = Job(
     identity=JobIdentity(pipeline="p", stage="s", run_id="r"),

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job import ClaimMount, Job, Replica, RestartPolicy
-from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job import Elastic, Job, JobKind, Replica, RestartPolicy
-from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
 from support.manifests import IDENTITY, IMAGE, PLAIN, batch, elastic, pytorch, tensorflow

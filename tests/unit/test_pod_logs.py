@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs import kubernetes_api, pod_log, pod_logs, watched
 from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_errors import Forbidden
-from kubetrain_components.jobs.log_position import LogPosition, nanoseconds, rfc3339
-from kubetrain_components.jobs.pod_logs import MOST_WAITING, PodLogs
-from kubetrain_components.jobs.watched import Watched
+from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes import pod_log, pod_logs, watched
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import Forbidden
+from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds, rfc3339
+from kubetrain_components.jobs.kubernetes.pod_logs import MOST_WAITING, PodLogs
+from kubetrain_components.jobs.kubernetes.watched import Watched
 from support.api_server import PODS, ApiServer, answer, cut, end_at_once, lines_of, stamp
 
 

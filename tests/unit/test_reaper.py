@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kubetrain_components.jobs.job import JobKind
-from kubetrain_components.jobs.reaper import fate_of
+from kubetrain_components.jobs.kubernetes.reaper import fate_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}

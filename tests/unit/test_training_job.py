@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.local_operator import pod_environments
+from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs import kubernetes_api, watched
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_errors import Forbidden, KubernetesError, Unreachable
-from kubetrain_components.jobs.watched import Watched
+from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes import watched
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unreachable
+from kubetrain_components.jobs.kubernetes.watched import Watched
 from support.api_server import PODS, ApiServer, answer, cut, end_at_once, hang
 
 Until = Callable[[Callable[[], bool]], None]

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from kubetrain_components.jobs.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.launch_training.training_job import TrainingJob
 
 COMMANDS = """\

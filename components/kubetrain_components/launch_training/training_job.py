@@ -13,8 +13,8 @@ from kubetrain_components.jobs.job import (
     Replica,
     RestartPolicy,
 )
+from kubetrain_components.jobs.kubernetes.pod_template import host_port
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.jobs.pod_template import host_port
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of

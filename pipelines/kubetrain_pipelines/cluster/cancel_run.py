@@ -2,7 +2,7 @@
 
 import time
 
-from kubetrain_components.jobs.kubernetes_errors import KubernetesError
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.cluster.kfp_api import KfpApi
 from kubetrain_pipelines.cluster.kfp_errors import KfpError
 from kubetrain_pipelines.cluster.run import RunState, find_run, read_run

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kubetrain_components.jobs.kubernetes_errors import KubernetesError
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.cluster.kfp_api import KfpApi
 from kubetrain_pipelines.cluster.kfp_errors import KfpError
 from kubetrain_pipelines.cluster.run import Run

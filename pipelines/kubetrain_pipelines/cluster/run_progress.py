@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kubetrain_components.jobs.kubernetes_errors import KubernetesError
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.cluster.run_in_cluster import Progress, RunInCluster

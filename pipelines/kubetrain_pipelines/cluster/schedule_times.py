@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import count
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from kubetrain_components.jobs.kubernetes_errors import KubernetesError
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.cluster.connection import SYSTEM_NAMESPACE
 from kubetrain_pipelines.cluster.cron import Cron
 from kubetrain_pipelines.cluster.kfp_api import Message
@@ -75,7 +75,7 @@ def _times_of_cron(text: str, zone: tzinfo, moment: datetime) -> Iterator[dateti
 
 
 def _zone_of_deployment() -> str:
-    from kubetrain_components.jobs.kubernetes_api import KubernetesApi
+    from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 
     api = KubernetesApi.connect(SYSTEM_NAMESPACE, PATIENCE_SECONDS)
     found = api.get(api.path("apps/v1", "deployments", DEPLOYMENT))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_errors import Forbidden, KubernetesError, Unauthorized, Unreachable
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unauthorized, Unreachable
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.run_plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims

@@ -1,6 +1,6 @@
 """Whether Kubeflow Pipelines answers, and as which version."""
 
-from kubetrain_components.jobs.kubernetes_errors import Unreachable
+from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.cluster.kfp_api import ROOT, KfpApi
 from kubetrain_pipelines.cluster.kfp_errors import Forbidden, KfpError, Unauthorized

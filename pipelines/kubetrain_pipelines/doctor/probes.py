@@ -23,8 +23,8 @@ from kubetrain_components.jobs.job import (
     RestartPolicy,
     TroubleKind,
 )
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import RESOURCES, KubernetesBackend
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import RESOURCES, KubernetesBackend
 from kubetrain_components.jobs.kubernetes_claims import RESOURCES as CLAIM_RESOURCES
 from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.patience import Budgets

@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Self
 
-from kubetrain_components.jobs.argo_run import ArgoRun
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import LABEL_PREFIX, Job, JobHandle, JobKind, JobState, LogLine
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_errors import Conflict
-from kubetrain_components.jobs.kubernetes_followed import FollowedJob
-from kubetrain_components.jobs.kubernetes_state import job_state, replica_name
-from kubetrain_components.jobs.manifests import job_manifest
-from kubetrain_components.jobs.pod_logs import PodLogs
-from kubetrain_components.jobs.pod_template import CONTAINERS
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
+from kubetrain_components.jobs.kubernetes.errors import Conflict
+from kubetrain_components.jobs.kubernetes.followed import FollowedJob
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
+from kubetrain_components.jobs.kubernetes.pod_template import CONTAINERS
+from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
 
 RESOURCES = {
     JobKind.PYTORCH_JOB: ("kubeflow.org/v1", "pytorchjobs"),

@@ -1,4 +1,6 @@
-"""Deletes jobs whose run ended without them: python -m kubetrain_components.jobs.reaper [--delete] [--hours 24].
+"""Deletes jobs whose run ended without them.
+
+python -m kubetrain_components.jobs.kubernetes.reaper [--delete] [--hours 24]
 
 A launcher deletes its job when its run is terminated, and the job's owner reference ends it with the Workflow. This is
 for what slips through both: a job that trains on for a run that nobody retries. A job without a Workflow is left alone.
@@ -11,11 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kubetrain_components.jobs.job import MANAGED_BY, JobKind
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.kubernetes_backend import RESOURCES
-from kubetrain_components.jobs.kubernetes_errors import UnknownKind
-from kubetrain_components.jobs.kubernetes_state import job_state
-from kubetrain_components.jobs.pod_template import Manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import RESOURCES
+from kubetrain_components.jobs.kubernetes.errors import UnknownKind
+from kubetrain_components.jobs.kubernetes.pod_template import Manifest
+from kubetrain_components.jobs.kubernetes.state import job_state
 
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 OVER_PHASES = ("Succeeded", "Failed", "Error")

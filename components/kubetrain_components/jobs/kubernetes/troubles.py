@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.job import Trouble, TroubleKind
-from kubetrain_components.jobs.pod_end import is_cut_off, seconds, status_of
-from kubetrain_components.jobs.pod_template import KUEUE_LABEL, Manifest
+from kubetrain_components.jobs.kubernetes.pod_end import is_cut_off, seconds, status_of
+from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL, Manifest
 
 JOB = "the job"
 WAITING = {

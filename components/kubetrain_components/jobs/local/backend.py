@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Self
 
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
-from kubetrain_components.jobs.local_operator import LocalOperator, pod_environments
-from kubetrain_components.jobs.local_record import LocalRecord
-from kubetrain_components.jobs.local_shares import pod_shares, visible_gpus
-from kubetrain_components.jobs.process_guard import process_guard
+from kubetrain_components.jobs.local.operator import LocalOperator, pod_environments
+from kubetrain_components.jobs.local.process_guard import process_guard
+from kubetrain_components.jobs.local.record import LocalRecord
+from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.processors import usable_processors
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kubetrain_components.jobs.job import Job, JobKind, Phase, RestartPolicy
-from kubetrain_components.jobs.local_pod import LocalPod
-from kubetrain_components.jobs.local_record import LocalRecord
+from kubetrain_components.jobs.local.pod import LocalPod
+from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_components.jobs.operator_environment import AddressOf, operator_environment
 
 POLL_SECONDS = 0.05

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Mapping
 from typing import Self
 
-from kubetrain_components.jobs.kubernetes_api import KubernetesApi
-from kubetrain_components.jobs.pod_template import Manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.pod_template import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
 

@@ -22,7 +22,7 @@ import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError, LocationValueError, NameResolutionError, ReadTimeoutError
 
-from kubetrain_components.jobs.kubernetes_errors import (
+from kubetrain_components.jobs.kubernetes.errors import (
     Conflict,
     Forbidden,
     KubernetesError,

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobKind, JobState, Phase, PodState
-from kubetrain_components.jobs.kubernetes_troubles import is_suspended, troubles
-from kubetrain_components.jobs.pod_end import (
+from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,
     has_ended,
     is_cut_off,
@@ -18,7 +17,8 @@ from kubetrain_components.jobs.pod_end import (
     status_of,
     was_taken,
 )
-from kubetrain_components.jobs.pod_template import CONTAINERS, Manifest
+from kubetrain_components.jobs.kubernetes.pod_template import CONTAINERS, Manifest
+from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
 
 REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
 # Failed first: both may be True, and then it did fail.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kubetrain_components.jobs.job import Phase, PodState, Replica
-from kubetrain_components.jobs.process_guard import end_marked
+from kubetrain_components.jobs.local.process_guard import end_marked
 from kubetrain_trainer.termination import LOG_VARIABLE
 
 # What the operator or torchrun would set: a value left over in the launcher's own environment must not reach a pod.
