@@ -23,9 +23,9 @@ FRAMEWORKS = {
 # The one library of each module that has one.
 VENDORS = {
     "object_store/checksums.py": {"awscrt"},
-    "object_store/s3_requests.py": {"botocore"},
-    "object_store/s3_store.py": {"botocore"},
-    "object_store/s3_writer.py": {"boto3", "botocore"},
+    "object_store/s3/requests.py": {"botocore"},
+    "object_store/s3/store.py": {"botocore"},
+    "object_store/s3/writer.py": {"boto3", "botocore"},
     "jobs/kubernetes/manifests.py": {"kubeflow", "kubernetes"},  # models alone, no client
     "jobs/kubernetes/api.py": {"kubernetes", "urllib3"},
     "jobs/local/process_guard.py": {"psutil"},
@@ -52,8 +52,7 @@ WIRING = {
 ADAPTERS = (
     f"{COMPONENTS}.jobs.kubernetes",
     f"{COMPONENTS}.jobs.local",
-    f"{COMPONENTS}.object_store.s3_",
-    f"{COMPONENTS}.object_store.http_connection",
+    f"{COMPONENTS}.object_store.s3",
     f"{COMPONENTS}.object_store.directory_store",
 )
 # Manifests as values: they stand beside the adapter, and need no cluster.

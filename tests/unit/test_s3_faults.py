@@ -15,9 +15,9 @@ from urllib.parse import quote
 import pytest
 from awscrt.checksums import crc64nvme
 
-from kubetrain_components.object_store import http_connection
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.patience import patiently
+from kubetrain_components.object_store.s3 import http_connection
 from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import download, fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version

@@ -44,7 +44,7 @@ def open_store(uri: str, endpoint_url: str = "", access: Access = Access.CREDENT
     check_uri("the URI", uri)
     if uri.startswith("s3://"):
         # A third of a second to import, which a directory can do without.
-        from kubetrain_components.object_store.s3_store import S3Store
+        from kubetrain_components.object_store.s3.store import S3Store
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         return S3Store(bucket, prefix, endpoint_url, access)

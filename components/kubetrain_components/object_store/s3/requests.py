@@ -18,8 +18,8 @@ from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
 from botocore.session import Session
 
-from kubetrain_components.object_store.http_connection import HttpConnection, HttpResponse, Origin
-from kubetrain_components.object_store.s3_signature import Signer
+from kubetrain_components.object_store.s3.http_connection import HttpConnection, HttpResponse, Origin
+from kubetrain_components.object_store.s3.signature import Signer
 from kubetrain_components.object_store.store import Access
 
 DEFAULT_REGION = "us-east-1"

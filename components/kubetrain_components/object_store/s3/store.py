@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError, NoCredentialsError
 
 from kubetrain_components.object_store.checksums import HASHERS
-from kubetrain_components.object_store.http_connection import ConnectionFailed, Headers
 from kubetrain_components.object_store.patience import patiently
-from kubetrain_components.object_store.s3_listing import list_objects
-from kubetrain_components.object_store.s3_requests import RequestRefused, S3Requests
+from kubetrain_components.object_store.s3.http_connection import ConnectionFailed, Headers
+from kubetrain_components.object_store.s3.listing import list_objects
+from kubetrain_components.object_store.s3.requests import RequestRefused, S3Requests
 from kubetrain_components.object_store.store import (
     Access,
     AccessRefused,
@@ -28,7 +28,7 @@ from kubetrain_components.object_store.store import (
 from kubetrain_trainer.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from kubetrain_components.object_store.s3_writer import S3Writer
+    from kubetrain_components.object_store.s3.writer import S3Writer
 
 CHANGED = {"NoSuchKey", "404", "PreconditionFailed", "ConditionalRequestConflict"}
 OVERLOADED = {"SlowDown", "ServiceUnavailable", "TooManyRequests", "503", "429"}
@@ -117,7 +117,7 @@ class S3Store:
     @cached_property
     def _writer(self) -> "S3Writer":
         # As long to import as a thousand small objects take: a sync can do without.
-        from kubetrain_components.object_store.s3_writer import S3Writer
+        from kubetrain_components.object_store.s3.writer import S3Writer
 
         return S3Writer(self._bucket, self._endpoint_url, self._access)
 

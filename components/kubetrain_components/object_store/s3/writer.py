@@ -12,7 +12,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from kubetrain_components.object_store.s3_requests import DEFAULT_REGION, RequestRefused
+from kubetrain_components.object_store.s3.requests import DEFAULT_REGION, RequestRefused
 from kubetrain_components.object_store.store import Access
 
 CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 3})

@@ -1,0 +1,1 @@
+"""S3 over its own HTTP connections."""
