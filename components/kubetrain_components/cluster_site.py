@@ -8,11 +8,11 @@ from typing import Any
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.events import EventLog
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.run_plan import planned_manifests
 from kubetrain_components.stage import Stage, running_stage

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kubetrain_components.combined_settings import combined
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.open_store import check_access, check_uri
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.compile import PIPELINES
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.settings import Settings, as_text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from support.claims_contract import ClaimsContract
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
+from kubetrain_components.expose_dataset import prune
+from kubetrain_components.expose_dataset.claims import CLAIM
+from kubetrain_components.expose_dataset.ensure_claim import ensure_claim
+from kubetrain_components.expose_dataset.expose_version import expose_version
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount, JobKind, LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.verdict import JobFailed
-from kubetrain_components.sync_dataset import prune
-from kubetrain_components.sync_dataset.claims import CLAIM
-from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
-from kubetrain_components.sync_dataset.expose_version import expose_version
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import S3_SECRET
 from kubetrain_trainer.errors import KubetrainError
 from support.claims_contract import settled

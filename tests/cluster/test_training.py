@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount, Job, JobKind, LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -18,7 +19,6 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_trainer.config import TrainConfig
 from support.cluster import Bucket, pods_job

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.compile import LARGEST_FILE_BYTES
 from support.cli import kubetrain
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from kubetrain_components.sync_dataset.claims import CLAIM
+from kubetrain_components.expose_dataset.claims import CLAIM
 
 Manifest = dict[str, Any]
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from kubetrain_components.sync_dataset.claims import CLAIM, SNAPSHOT, Claims
-from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
-from kubetrain_components.sync_dataset.expose import Manifest
+from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
+from kubetrain_components.expose_dataset.expose import Manifest
 
 
 def wanted(name: str = "one") -> Manifest:

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.expose_dataset import waiting
+from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT
+from kubetrain_components.expose_dataset.ensure_claim import ensure_claim
+from kubetrain_components.expose_dataset.expose import Exposure, ExposureRequest
+from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
+from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job import ClaimMount, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.sync_dataset import waiting
-from kubetrain_components.sync_dataset.claims import CLAIM, SNAPSHOT
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
-from kubetrain_components.sync_dataset.ensure_claim import ensure_claim
-from kubetrain_components.sync_dataset.expose import Exposure, ExposureRequest
-from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_snapshots
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.publish import locked
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job, transfer_placement
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.writable import check_writable

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines.settings_page import page
 from kubetrain_trainer.config import TrainConfig
 

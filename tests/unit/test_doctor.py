@@ -11,12 +11,12 @@ import pytest
 import yaml
 from rich.console import Console
 
+from kubetrain_components.expose_dataset.expose import StorageFacts
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run_plan import planned_manifests
-from kubetrain_components.sync_dataset.expose import StorageFacts
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_pipelines import doctor_command
 from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.quantity import whole_amount
-from kubetrain_components.sync_dataset.claim_reuse import Verdict, judge_claims, last_used_patch
-from kubetrain_components.sync_dataset.expose import (
+from kubetrain_components.expose_dataset.claim_reuse import Verdict, judge_claims, last_used_patch
+from kubetrain_components.expose_dataset.expose import (
     Exposure,
     ExposureRequest,
     StorageFacts,
@@ -17,7 +16,8 @@ from kubetrain_components.sync_dataset.expose import (
     plan_exposure,
     without_credentials,
 )
-from kubetrain_components.sync_dataset.prune import exposed_claims, plan_pruning, staged_versions, uses_of
+from kubetrain_components.expose_dataset.prune import exposed_claims, plan_pruning, staged_versions, uses_of
+from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_trainer.errors import InvalidSetting
 
 DIGEST, OTHER = "0123456789abcdef", "fedcba9876543210"

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components import OUTPUT_PATH
+from kubetrain_components.expose_dataset.claims import SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, ensure_claim
+from kubetrain_components.expose_dataset.expose import Exposure, ExposureMode, version_path
+from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
+from kubetrain_components.expose_dataset.prune import uses_of
+from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots, uses_now
+from kubetrain_components.expose_dataset.storage import Storage
+from kubetrain_components.expose_dataset.waiting import Say
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.sync_dataset.claims import SNAPSHOT, Claims
-from kubetrain_components.sync_dataset.ensure_claim import WantedClaim, ensure_claim
-from kubetrain_components.sync_dataset.expose import Exposure, ExposureMode, version_path
-from kubetrain_components.sync_dataset.expose_version import check_exposure, expose_version
-from kubetrain_components.sync_dataset.prune import uses_of
-from kubetrain_components.sync_dataset.prune_claims import prune_claims, prune_snapshots, uses_now
-from kubetrain_components.sync_dataset.storage import Storage
 from kubetrain_components.sync_dataset.sync import STAGE, SyncRequest, sync_dataset
-from kubetrain_components.sync_dataset.waiting import Say
 from kubetrain_trainer.errors import KubetrainError
 
 STAGING = Path("/staging")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kubetrain_components.sync_dataset.prune import PrunePlan, Use, plan_pruning, staged_versions
+from kubetrain_components.expose_dataset.prune import PrunePlan, Use, plan_pruning, staged_versions
 from kubetrain_components.sync_dataset.publish import DatasetVersion, locked, published_versions
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.termination import report_result

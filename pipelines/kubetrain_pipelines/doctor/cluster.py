@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+from kubetrain_components.expose_dataset.claims import CLAIM
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
-from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
-from kubetrain_components.sync_dataset.claims import CLAIM
 
 Manifest = dict[str, Any]
 T = TypeVar("T")

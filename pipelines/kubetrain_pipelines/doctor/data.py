@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from kubetrain_components.sync_dataset.ensure_claim import WantedClaim, objections
-from kubetrain_components.sync_dataset.expose import ExposureRequest, StorageFacts, plan_exposure
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, objections
+from kubetrain_components.expose_dataset.expose import ExposureRequest, StorageFacts, plan_exposure
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret
 from kubetrain_trainer.errors import InvalidSetting

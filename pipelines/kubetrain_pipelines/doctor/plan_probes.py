@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
+from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, StorageFacts, plan_exposure
 from kubetrain_components.run_parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
-from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
-from kubetrain_components.sync_dataset.expose import SNAPSHOT_GROUP, ExposureMode, StorageFacts, plan_exposure
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_pipelines.doctor import data, probes
 from kubetrain_pipelines.doctor.cluster import Cluster

@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
+from kubetrain_components.expose_dataset.expose import Exposure
+from kubetrain_components.expose_dataset.kubernetes_claims import RESOURCES as CLAIM_RESOURCES
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import (
@@ -25,13 +29,9 @@ from kubetrain_components.jobs.job import (
 )
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import RESOURCES, KubernetesBackend
-from kubetrain_components.jobs.kubernetes_claims import RESOURCES as CLAIM_RESOURCES
-from kubetrain_components.jobs.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.patience import Budgets
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
-from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
-from kubetrain_components.sync_dataset.expose import Exposure
 from kubetrain_pipelines.doctor.finding import Finding, attempt, missing, ok, unknown
 from kubetrain_trainer.errors import KubetrainError
 

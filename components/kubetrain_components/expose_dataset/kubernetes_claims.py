@@ -1,4 +1,4 @@
-"""Claims and snapshots on a Kubernetes cluster: the adapter to sync_dataset's port."""
+"""Claims and snapshots on a Kubernetes cluster: the adapter of the port in claims.py."""
 
 from collections.abc import Mapping
 from typing import Self

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
-from kubetrain_components.sync_dataset.claims import CLAIM, SNAPSHOT, Claims
-from kubetrain_components.sync_dataset.expose import is_exposed
-from kubetrain_components.sync_dataset.prune import (
+from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.expose import is_exposed
+from kubetrain_components.expose_dataset.prune import (
     Fate,
     PrunePlan,
     Use,
@@ -13,7 +13,7 @@ from kubetrain_components.sync_dataset.prune import (
     plan_pruning,
     uses_of,
 )
-from kubetrain_components.sync_dataset.waiting import Say
+from kubetrain_components.expose_dataset.waiting import Say
 
 
 def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> PrunePlan:

@@ -5,9 +5,9 @@ Only after the transfer's pod has ended: what is written later may or may not be
 
 from datetime import UTC, datetime
 
-from kubetrain_components.sync_dataset.claim_reuse import MAKE_ROOM, Decision, Verdict, judge_claims, last_used_patch
-from kubetrain_components.sync_dataset.claims import CLAIM, SNAPSHOT, Claims
-from kubetrain_components.sync_dataset.expose import (
+from kubetrain_components.expose_dataset.claim_reuse import MAKE_ROOM, Decision, Verdict, judge_claims, last_used_patch
+from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
+from kubetrain_components.expose_dataset.expose import (
     Exposure,
     ExposureMode,
     ExposureRequest,
@@ -16,7 +16,7 @@ from kubetrain_components.sync_dataset.expose import (
     is_exposed,
     plan_exposure,
 )
-from kubetrain_components.sync_dataset.waiting import Say, Waiting
+from kubetrain_components.expose_dataset.waiting import Say, Waiting
 from kubetrain_trainer.errors import KubetrainError
 
 PATIENCE_SECONDS = 3600.0

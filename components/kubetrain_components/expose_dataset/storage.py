@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from kubetrain_components.sync_dataset.ensure_claim import WantedClaim
-from kubetrain_components.sync_dataset.expose import ExposureMode, ExposureRequest
+from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
+from kubetrain_components.expose_dataset.expose import ExposureMode, ExposureRequest
 from kubetrain_trainer.settings import Settings, setting
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from kubetrain_components.jobs.quantity import whole_amount
-from kubetrain_components.sync_dataset.expose import (
+from kubetrain_components.expose_dataset.expose import (
     DATASET_LABEL,
     LAST_USED_ANNOTATION,
     Exposure,
@@ -25,6 +24,7 @@ from kubetrain_components.sync_dataset.expose import (
     claimed_size,
     is_exposed,
 )
+from kubetrain_components.jobs.quantity import whole_amount
 
 MAKE_ROOM = "delete it if nobody needs it, or give the dataset another name"
 

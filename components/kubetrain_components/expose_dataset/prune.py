@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any
 
-from kubetrain_components.sync_dataset.expose import (
+from kubetrain_components.expose_dataset.expose import (
     DATASET_LABEL,
     EXPOSURE_LABEL,
     LAST_USED_ANNOTATION,

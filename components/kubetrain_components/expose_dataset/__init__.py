@@ -1,0 +1,1 @@
+"""How training pods get a dataset version, and how long it is kept: PVCs, exposure, pruning."""
