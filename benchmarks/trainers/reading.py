@@ -13,7 +13,7 @@ from pathlib import Path
 
 from images import write_images
 
-from kubetrain_components.sync_dataset.shards import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.sampling import epoch_order
 

@@ -11,8 +11,8 @@ from typing import Any
 from rich.filesize import decimal
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.pack_dataset.pack import OnSample, PackPlan, Sample, parse_size, plan_pack, write_pack
 from kubetrain_components.sync_dataset.publish import read_version
-from kubetrain_components.sync_dataset.shards import OnSample, PackPlan, Sample, parse_size, plan_pack, write_pack
 from kubetrain_pipelines.transfer_bar import transfer_bar
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kubetrain_components.sync_dataset.shards import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION

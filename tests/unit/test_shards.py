@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.sync_dataset.shards import (
+from kubetrain_components.pack_dataset.pack import (
     MANIFEST,
     PackPlan,
     Sample,

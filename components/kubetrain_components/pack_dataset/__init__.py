@@ -1,0 +1,1 @@
+"""Pack an image folder into tar shards."""
