@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.events import EventLog
+from kubetrain_components.run.events import EventLog
 from kubetrain_pipelines.embedded_s3 import embedded_s3, own_environment, without_foreign_settings
 from kubetrain_pipelines.run_record import RunRecord
 from kubetrain_trainer.errors import InvalidSetting

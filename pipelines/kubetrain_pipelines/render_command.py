@@ -7,8 +7,8 @@ import yaml
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest, transfer_placement
 from kubetrain_pipelines.images import COMPONENTS, TRAINERS
 from kubetrain_pipelines.params_file import single_settings

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.events import EventLog, EventReader
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.local.process_guard import process_guard
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.site import WORKSPACE_VARIABLE
+from kubetrain_components.run.events import EventLog, EventReader
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_pipelines.local_storage import local_storage, with_local_places
 from kubetrain_pipelines.run_record import RunRecord, write_record
 from kubetrain_pipelines.run_view import RunView

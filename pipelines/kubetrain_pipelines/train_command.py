@@ -10,7 +10,6 @@ from pathlib import Path
 import yaml
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
-from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import LogLine
@@ -20,7 +19,8 @@ from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_pipelines.settings import RunSettings, parse_settings

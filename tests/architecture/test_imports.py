@@ -45,8 +45,8 @@ CLUSTER_VENDORS = {
 KUBERNETES_READERS = {"run_in_cluster.py", "schedule_times.py"}
 # What only these may do: wire adapters.
 WIRING = {
-    "local_site.py": {f"{COMPONENTS}.jobs.local.backend"},
-    "cluster_site.py": {f"{COMPONENTS}.jobs.kubernetes.backend", f"{COMPONENTS}.expose_dataset.kubernetes_claims"},
+    "sites/local.py": {f"{COMPONENTS}.jobs.local.backend"},
+    "sites/cluster.py": {f"{COMPONENTS}.jobs.kubernetes.backend", f"{COMPONENTS}.expose_dataset.kubernetes_claims"},
     "object_store/open_store.py": {f"{COMPONENTS}.object_store.s3_store", f"{COMPONENTS}.object_store.directory_store"},
 }
 ADAPTERS = (

@@ -9,7 +9,7 @@ from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL

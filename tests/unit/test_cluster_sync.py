@@ -22,7 +22,7 @@ from kubetrain_components.jobs.job import ClaimMount, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
-from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.publish import locked

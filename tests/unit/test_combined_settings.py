@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.combined_settings import combined
 from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.task_config import placement_settings
+from kubetrain_components.run.combined_settings import combined
 from kubetrain_trainer.errors import InvalidSetting
 
 

@@ -16,7 +16,7 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
-from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines import doctor_command
 from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.site import WORKSPACE_VARIABLE, this_site
+from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.site import WORKSPACE_VARIABLE, this_site
 from kubetrain_pipelines.local_storage import with_local_places
 from kubetrain_pipelines.settings import PARAMETERS, parameters_of, parse_settings
 from kubetrain_trainer.config import TrainConfig

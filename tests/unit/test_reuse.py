@@ -8,8 +8,8 @@ import pytest
 
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.published_model import PublishedModel, why_to_train
-from kubetrain_components.reuse import model_to_reuse
-from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sync_dataset.reuse import model_to_reuse
 from kubetrain_trainer.config import TrainConfig
 
 IMAGE = "registry.example.com/trainer@sha256:" + "1" * 64

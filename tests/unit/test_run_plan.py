@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_placement
 from kubetrain_trainer.errors import InvalidSetting
 

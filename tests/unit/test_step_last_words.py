@@ -17,8 +17,8 @@ IMAGE = Path(__file__).parents[2] / "components" / "image"
     ("program", "words"),
     [
         (
-            "from kubetrain_components.site import that_site",
-            "ImportError: cannot import name 'that_site' from 'kubetrain_components.site' (.*): the pipeline was "
+            "from kubetrain_components.run.site import that_site",
+            "ImportError: cannot import name 'that_site' from 'kubetrain_components.run.site' (.*): the pipeline was "
             "compiled for another version of kubetrain than this step's image: compile it anew, or give .*",
         ),
         ("import kubetrain_components.gone", "ModuleNotFoundError: .*'kubetrain_components.gone': the pipeline .*"),

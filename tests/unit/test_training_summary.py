@@ -4,10 +4,10 @@ from pathlib import Path
 
 import yaml
 
-from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_trainer.config import TrainConfig
 
 

@@ -21,7 +21,7 @@ def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: d
     from pathlib import Path
 
     from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
-    from kubetrain_components.site import this_site
+    from kubetrain_components.run.site import this_site
 
     if reused:
         print(f"{reused['uri']} is reused")

@@ -36,13 +36,13 @@ def evaluate_model(
     """
     from pathlib import Path
 
-    from kubetrain_components.dataset_place import DatasetPlace
     from kubetrain_components.evaluate_model.confusion import most_confused, roc_columns
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.metrics_artifact import log_numbers
-    from kubetrain_components.site import this_site
+    from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.site import this_site
 
     if reused:
         print(f"{reused['uri']} was judged by run {reused['run_id']}")

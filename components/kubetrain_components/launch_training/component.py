@@ -58,14 +58,14 @@ def launch_training(
     from dataclasses import asdict
     from pathlib import Path
 
-    from kubetrain_components.combined_settings import combined
-    from kubetrain_components.dataset_place import DatasetPlace
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.launch_training.launch import launch_training
     from kubetrain_components.launch_training.summary import training_summary
     from kubetrain_components.launch_training.task_config import placement_settings
     from kubetrain_components.launch_training.training_job import TrainingJob
-    from kubetrain_components.site import this_site
+    from kubetrain_components.run.combined_settings import combined
+    from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.site import this_site
     from kubetrain_trainer.config import TrainConfig
 
     if reused:

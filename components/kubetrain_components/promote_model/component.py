@@ -24,7 +24,7 @@ def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: 
 
     from kubetrain_components.object_store.open_store import open_store
     from kubetrain_components.promote_model.promote import check_gate, promote_model
-    from kubetrain_components.site import this_site
+    from kubetrain_components.run.site import this_site
 
     site = this_site()
     with site.stage("promote_model", run_id) as stage:

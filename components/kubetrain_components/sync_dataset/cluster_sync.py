@@ -18,7 +18,7 @@ from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
 from kubetrain_components.jobs.job_logs import OnLine
-from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.sync import STAGE, SyncRequest, sync_dataset
 from kubetrain_trainer.errors import KubetrainError
 

@@ -73,11 +73,11 @@ def sync_dataset(
     Returns:
         Where pods find the dataset version, where and how they are to run, and the model that makes them needless.
     """
-    from kubetrain_components.dataset_place import DatasetPlace
     from kubetrain_components.metrics_artifact import log_numbers
-    from kubetrain_components.reuse import model_to_reuse
-    from kubetrain_components.run_parameters import RunParameters
-    from kubetrain_components.site import this_site
+    from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.parameters import RunParameters
+    from kubetrain_components.run.site import this_site
+    from kubetrain_components.sync_dataset.reuse import model_to_reuse
     from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_placement
 
     site = this_site()

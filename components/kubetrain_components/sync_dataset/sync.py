@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.object_store.store import Access
-from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run.parameters import RunParameters
 
 STAGE = "sync_dataset"
 S3_SECRET = "kubetrain-s3"  # noqa: S105 - its name

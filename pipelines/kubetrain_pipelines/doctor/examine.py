@@ -8,8 +8,8 @@ from typing import Any
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unauthorized, Unreachable
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.run_plan import planned_manifests
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_pipelines.cluster.connection import Connection

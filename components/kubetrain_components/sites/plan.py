@@ -4,14 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
-from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_template import Manifest
 from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_components.run_parameters import RunParameters
+from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import STAGING, run_mounts, wanted_claims
 from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
 from kubetrain_trainer.config import TrainConfig

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
-from kubetrain_components.dataset_place import DatasetPlace
-from kubetrain_components.events import EventLog
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.run_plan import planned_manifests
-from kubetrain_components.stage import Stage, running_stage
+from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.events import EventLog
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.stage import Stage, running_stage
+from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_trainer.training_output import TrainingOutput

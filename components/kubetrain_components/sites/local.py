@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.dataset_place import DatasetPlace
-from kubetrain_components.events import EventLog
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.local.backend import LocalBackend
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.stage import Stage, running_stage
+from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.events import EventLog
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.stage import Stage, running_stage
 from kubetrain_components.sync_dataset.sync import SyncRequest, sync_dataset
 from kubetrain_trainer.training_output import TrainingOutput
 

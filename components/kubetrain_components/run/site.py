@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from kubetrain_components.dataset_place import DatasetPlace
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
-from kubetrain_components.run_parameters import RunParameters
-from kubetrain_components.stage import Stage
+from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.stage import Stage
 from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -45,9 +45,9 @@ class Site(Protocol):
 
 def this_site(environment: Mapping[str, str] = os.environ) -> Site:
     if workspace := environment.get(WORKSPACE_VARIABLE):
-        from kubetrain_components.local_site import LocalSite
+        from kubetrain_components.sites.local import LocalSite
 
         return LocalSite(Path(workspace))
-    from kubetrain_components.cluster_site import ClusterSite
+    from kubetrain_components.sites.cluster import ClusterSite
 
     return ClusterSite()

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kubetrain_components.events import EventLog
 from kubetrain_components.interrupts import exit_code_of, interrupted_by_sigterm
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.run.events import EventLog
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.termination import leave_words

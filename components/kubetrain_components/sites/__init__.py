@@ -1,0 +1,1 @@
+"""Where steps run, with which adapters: one machine, or a Kubernetes cluster."""
