@@ -10,8 +10,8 @@ import boto3
 import pytest
 
 from kubetrain_components.jobs.local.process_guard import process_guard
-from kubetrain_pipelines.digits import write_digits
-from kubetrain_pipelines.embedded_s3 import CREDENTIALS, HOST, EmbeddedS3, embedded_s3
+from kubetrain_pipelines.local_run.digits import write_digits
+from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, HOST, EmbeddedS3, embedded_s3
 
 # What a shell starts in the background ignores interrupts, and so would every process that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

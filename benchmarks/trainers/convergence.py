@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launches import our_evaluation, our_training, python_program, run_together
 
-from kubetrain_pipelines.digits import write_digits
+from kubetrain_pipelines.local_run.digits import write_digits
 
 HERE = Path(__file__).parent
 PROCESSES = 2

@@ -21,9 +21,9 @@ from signal import Signals
 
 import psutil
 
-from kubetrain_pipelines.digits import write_digits
+from kubetrain_pipelines.local_run.digits import write_digits
 
-KUBETRAIN = [sys.executable, "-c", "from kubetrain_pipelines.cli import main; main()"]
+KUBETRAIN = [sys.executable, "-c", "from kubetrain_pipelines.cli.main import main; main()"]
 LAUNCHER, PYTORCH = "torch.distributed.run", "kubetrain_trainer.pytorch_ddp.train"
 TENSORFLOW = "kubetrain_trainer.tensorflow_multiworker.train"
 TOKEN_STEP, SETTLED_SECONDS = "[kubetrain] step=", 3.0

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from kubetrain_pipelines.run_record import RunRecord
+from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0

@@ -34,10 +34,9 @@ VENDORS = {
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
 }
-# In pipelines/kubetrain_pipelines/cluster/: what a module needs besides ours and the standard library; never kfp, whose
+# In pipelines/kubetrain_pipelines/kubeflow/: what a module needs besides ours and the standard library; never kfp, whose
 # import takes longer than a command.
-CLUSTER_VENDORS = {
-    "commands.py": {"click"},
+KUBEFLOW_VENDORS = {
     "compiled_file.py": {"yaml"},
     "kfp_api.py": {"urllib3"},
     "submit.py": {"rich"},
@@ -161,10 +160,10 @@ def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
     assert all(module.endswith(".component") for module in from_components)
 
 
-@pytest.mark.parametrize("path", sorted((SOURCES[PIPELINES] / "cluster").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((SOURCES[PIPELINES] / "kubeflow").glob("*.py")), ids=lambda path: path.name)
 def test_commands_for_kubeflow_pipelines_do_without_its_client(path: Path) -> None:
     imported = imports_of(path)
-    assert foreign(imported) <= CLUSTER_VENDORS.get(path.name, set())
+    assert foreign(imported) <= KUBEFLOW_VENDORS.get(path.name, set())
     assert path.name in KUBERNETES_READERS or adapters_in(imported) <= {f"{COMPONENTS}.jobs.kubernetes.errors"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_pipelines.digits import write_digits
+from kubetrain_pipelines.local_run.digits import write_digits
 from support.cluster import Bucket
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kubetrain_components.object_store.open_store import check_uri, open_store
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
-from kubetrain_pipelines.embedded_s3 import EmbeddedS3
+from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.errors import InvalidSetting
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kubetrain_pipelines.embedded_s3 import CREDENTIALS, EmbeddedS3
+from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, EmbeddedS3
 from support.cli import Finished, kubetrain, run_json
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.evaluate_model.report import run_report, training_report
-from kubetrain_pipelines.run_record import RunRecord
+from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.training_output import TrainingOutput

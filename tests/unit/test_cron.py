@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from kubetrain_pipelines.cluster.cron import Cron
+from kubetrain_pipelines.kubeflow.cron import Cron
 from kubetrain_trainer.errors import InvalidSetting
 
 RECORDED = Path(__file__).parent / "recorded" / "kfp" / "cron.jsonl"

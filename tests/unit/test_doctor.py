@@ -17,8 +17,9 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_pipelines import doctor_command
-from kubetrain_pipelines.cluster.connection import Connection
+from kubetrain_pipelines.cli.doctor import DoctorOptions
+from kubetrain_pipelines.cli.main import doctor as doctor_command
+from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
@@ -26,8 +27,7 @@ from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, skipped, unknown, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import find_pipelines
-from kubetrain_pipelines.doctor_command import DoctorOptions
-from kubetrain_pipelines.render_command import planned_run
+from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import ApiServer, answer, hang
 from support.kfp_server import KfpServer

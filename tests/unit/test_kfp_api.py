@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kubetrain_pipelines.cluster import kfp_api
-from kubetrain_pipelines.cluster.connection import Connection
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import (
+from kubetrain_pipelines.kubeflow import kfp_api
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import (
     Conflict,
     Forbidden,
     KfpError,

@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from kubetrain_pipelines.cluster import kfp_api
-from kubetrain_pipelines.cluster.connection import Connection
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound
-from kubetrain_pipelines.cluster.replace_schedule import ReplacedByOthers, replace_schedule
-from kubetrain_pipelines.cluster.schedule import ScheduleOptions, schedule_and_show
-from kubetrain_pipelines.cluster.schedule_times import next_times, seconds_of
-from kubetrain_pipelines.cluster.submit import RunOptions
+from kubetrain_pipelines.kubeflow import kfp_api
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
+from kubetrain_pipelines.kubeflow.replace_schedule import ReplacedByOthers, replace_schedule
+from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
+from kubetrain_pipelines.kubeflow.schedule_times import next_times, seconds_of
+from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import Fault, answer, cut
 from support.kfp_server import KfpServer

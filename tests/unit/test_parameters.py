@@ -9,7 +9,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE, this_site
-from kubetrain_pipelines.local_storage import with_local_places
+from kubetrain_pipelines.local_run.storage import with_local_places
 from kubetrain_pipelines.settings import PARAMETERS, parameters_of, parse_settings
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_pipelines.cli import kubetrain
+from kubetrain_pipelines.cli.main import kubetrain
 from kubetrain_pipelines.settings import PARAMETERS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import KERAS, TORCHVISION

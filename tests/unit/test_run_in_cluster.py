@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cluster import cancel_run
-from kubetrain_pipelines.cluster.cancel_run import cancel_and_show
-from kubetrain_pipelines.cluster.connection import Connection
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import KfpError
-from kubetrain_pipelines.cluster.run_in_cluster import NotInThisCluster, RunInCluster, task_of
-from kubetrain_pipelines.cluster.run_progress import RunProgress
-from kubetrain_pipelines.cluster.schedule_times import server_zone
+from kubetrain_pipelines.kubeflow import cancel_run
+from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster, task_of
+from kubetrain_pipelines.kubeflow.run_progress import RunProgress
+from kubetrain_pipelines.kubeflow.schedule_times import server_zone
 from support.api_server import PODS, ApiServer, Handler, answer
 from support.kfp_server import KfpServer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kubetrain_components.run.events import EventLog, EventReader
-from kubetrain_pipelines.run_record import RunRecord
+from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.run_view import BarView, PlainView, describe_progress, print_summary
 
 SYNCED = {"digest": "d" * 16, "objects": 3, "downloaded": 0}

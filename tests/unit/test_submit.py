@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cluster import cancel_run, follow_run, kfp_api, run_logs
-from kubetrain_pipelines.cluster.cancel_run import cancel_and_show
-from kubetrain_pipelines.cluster.compiled_file import CompiledFile
-from kubetrain_pipelines.cluster.connection import Connection
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound, Unreachable
-from kubetrain_pipelines.cluster.parameters import run_parameters
-from kubetrain_pipelines.cluster.run import Run
-from kubetrain_pipelines.cluster.run_logs import logs_and_show
-from kubetrain_pipelines.cluster.run_status import status_and_show
-from kubetrain_pipelines.cluster.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
-from kubetrain_pipelines.cluster.upload import ensure_version
 from kubetrain_pipelines.compile import Form
+from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api, run_logs
+from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
+from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unreachable
+from kubetrain_pipelines.kubeflow.parameters import run_parameters
+from kubetrain_pipelines.kubeflow.run import Run
+from kubetrain_pipelines.kubeflow.run_logs import logs_and_show
+from kubetrain_pipelines.kubeflow.run_status import status_and_show
+from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
+from kubetrain_pipelines.kubeflow.upload import ensure_version
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import answer, cut
 from support.kfp_server import KfpServer

@@ -3,8 +3,8 @@
 import pytest
 
 from kubetrain_components.sync_dataset.transfer import Progress
-from kubetrain_pipelines import sync_command
-from kubetrain_pipelines.sync_command import describe_progress, progress_lines
+from kubetrain_pipelines.cli.main import sync as sync_command
+from kubetrain_pipelines.cli.sync import describe_progress, progress_lines
 
 
 def test_a_line_tells_rate_and_time_left() -> None:

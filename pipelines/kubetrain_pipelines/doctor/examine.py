@@ -12,13 +12,13 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_components.sync_dataset.sync import SyncRequest
-from kubetrain_pipelines.cluster.connection import Connection
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, attempt, missing, ok, skipped, unknown
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs, Pods
 from kubetrain_pipelines.doctor.pipelines_api import find_pipelines
 from kubetrain_pipelines.doctor.plan_probes import plan_probes, storage_facts
+from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_trainer.errors import KubetrainError
 
 Manifest = dict[str, Any]

@@ -1,12 +1,12 @@
 """Whether Kubeflow Pipelines answers, and as which version."""
 
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
-from kubetrain_pipelines.cluster.connection import Connection
-from kubetrain_pipelines.cluster.kfp_api import ROOT, KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import Forbidden, KfpError, Unauthorized
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, missing, unknown
 from kubetrain_pipelines.doctor.installed import judge_kfp
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import ROOT, KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, KfpError, Unauthorized
 
 ANSWER_SECONDS = 10.0
 HEALTH = "/healthz"

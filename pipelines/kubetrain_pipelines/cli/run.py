@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kubetrain_pipelines.run_local import run_local
+from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.run_view import open_view, print_summary
 from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_pipelines.cluster.kfp_api import KfpApi, Message, named
-from kubetrain_pipelines.cluster.kfp_errors import KfpError, NotFound, Unanswered
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unanswered
 
 PATH = "/recurringruns"
 ENABLED = "ENABLE"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.events import EventLog
-from kubetrain_pipelines.embedded_s3 import embedded_s3, own_environment, without_foreign_settings
-from kubetrain_pipelines.run_record import RunRecord
+from kubetrain_pipelines.local_run.embedded_s3 import embedded_s3, own_environment, without_foreign_settings
+from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_trainer.errors import InvalidSetting
 
 DATASETS, MODELS, DIGITS = "datasets", "models", "digits"
@@ -61,6 +61,6 @@ def _write_digits_once(folder: Path, environment: Mapping[str, str]) -> None:
     if folder.is_dir():
         return
     partial = folder.with_name(f".{folder.name}.partial")
-    command = [sys.executable, "-m", "kubetrain_pipelines.digits", str(partial)]
+    command = [sys.executable, "-m", "kubetrain_pipelines.local_run.digits", str(partial)]
     subprocess.run(command, env=environment, check=True, start_new_session=True)
     partial.rename(folder)

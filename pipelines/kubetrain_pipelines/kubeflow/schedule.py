@@ -4,25 +4,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
-from kubetrain_pipelines.cluster.compiled_file import CompiledFile
-from kubetrain_pipelines.cluster.cron import Cron
-from kubetrain_pipelines.cluster.kfp_api import KfpApi, Message
-from kubetrain_pipelines.cluster.kfp_errors import NotFound
-from kubetrain_pipelines.cluster.replace_schedule import (
+from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
+from kubetrain_pipelines.kubeflow.cron import Cron
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
+from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
+from kubetrain_pipelines.kubeflow.replace_schedule import (
     delete_schedule,
     is_enabled,
     replace_schedule,
     schedules,
     set_enabled,
 )
-from kubetrain_pipelines.cluster.schedule_times import (
+from kubetrain_pipelines.kubeflow.schedule_times import (
     ZONE_SETTING,
     next_times,
     seconds_of,
     server_zone,
     trigger_in_words,
 )
-from kubetrain_pipelines.cluster.submit import RunOptions, prepare
+from kubetrain_pipelines.kubeflow.submit import RunOptions, prepare
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 SHOWN_TIMES = 3

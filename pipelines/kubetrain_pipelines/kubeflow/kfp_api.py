@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from kubetrain_pipelines.cluster.connection import Connection
-from kubetrain_pipelines.cluster.kfp_errors import KfpError, Transient, Unanswered, Unreachable, check_answer
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Transient, Unanswered, Unreachable, check_answer
 
 Message = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 
 if TYPE_CHECKING:
-    from kubetrain_pipelines.cluster.run_in_cluster import Progress, RunInCluster
+    from kubetrain_pipelines.kubeflow.run_in_cluster import Progress, RunInCluster
 
 
 class RunProgress:
@@ -24,7 +24,7 @@ class RunProgress:
         return {task: progress for task, progress in self._told.items() if before.get(task) != progress}
 
     def _by_task(self) -> Mapping[str, "Progress"]:
-        from kubetrain_pipelines.cluster.run_in_cluster import RunInCluster
+        from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
         if not self._in_reach:
             return {}

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kubetrain_pipelines.cluster.compiled_file import CompiledFile
-from kubetrain_pipelines.cluster.kfp_api import KfpApi, Message, named
-from kubetrain_pipelines.cluster.kfp_errors import Conflict, Unanswered
+from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_errors import Conflict, Unanswered
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A real data set that comes with a library: scikit-learn's 1,797 handwritten digits, as images in folders.
 
-python -m kubetrain_pipelines.digits FOLDER
+python -m kubetrain_pipelines.local_run.digits FOLDER
 """
 
 import sys

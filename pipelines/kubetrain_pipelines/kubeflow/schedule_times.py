@@ -8,9 +8,9 @@ from itertools import count
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
-from kubetrain_pipelines.cluster.connection import SYSTEM_NAMESPACE
-from kubetrain_pipelines.cluster.cron import Cron
-from kubetrain_pipelines.cluster.kfp_api import Message
+from kubetrain_pipelines.kubeflow.connection import SYSTEM_NAMESPACE
+from kubetrain_pipelines.kubeflow.cron import Cron
+from kubetrain_pipelines.kubeflow.kfp_api import Message
 from kubetrain_trainer.errors import InvalidSetting
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -3,9 +3,9 @@
 import time
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import KfpError
-from kubetrain_pipelines.cluster.run import RunState, find_run, read_run
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.run import RunState, find_run, read_run
 
 POLL_SECONDS = 0.5
 LONGEST_SECONDS = 120.0
@@ -42,7 +42,7 @@ def _await_end(api: KfpApi, run_id: str, deadline: float) -> None:
 
 
 def _await_jobs(api: KfpApi, run_id: str, deadline: float) -> None:
-    from kubetrain_pipelines.cluster.run_in_cluster import RunInCluster
+    from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
     try:
         cluster = RunInCluster.connect(api.connection.pods_namespace, run_id)

@@ -4,10 +4,10 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from kubetrain_pipelines.cluster.evidence import causes_of
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.run import Run, RunState, find_run, last_runs, titles_of
-from kubetrain_pipelines.cluster.submit import follow_and_show
+from kubetrain_pipelines.kubeflow.evidence import causes_of
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.run import Run, RunState, find_run, last_runs, titles_of
+from kubetrain_pipelines.kubeflow.submit import follow_and_show
 from kubetrain_trainer.errors import InvalidSetting
 
 

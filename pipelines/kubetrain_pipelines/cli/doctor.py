@@ -11,11 +11,11 @@ from rich.table import Table
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_pipelines.cluster.connection import Connection, named_endpoint
+from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor.examine import Examination, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Verdict
+from kubetrain_pipelines.kubeflow.connection import Connection, named_endpoint
 from kubetrain_pipelines.params_file import single_settings
-from kubetrain_pipelines.render_command import planned_run
 from kubetrain_trainer.errors import KubetrainError
 
 UNNAMED = {"dataset_uri": "s3://not-named/dataset", "model_uri": "s3://not-named/model"}

@@ -2,7 +2,7 @@
 
 It keeps its objects in memory; what must outlast a run is kept as files under the workspace and brought back.
 
-python -m kubetrain_pipelines.embedded_s3 [BUCKET FOLDER]...     prints its URL and serves until it is ended
+python -m kubetrain_pipelines.local_run.embedded_s3 [BUCKET FOLDER]...     prints its URL and serves until it is ended
 """
 
 import contextlib

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.pack_dataset.pack import OnSample, PackPlan, Sample, parse_size, plan_pack, write_pack
 from kubetrain_components.sync_dataset.publish import read_version
-from kubetrain_pipelines.transfer_bar import transfer_bar
+from kubetrain_pipelines.cli.transfer_bar import transfer_bar
 
 
 def pack_and_show(directory: Path, out: Path, *, shard_size: str, as_json: bool) -> None:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Self
 
-from kubetrain_pipelines.cluster.compiled_file import stage_titles
-from kubetrain_pipelines.cluster.kfp_api import KfpApi, Message, named
-from kubetrain_pipelines.cluster.kfp_errors import NotFound
+from kubetrain_pipelines.kubeflow.compiled_file import stage_titles
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
 
 LAST_RUNS = 10
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -1,6 +1,6 @@
 """One pipeline under kfp.local, in a process of its own: kfp.local patches print and replaces the root logger.
 
-python -m kubetrain_pipelines.local_pipeline PIPELINE WORKSPACE <parameters.json
+python -m kubetrain_pipelines.local_run.pipeline PIPELINE WORKSPACE <parameters.json
 """
 
 import json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from kubetrain_pipelines.cluster.kfp_api import KfpApi
+    from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 
 # Only what parsing needs is imported above: `kubetrain --help` answers at once.
 
@@ -42,8 +42,8 @@ def with_connection(command: Command) -> Command:
 
     @wraps(command)
     def connected(**options: Any) -> None:
-        from kubetrain_pipelines.cluster.connection import Connection
-        from kubetrain_pipelines.cluster.kfp_api import KfpApi
+        from kubetrain_pipelines.kubeflow.connection import Connection
+        from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 
         connection = {name: options.pop(name) for name in CONNECTION_NAMES}
         command(KfpApi(Connection(**connection)), **options)
@@ -70,7 +70,7 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
 @with_connection
 def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
     """Start a run of PIPELINE (a compiled file, or its name in ./compiled) and follow it to its verdict."""
-    from kubetrain_pipelines.cluster.submit import RunOptions, submit_and_show
+    from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
 
     submit_and_show(api, RunOptions(**options), detach=detach)
 
@@ -82,7 +82,7 @@ def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
 @with_connection
 def status(api: "KfpApi", run: str, watch: bool, as_json: bool) -> None:
     """How RUN (an id, or a name) is, with why it failed; without RUN the last runs."""
-    from kubetrain_pipelines.cluster.run_status import status_and_show
+    from kubetrain_pipelines.kubeflow.run_status import status_and_show
 
     status_and_show(api, run, watch=watch, as_json=as_json)
 
@@ -94,7 +94,7 @@ def status(api: "KfpApi", run: str, watch: bool, as_json: bool) -> None:
 @with_connection
 def logs(api: "KfpApi", run: str, stage: str, follow: bool) -> None:
     """What the steps of RUN wrote."""
-    from kubetrain_pipelines.cluster.run_logs import logs_and_show
+    from kubetrain_pipelines.kubeflow.run_logs import logs_and_show
 
     logs_and_show(api, run, stage, follow=follow)
 
@@ -104,7 +104,7 @@ def logs(api: "KfpApi", run: str, stage: str, follow: bool) -> None:
 @with_connection
 def cancel(api: "KfpApi", run: str) -> None:
     """End RUN, and see that no job of it goes on."""
-    from kubetrain_pipelines.cluster.cancel_run import cancel_and_show
+    from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 
     cancel_and_show(api, run)
 
@@ -125,8 +125,8 @@ def cancel(api: "KfpApi", run: str) -> None:
 @with_connection
 def schedule(api: "KfpApi", **options: Any) -> None:
     """Run PIPELINE by the clock, or replace its schedule; nothing overlaps, nothing missed is caught up with."""
-    from kubetrain_pipelines.cluster.schedule import ScheduleOptions, schedule_and_show
-    from kubetrain_pipelines.cluster.submit import RunOptions
+    from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
+    from kubetrain_pipelines.kubeflow.submit import RunOptions
 
     run = {name: options.pop(name) for name in (*RUN_NAMES, "pipeline", "name")}
     schedule_and_show(api, RunOptions(**run), ScheduleOptions(**options))

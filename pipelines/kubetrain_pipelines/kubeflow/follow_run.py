@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import Unreachable
-from kubetrain_pipelines.cluster.run import Run, RunState, StageState, read_run
-from kubetrain_pipelines.cluster.run_progress import RunProgress
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import Unreachable
+from kubetrain_pipelines.kubeflow.run import Run, RunState, StageState, read_run
+from kubetrain_pipelines.kubeflow.run_progress import RunProgress
 from kubetrain_pipelines.run_view import RunView
 
 POLL_SECONDS = 2.0

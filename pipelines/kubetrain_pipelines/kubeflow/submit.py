@@ -9,14 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from kubetrain_components.interrupts import interrupted_by_sigterm, interrupts_deferred
-from kubetrain_pipelines.cluster.compiled_file import CompiledFile, stage_titles
-from kubetrain_pipelines.cluster.evidence import causes_of
-from kubetrain_pipelines.cluster.follow_run import follow_run
-from kubetrain_pipelines.cluster.kfp_api import KfpApi, Message, named
-from kubetrain_pipelines.cluster.kfp_errors import KfpError, Unanswered
-from kubetrain_pipelines.cluster.parameters import run_parameters
-from kubetrain_pipelines.cluster.run import Run, RunState
-from kubetrain_pipelines.cluster.upload import ensure, ensure_version
+from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_titles
+from kubetrain_pipelines.kubeflow.evidence import causes_of
+from kubetrain_pipelines.kubeflow.follow_run import follow_run
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Unanswered
+from kubetrain_pipelines.kubeflow.parameters import run_parameters
+from kubetrain_pipelines.kubeflow.run import Run, RunState
+from kubetrain_pipelines.kubeflow.upload import ensure, ensure_version
 from kubetrain_pipelines.run_view import open_view
 
 DEFAULT_EXPERIMENT = "Default"

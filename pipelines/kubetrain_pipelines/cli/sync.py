@@ -52,7 +52,7 @@ def sync_and_show(
 def progress_bar() -> Iterator[OnProgress]:
     """Objects, bytes, rate and time left."""
     # A log, as that of a pod, needs none of it.
-    from kubetrain_pipelines.transfer_bar import transfer_bar
+    from kubetrain_pipelines.cli.transfer_bar import transfer_bar
 
     with transfer_bar() as bar:
         task = bar.add_task("sync", total=None, counted="listing")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.kfp_errors import KfpError
-from kubetrain_pipelines.cluster.run import Run
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.run import Run
 
 if TYPE_CHECKING:
-    from kubetrain_pipelines.cluster.run_in_cluster import RunInCluster
+    from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
 LOG = "/apis/v1alpha1/runs/{run}/nodes/{workflow}-{template}-{number}/log"
 PROGRAM = "system-container-impl"
@@ -68,7 +68,7 @@ def logs_of(api: KfpApi, run: Run) -> list[StepLog]:
 
 
 def _in_cluster(api: KfpApi, run: Run) -> "RunInCluster":
-    from kubetrain_pipelines.cluster.run_in_cluster import RunInCluster
+    from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
     return RunInCluster.connect(api.connection.pods_namespace, run.id)
 

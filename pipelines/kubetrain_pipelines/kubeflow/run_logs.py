@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from kubetrain_pipelines.cluster.evidence import NoLog, StepLog, logs_of
-from kubetrain_pipelines.cluster.kfp_api import KfpApi
-from kubetrain_pipelines.cluster.run import Run, find_run, read_run, titles_of
+from kubetrain_pipelines.kubeflow.evidence import NoLog, StepLog, logs_of
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, titles_of
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 POLL_SECONDS = 2.0

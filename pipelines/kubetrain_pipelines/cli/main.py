@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kubetrain_pipelines.cluster.commands import COMMANDS, LOGIN, PARAMETERS, with_options
+from kubetrain_pipelines.cli.kubeflow import COMMANDS, LOGIN, PARAMETERS, with_options
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 # Only what parsing needs is imported above: `kubetrain --help` answers at once.
@@ -33,7 +33,7 @@ def kubetrain() -> None:
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run or of its training.")
 def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
     """Run a whole pipeline on this machine: S3, several training processes, report."""
-    from kubetrain_pipelines.run_command import run_and_show
+    from kubetrain_pipelines.cli.run import run_and_show
 
     sys.exit(run_and_show(pipeline, workspace, pairs))
 
@@ -70,7 +70,7 @@ def compile_(check: bool, output: Path, **form: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def sync(**options: Any) -> None:
     """Bring SOURCE (s3://BUCKET/PREFIX or a folder) into DIRECTORY as a dataset version."""
-    from kubetrain_pipelines.sync_command import sync_and_show
+    from kubetrain_pipelines.cli.sync import sync_and_show
 
     sync_and_show(**options)
 
@@ -97,7 +97,7 @@ def verify(directory: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def pack(**options: Any) -> None:
     """Pack DIRECTORY (<split>/<class>/<image>, or a dataset version of that) into tar shards in the new folder OUT."""
-    from kubetrain_pipelines.pack_command import pack_and_show
+    from kubetrain_pipelines.cli.pack import pack_and_show
 
     pack_and_show(**options)
 
@@ -122,7 +122,7 @@ def pack(**options: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="With --cluster: print the job's manifest, and create nothing.")
 def train(**options: Any) -> None:
     """Run one distributed training job, here or on a cluster, and follow it; Ctrl-C cancels it."""
-    from kubetrain_pipelines.train_command import TrainOptions, train_and_show
+    from kubetrain_pipelines.cli.train import TrainOptions, train_and_show
 
     train_and_show(TrainOptions(**options))
 
@@ -133,7 +133,7 @@ def train(**options: Any) -> None:
 @with_options(*PARAMETERS)
 def render(**options: Any) -> None:
     """Print the claims and jobs that a run of the pipeline makes on a cluster."""
-    from kubetrain_pipelines.render_command import render_and_show
+    from kubetrain_pipelines.cli.render import render_and_show
 
     render_and_show(**options)
 
@@ -151,7 +151,7 @@ def doctor(**options: Any) -> None:
 
     Where no endpoint is said, Kubeflow Pipelines is asked through its service, if the cluster has it.
     """
-    from kubetrain_pipelines.doctor_command import DoctorOptions, examine_and_show
+    from kubetrain_pipelines.cli.doctor import DoctorOptions, examine_and_show
 
     sys.exit(examine_and_show(DoctorOptions(**options)))
 

@@ -17,8 +17,8 @@ from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
-from kubetrain_pipelines.local_storage import local_storage, with_local_places
-from kubetrain_pipelines.run_record import RunRecord, write_record
+from kubetrain_pipelines.local_run.record import RunRecord, write_record
+from kubetrain_pipelines.local_run.storage import local_storage, with_local_places
 from kubetrain_pipelines.run_view import RunView
 from kubetrain_pipelines.settings import RunSettings
 from kubetrain_trainer.errors import KubetrainError
@@ -120,7 +120,7 @@ def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_news: 
                 [
                     sys.executable,
                     "-m",
-                    "kubetrain_pipelines.local_pipeline",
+                    "kubetrain_pipelines.local_run.pipeline",
                     record.pipeline.replace("-", "_"),
                     str(record.workspace),
                 ],

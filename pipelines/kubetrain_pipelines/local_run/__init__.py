@@ -1,0 +1,1 @@
+"""A whole pipeline on this machine."""
