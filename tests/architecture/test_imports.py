@@ -34,8 +34,8 @@ VENDORS = {
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
 }
-# In pipelines/kubetrain_pipelines/kubeflow/: what a module needs besides ours and the standard library; never kfp, whose
-# import takes longer than a command.
+# In pipelines/kubetrain_pipelines/kubeflow/: libraries that a module needs; never kfp, whose import takes longer than
+# a command.
 KUBEFLOW_VENDORS = {
     "compiled_file.py": {"yaml"},
     "kfp_api.py": {"urllib3"},
@@ -57,6 +57,26 @@ ADAPTERS = (
 )
 # Manifests as values: they stand beside the adapter, and need no cluster.
 PURE = {f"{COMPONENTS}.jobs.kubernetes.manifests", f"{COMPONENTS}.jobs.kubernetes.pod_template"}
+
+
+# A folder imports from folders below it; "" is the package's root. Folders of one line know nothing of each other.
+FLOORS = {
+    COMPONENTS: [
+        {"sites"},
+        {*STEPS, "pack_dataset"},
+        {"run"},
+        {"expose_dataset"},
+        {"jobs/kubernetes", "jobs/local"},
+        {"jobs"},
+        {"object_store/s3"},
+        {"object_store"},
+        {""},
+    ],
+    PIPELINES: [{"cli"}, {"doctor"}, {"kubeflow", "local_run"}, {""}],
+    TRAINER: [set(FRAMEWORKS), {""}],
+}
+# They choose an adapter when they are called.
+CHOOSERS = {"run/site.py", "object_store/open_store.py"}
 
 
 def modules_of(package: str) -> list[Path]:
@@ -87,6 +107,37 @@ def adapters_in(modules: set[str]) -> set[str]:
 
 def name_of(path: Path, package: str) -> str:
     return path.relative_to(SOURCES[package]).as_posix()
+
+
+def imported_files(path: Path, package: str) -> set[Path]:
+    """The files of the same package that a file imports."""
+    files = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(package):
+            modules = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+            files |= {SOURCES[package].parent / (module.replace(".", "/") + ".py") for module in modules}
+    return {file for file in files if file.is_file()}
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_folders_import_only_what_lies_below_them(package: str) -> None:
+    floor_of = {folder: number for number, folders in enumerate(FLOORS[package]) for folder in folders}
+    for path in modules_of(package):
+        if name_of(path, package) in CHOOSERS:
+            continue
+        folder = name_of(path.parent, package).removeprefix(".")
+        for other in imported_files(path, package):
+            imported = name_of(other.parent, package).removeprefix(".")
+            assert imported == folder or floor_of[imported] > floor_of[folder], f"{path} imports {other}"
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_no_files_import_one_another_in_a_circle(package: str) -> None:
+    waiting = {path: imported_files(path, package) for path in modules_of(package)}
+    waiting |= {SOURCES[package] / name: set() for name in CHOOSERS if (SOURCES[package] / name) in waiting}
+    while ready := {path for path, imports in waiting.items() if not imports & waiting.keys()}:
+        waiting = {path: imports for path, imports in waiting.items() if path not in ready}
+    assert not waiting
 
 
 @pytest.mark.parametrize("path", sorted(SOURCES[TRAINER].glob("*.py")), ids=lambda path: path.name)

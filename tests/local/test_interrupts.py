@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from kubetrain_components.sync_dataset.publish import published_versions
-from kubetrain_components.verify import verify_folder
+from kubetrain_pipelines.cli.verify import verify_folder
 from support.cli import interrupt, kubetrain, processes_of, read_until, run_json, start
 
 SHORT = ("--set", "max_steps=5", "--set", "workers=1")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.verify import verify_folder
+from kubetrain_pipelines.cli.verify import verify_folder
 from support.cli import Finished, interrupt, kubetrain, processes_of, read_until, run_json, start
 
 STAGES = [

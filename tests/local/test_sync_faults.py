@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
+from kubetrain_components.run.sync_request import SyncRequest
+from kubetrain_components.sync_dataset.sync import transfer_job
 from support.cli import KUBETRAIN, Finished, interrupt, kubetrain, read_until, start
 from support.faulty_s3 import Fault, FaultyS3, cut_short, refused, silent, slow
 

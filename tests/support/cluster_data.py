@@ -10,8 +10,8 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
-from kubetrain_components.sync_dataset.sync import SyncRequest
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL
 
 

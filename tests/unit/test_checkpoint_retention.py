@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.verify import verify_folder
+from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints, remove_checkpoint, remove_partial
 from kubetrain_trainer.checkpoint_retention import remove_superseded, superseded
 from kubetrain_trainer.config import TrainConfig

@@ -23,10 +23,11 @@ from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.publish import locked
-from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job, transfer_placement
+from kubetrain_components.sync_dataset.sync import transfer_job, transfer_placement
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError

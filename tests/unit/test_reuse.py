@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.published_model import PublishedModel, why_to_train
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.published_model import PublishedModel, why_to_train
 from kubetrain_components.sync_dataset.reuse import model_to_reuse
 from kubetrain_trainer.config import TrainConfig
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_placement
+from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_trainer.errors import InvalidSetting
 
 

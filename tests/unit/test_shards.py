@@ -19,7 +19,7 @@ from kubetrain_components.pack_dataset.pack import (
     plan_shards,
     write_pack,
 )
-from kubetrain_components.verify import verify_folder
+from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 

@@ -34,7 +34,7 @@ from kubetrain_components.sync_dataset.plan import (
 )
 from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
 from kubetrain_components.sync_dataset.transfer import Progress, transfer_dataset
-from kubetrain_components.verify import verify_folder
+from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import MAXIMUM_BYTES
 

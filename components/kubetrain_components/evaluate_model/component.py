@@ -40,8 +40,8 @@ def evaluate_model(
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
-    from kubetrain_components.metrics_artifact import log_numbers
     from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.metrics_artifact import log_numbers
     from kubetrain_components.run.site import this_site
 
     if reused:

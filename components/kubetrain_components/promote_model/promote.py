@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
-from kubetrain_components.published_model import LATEST, read_latest, version_uri
+from kubetrain_components.run.published_model import LATEST, read_latest, version_uri
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 

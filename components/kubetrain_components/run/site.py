@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage
-from kubetrain_components.sync_dataset.sync import SyncRequest
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_trainer.training_output import TrainingOutput
 
 WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"

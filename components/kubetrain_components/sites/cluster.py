@@ -15,9 +15,9 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
-from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_trainer.training_output import TrainingOutput
 
 NOBODY_READS_ALONG = EventLog(Path(os.devnull))

@@ -13,7 +13,8 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
-from kubetrain_components.sync_dataset.sync import SyncRequest, sync_dataset
+from kubetrain_components.run.sync_request import SyncRequest
+from kubetrain_components.sync_dataset.sync import sync_dataset
 from kubetrain_trainer.training_output import TrainingOutput
 
 

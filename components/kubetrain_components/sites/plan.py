@@ -12,8 +12,9 @@ from kubetrain_components.jobs.kubernetes.pod_template import Manifest
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sync_dataset.cluster_sync import STAGING, run_mounts, wanted_claims
-from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_job
+from kubetrain_components.sync_dataset.sync import transfer_job
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.training_output import TrainingOutput
 

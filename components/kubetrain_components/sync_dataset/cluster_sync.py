@@ -19,7 +19,8 @@ from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.sync_dataset.sync import STAGE, SyncRequest, sync_dataset
+from kubetrain_components.run.sync_request import SyncRequest
+from kubetrain_components.sync_dataset.sync import STAGE, sync_dataset
 from kubetrain_trainer.errors import KubetrainError
 
 STAGING = Path("/staging")

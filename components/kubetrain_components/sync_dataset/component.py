@@ -73,12 +73,13 @@ def sync_dataset(
     Returns:
         Where pods find the dataset version, where and how they are to run, and the model that makes them needless.
     """
-    from kubetrain_components.metrics_artifact import log_numbers
     from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.metrics_artifact import log_numbers
     from kubetrain_components.run.parameters import RunParameters
     from kubetrain_components.run.site import this_site
+    from kubetrain_components.run.sync_request import SyncRequest
     from kubetrain_components.sync_dataset.reuse import model_to_reuse
-    from kubetrain_components.sync_dataset.sync import SyncRequest, transfer_placement
+    from kubetrain_components.sync_dataset.sync import transfer_placement
 
     site = this_site()
     with site.stage("sync_dataset", run_id) as stage, site.backend() as backend:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.published_model import latest_model, why_to_train
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.published_model import latest_model, why_to_train
 from kubetrain_trainer.config import TrainConfig
 
 

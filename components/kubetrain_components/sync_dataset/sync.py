@@ -1,18 +1,19 @@
 """The step: check the run's parameters, then have the transfer job make the dataset version."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import UNBUFFERED, Job, JobIdentity, JobKind, Replica
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.object_store.store import Access
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.sync_request import SyncRequest
 
 STAGE = "sync_dataset"
 S3_SECRET = "kubetrain-s3"  # noqa: S105 - its name
@@ -21,18 +22,6 @@ TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """What a transfer needs; nothing of it grows with the dataset."""
 OF_EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")
 """Settings of the training's pods that hold for the transfer's too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyncRequest:
-    source: str
-    endpoint_url: str
-    access: str
-    pipeline: str
-    run_id: str
-    placement: Placement = Placement()
-    mounts: tuple[ClaimMount, ...] = ()
-    """The staging claim, and others that the run will write to; on one machine none."""
 
 
 def sync_dataset(

@@ -79,7 +79,7 @@ def sync(**options: Any) -> None:
 @click.argument("directory", type=FOLDER)
 def verify(directory: Path) -> None:
     """Re-hash a dataset version, a checkpoint, a run's output, or all that a folder has of them."""
-    from kubetrain_components.verify import verify_folder
+    from kubetrain_pipelines.cli.verify import verify_folder
 
     verified = verify_folder(directory)
     for each in verified:

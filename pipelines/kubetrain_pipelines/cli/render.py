@@ -8,8 +8,9 @@ import yaml
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_components.sync_dataset.sync import S3_SECRET, SyncRequest, transfer_placement
+from kubetrain_components.sync_dataset.sync import S3_SECRET, transfer_placement
 from kubetrain_pipelines.images import COMPONENTS, TRAINERS
 from kubetrain_pipelines.params_file import single_settings
 from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings

@@ -6,7 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from kubetrain_pipelines.local_run.run import run_local
-from kubetrain_pipelines.run_view import open_view, print_summary
+from kubetrain_pipelines.local_run.summary import print_summary
+from kubetrain_pipelines.run_view import open_view
 from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, StorageFacts, plan_exposure
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
-from kubetrain_components.sync_dataset.sync import SyncRequest
 from kubetrain_pipelines.doctor import data, probes
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_trainer.errors import InvalidSetting

@@ -1,0 +1,53 @@
+"""What a local run came to, as the closing table."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from kubetrain_pipelines.local_run.record import RunRecord
+
+
+def print_summary(console: Console, record: RunRecord) -> None:
+    """What the run came to; the last line says how it ended, and where to look."""
+    rows = summary_rows(record)
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        # Not a table of rich's: it would cut off paths that people want to copy.
+        console.print(f"[dim]{name:{width}}[/]  {escape(value)}", highlight=False, soft_wrap=True)
+    if record.status == "succeeded":
+        console.print("[bold green]succeeded[/]")
+    else:
+        console.print("\n".join(record.log_tail), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(record.error)}", highlight=False, soft_wrap=True)
+
+
+def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
+    """What a run came to, in the order in which it happened; nothing of stages that it did not reach."""
+    rows = []
+    if dataset := record.result_of("sync_dataset"):
+        rows.append(("dataset", f"{dataset['digest']}, {dataset['objects']} objects, {_downloaded(dataset)}"))
+    if training := record.result_of("launch_training"):
+        rows.append(("training", f"{training['step']} steps by {training['world_size']} processes"))
+    if checkpoint := record.result_of("collect_checkpoint"):
+        rows.append(("checkpoint", checkpoint["checkpoint"]))
+    if evaluation := record.result_of("evaluate_model"):
+        rows += [(f"test {name}", _number(value)) for name, value in sorted(evaluation["metrics"].items())]
+        rows.append(("test samples", f"{evaluation['samples']} of {evaluation['split']}/"))
+    if model := record.model:
+        rows += [("model", model["uri"])] if model["uri"].startswith("s3://") else []
+        rows += [("model files", model["path"])] if model["path"] else []
+    rows += [("report", str(record.workspace / "report.html"))]
+    rows += [(stage.name, f"{stage.seconds:.1f} s") for stage in record.stages]
+    rows += [("total", f"{record.seconds:.1f} s")]
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "not a number" if value is None else f"{value:.4f}"
+
+
+def _downloaded(dataset: dict[str, Any]) -> str:
+    if dataset["downloaded"] == 0:
+        return "nothing downloaded: all of it was there"
+    return f"{dataset['downloaded']} downloaded"
