@@ -2,7 +2,7 @@
 
 .venv/bin/python benchmarks/trainers/scaling.py [--framework tensorflow --pixels 64]
 
-The two alone are the machine's own ceiling: processors share memory and its bandwidth. One thread each, on processors
+The two alone are the machine's own ceiling: CPUs share memory and its bandwidth. One thread each, on CPUs
 of their own.
 """
 
@@ -44,13 +44,13 @@ def parsed() -> argparse.Namespace:
 
 
 def trained(arguments: argparse.Namespace, folder: Path, groups: list[set[int]]) -> float:
-    """Images a second of all groups at once: each is a training with a process for each of its processors."""
+    """Images a second of all groups at once: each is a training with a process for each of its CPUs."""
     outputs = [folder / f"group-{number}" for number in range(len(groups))]
     run_together(
         list(
             chain.from_iterable(
-                pinned(training(arguments, output, len(processors)), processors)
-                for output, processors in zip(outputs, groups, strict=True)
+                pinned(training(arguments, output, len(cpus)), cpus)
+                for output, cpus in zip(outputs, groups, strict=True)
             )
         )
     )
@@ -65,8 +65,8 @@ def training(arguments: argparse.Namespace, output: Path, processes: int) -> lis
     )
 
 
-def pinned(commands: list[Command], processors: set[int]) -> list[Command]:
-    chosen = ",".join(map(str, sorted(processors)))
+def pinned(commands: list[Command], cpus: set[int]) -> list[Command]:
+    chosen = ",".join(map(str, sorted(cpus)))
     return [(["taskset", "--cpu-list", chosen, *arguments], environment) for arguments, environment in commands]
 
 

@@ -22,7 +22,7 @@ PARAMETERS = {
     "min_workers": int,
     "min_accuracy": float,
 }
-OF_PYTORCH = ("processes_per_worker", "min_workers")
+PYTORCH_ONLY = ("processes_per_worker", "min_workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def framework_of(pipeline: str) -> str:
 
 def parameters_of(framework: str) -> list[str]:
     """The parameters of a framework's pipeline."""
-    return [name for name in PARAMETERS if framework == "pytorch" or name not in OF_PYTORCH]
+    return [name for name in PARAMETERS if framework == "pytorch" or name not in PYTORCH_ONLY]
 
 
 def parse_settings(

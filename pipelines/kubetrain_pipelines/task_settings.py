@@ -7,7 +7,7 @@ from kfp import dsl, kubernetes
 from kubetrain_components import OUTPUT_PATH
 from kubetrain_pipelines import images
 
-LONGEST_SECONDS = 30 * 24 * 3600
+MAX_SECONDS = 30 * 24 * 3600
 """For a pod that hangs: whatever takes long has budgets of its own, which end it with a cause."""
 S3_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION")
 
@@ -21,7 +21,7 @@ def as_step(task: dsl.PipelineTask, reads_as: str) -> dsl.PipelineTask:
     task.set_caching_options(enable_caching=False)
     task.set_display_name(reads_as)
     kubernetes.set_security_context(task, run_as_non_root=True)
-    kubernetes.set_timeout(task, LONGEST_SECONDS)
+    kubernetes.set_timeout(task, MAX_SECONDS)
     return task
 
 

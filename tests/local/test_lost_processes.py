@@ -15,7 +15,7 @@ from support.cli import processes_of, read_until, start
 from support.pods import import_seconds, pause_until_next_step, pod_processes
 from support.process_groups import start_python
 
-LONGEST_PAUSE_SECONDS = 15
+MAX_PAUSE_SECONDS = 15
 """Imports aside."""
 ELASTIC = ("--min-workers", "1")
 
@@ -53,7 +53,7 @@ def test_a_training_goes_on_without_a_lost_pod_and_with_it_again(
     pause = pause_until_next_step(run)
     rest, _ = run.communicate(timeout=200)
     assert run.returncode == 0, seen + pause.output + rest
-    assert pause.seconds - import_seconds(framework) < LONGEST_PAUSE_SECONDS, pause.output
+    assert pause.seconds - import_seconds(framework) < MAX_PAUSE_SECONDS, pause.output
 
     notices = [line for line in pause.output.splitlines() if line.endswith("it is started again")]
     assert {line[1 : line.index("]")] for line in notices} == restarted
@@ -91,7 +91,7 @@ def test_a_worker_that_joins_late_trains_with_the_others_from_where_they_are(dig
         process.send_signal(SIGTERM)
     ends = [process.communicate(timeout=60)[0] for process in (first, second)]
     assert [first.returncode, second.returncode] == [143, 143], ends
-    assert pause.seconds - import_seconds("pytorch") < LONGEST_PAUSE_SECONDS, pause.output
+    assert pause.seconds - import_seconds("pytorch") < MAX_PAUSE_SECONDS, pause.output
 
     stopped_at = int(pause.output.partition("stopped by SIGTERM after step ")[2].partition(":")[0])
     assert f"rank 0 resumes from {tmp_path}/checkpoints/step-{stopped_at:08}" in pause.output

@@ -118,7 +118,7 @@ class MemoryBackend:
     def clean(self, handle: JobHandle, pods: str) -> None:
         self.cleaned.append((handle.name, pods))
 
-    def run_goes_on(self) -> bool:
+    def run_outlives_launcher(self) -> bool:
         return self.is_drained
 
     def delete(self, handle: JobHandle) -> None:

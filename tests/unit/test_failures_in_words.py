@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.durable_files import append, naming
-from kubetrain_trainer.failures import in_words, telling
+from kubetrain_trainer.durable_files import append, with_filename
+from kubetrain_trainer.failures import annotating_errors, in_words
 
 
 def test_memory_is_told_with_what_was_being_done() -> None:
     error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes")
-    with pytest.raises(RuntimeError), telling(lambda: "in step 3, with batch_size=8"):
+    with pytest.raises(RuntimeError), annotating_errors(lambda: "in step 3, with batch_size=8"):
         raise error
     known = in_words(error)
     assert str(known).startswith("out of memory in step 3, with batch_size=8: lower batch_size, raise accumulate, set")
@@ -49,7 +49,7 @@ def test_a_full_disk_is_told_with_the_file_that_a_write_does_not_know(tmp_path: 
 
 def test_of_what_a_library_made_of_it_the_operating_systems_error_is_told(tmp_path: Path) -> None:
     path = tmp_path / "export"
-    with pytest.raises(RuntimeError) as caught, naming(path):
+    with pytest.raises(RuntimeError) as caught, with_filename(path):
         try:
             raise OSError(errno.EDQUOT, "as the library puts it")
         except OSError as error:

@@ -270,7 +270,7 @@ def test_what_a_job_still_holds_is_let_go_once_the_verdict_is_on_it(phase: Phase
     assert (verdicts, backend.cleaned) == ([phase.lower()], [(NAME, "All")])
 
 
-def failing_by(was_taken: bool, backend: MemoryBackend) -> list[str]:
+def failing_by(was_disrupted: bool, backend: MemoryBackend) -> list[str]:
     """Each attempt fails as soon as it is made; their names."""
     made: list[str] = []
     create = backend.create
@@ -278,7 +278,7 @@ def failing_by(was_taken: bool, backend: MemoryBackend) -> list[str]:
     def fail_at_once(wanted: Job) -> JobHandle:
         handle = create(wanted)
         made.append(handle.name)
-        backend.finish(handle.name, Phase.FAILED, exit_code=143, was_taken=was_taken, finished=1.0)
+        backend.finish(handle.name, Phase.FAILED, exit_code=143, was_disrupted=was_disrupted, finished=1.0)
         return handle
 
     backend.create = fail_at_once
@@ -309,7 +309,7 @@ def test_the_next_attempt_begins_when_every_pod_of_the_one_before_has_ended() ->
     backend = MemoryBackend()
     with running(backend) as outcome:
         chief, worker = backend.jobs[NAME].pods
-        taken = replace(chief, phase=Phase.FAILED, exit_code=143, was_taken=True, finished=1.0)
+        taken = replace(chief, phase=Phase.FAILED, exit_code=143, was_disrupted=True, finished=1.0)
         backend.change(NAME, phase=Phase.FAILED, pods=(taken, worker))
         time.sleep(1)
         assert (list(backend.jobs), backend.cleaned[-1]) == ([NAME], (NAME, "Running"))

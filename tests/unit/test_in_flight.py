@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kubetrain_components.sync_dataset import in_flight
-from kubetrain_components.sync_dataset.in_flight import LEAST, LEAST_OF_SMALL, InFlight
+from kubetrain_components.sync_dataset.in_flight import LEAST, MIN_OF_SMALL, InFlight
 
 
 def answer(requests: InFlight, *seconds: float) -> None:
@@ -24,7 +24,7 @@ def test_small_objects_near_by_take_turns_with_fewer_workers() -> None:
     requests = InFlight(64)
     requests.only_small_left()
     answer(requests, 0.0001)
-    assert requests.limit == LEAST_OF_SMALL < LEAST
+    assert requests.limit == MIN_OF_SMALL < LEAST
     answer(requests, *[0.03] * in_flight.ANSWERS)
     assert requests.limit == 60
 

@@ -326,7 +326,7 @@ DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEv
     ],
 )
 def test_a_pod_that_the_cluster_took_is_told_from_one_that_failed(pods: list[dict[str, Any]], taken: bool) -> None:
-    assert the_pod(*pods).was_taken is taken
+    assert the_pod(*pods).was_disrupted is taken
 
 
 def test_a_pod_that_is_asked_to_end_has_a_cause_and_no_end_yet() -> None:

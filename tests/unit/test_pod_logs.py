@@ -13,7 +13,7 @@ from kubetrain_components.jobs.kubernetes import pod_log, pod_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds, rfc3339
-from kubetrain_components.jobs.kubernetes.pod_logs import MOST_WAITING, PodLogs
+from kubetrain_components.jobs.kubernetes.pod_logs import MAX_WAITING, PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched
 from support.api_server import PODS, ApiServer, answer, cut, end_at_once, lines_of, stamp
 
@@ -24,7 +24,7 @@ def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pod_log, "PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(pod_logs, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(kubernetes_api, "LONGEST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(kubernetes_api, "MAX_PAUSE_SECONDS", 0.1)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
     pods = Watched(KubernetesApi.connect(patience_seconds=10), PODS)
     pods.start()
@@ -302,7 +302,7 @@ def test_a_reader_that_is_slow_holds_the_streams_up(server: ApiServer, pods: Wat
     next(lines)
     time.sleep(0.3)
     waiting = sum(len(text) for batch in list(logs._queue.queue) for text in batch.texts)
-    assert waiting <= MOST_WAITING * pod_log.LONGEST_LINE_BYTES
+    assert waiting <= MAX_WAITING * pod_log.MAX_LINE_BYTES
     assert sum(1 for _ in lines) == 19_999
     assert len(reader.finish()) == 20_000
 

@@ -9,7 +9,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.recent_steps import MOST_SKIPPED, NotFinite, RecentSteps
+from kubetrain_trainer.recent_steps import MAX_SKIPPED, NotFinite, RecentSteps
 
 PROCESSES = 2
 
@@ -53,9 +53,9 @@ def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str 
 
 def test_the_mean_is_over_processes_and_steps_since_the_last_one() -> None:
     def train(recent: RecentSteps, rank: int) -> list[float]:
-        recent.may_change(1, 0.1, 1.0 + rank, 1.0)
+        recent.accept_step(1, 0.1, 1.0 + rank, 1.0)
         recent.look()  # before a checkpoint
-        recent.may_change(2, 0.1, 3.0 + rank, 1.0)
+        recent.accept_step(2, 0.1, 3.0 + rank, 1.0)
         return [recent.mean_loss(), recent.mean_loss()]
 
     assert in_all_processes(train) == ["[2.5, nan]"] * PROCESSES
@@ -72,7 +72,7 @@ def test_the_mean_is_over_processes_and_steps_since_the_last_one() -> None:
 def test_the_first_bad_step_of_any_is_told_alike_by_all(losses: tuple[float, ...], norm: float, says: str) -> None:
     def train(recent: RecentSteps, rank: int) -> None:
         for step, (loss, its_norm) in enumerate([(1.0, 1.0), (losses[rank], norm), (math.nan, math.nan)], start=1):
-            assert recent.may_change(step, step / 10, loss, its_norm), "nothing is looked at before it must be"
+            assert recent.accept_step(step, step / 10, loss, its_norm), "nothing is looked at before it must be"
         recent.look()
 
     said = in_all_processes(train)
@@ -86,7 +86,7 @@ def test_a_bad_step_is_skipped_by_all_and_counted(caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.INFO)
 
     def train(recent: RecentSteps, rank: int) -> object:
-        took = [recent.may_change(step, 0.1, math.nan if step == rank else 1.0, 1.0) for step in range(4)]
+        took = [recent.accept_step(step, 0.1, math.nan if step == rank else 1.0, 1.0) for step in range(4)]
         return took, recent.skipped, recent.mean_loss()
 
     assert in_all_processes(train, on_nan="skip") == [str(([False, False, True, True], 2, 1.0))] * PROCESSES
@@ -99,12 +99,12 @@ def test_a_bad_step_is_skipped_by_all_and_counted(caplog: pytest.LogCaptureFixtu
 
 def test_too_many_in_a_row_end_the_training() -> None:
     def train(recent: RecentSteps, rank: int) -> None:
-        for step in range(1, MOST_SKIPPED):
-            recent.may_change(step, 0.1, math.nan, 1.0)
-        recent.may_change(MOST_SKIPPED, 0.1, 1.0, 1.0)
-        for step in range(1, MOST_SKIPPED + 1):
-            recent.may_change(MOST_SKIPPED + step, 0.1, math.nan, 1.0)
-            assert step < MOST_SKIPPED
+        for step in range(1, MAX_SKIPPED):
+            recent.accept_step(step, 0.1, math.nan, 1.0)
+        recent.accept_step(MAX_SKIPPED, 0.1, 1.0, 1.0)
+        for step in range(1, MAX_SKIPPED + 1):
+            recent.accept_step(MAX_SKIPPED + step, 0.1, math.nan, 1.0)
+            assert step < MAX_SKIPPED
 
     said = in_all_processes(train, on_nan="skip")
     assert said[0] == said[1]

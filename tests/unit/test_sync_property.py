@@ -36,7 +36,7 @@ TROUBLES = st.lists(st.tuples(st.integers(0, 7), FAULTS, st.integers(1, 5)), max
 def quick_and_small() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.001)
-        patch.setattr(download, "LONGEST_BACK_OFF_SECONDS", 0.004)
+        patch.setattr(download, "MAX_BACK_OFF_SECONDS", 0.004)
         patch.setattr(fetch, "LOOK_SECONDS", 0.005)
         patch.setattr(fetch, "PART_BYTES", 500)
         patch.setattr(fetch, "LARGE_BYTES", 1000)

@@ -18,7 +18,7 @@ from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.shard_index import index_path, read_index
 from kubetrain_trainer.tar_scan import scan_shard
-from kubetrain_trainer.tar_shards import MOST_OPEN, list_classes, list_images
+from kubetrain_trainer.tar_shards import MAX_OPEN, list_classes, list_images
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 TWO = {"a.jpg": b"first", "a.cls": b"0", "b.jpg": b"second", "b.cls": b"1"}
@@ -165,14 +165,14 @@ class TestForeign:
         assert samples(list_images(tmp_path, "train")) == [(b"of 1", 1), (b"of 2", 2)]
 
     def test_many_threads_read_more_shards_than_a_process_keeps_open(self, tmp_path: Path) -> None:
-        for number in range(MOST_OPEN + 50):
+        for number in range(MAX_OPEN + 50):
             write_shard(tmp_path / "train" / f"{number:04}.tar", {"x.jpg": b"%d" % number, "x.cls": b"0"})
         shards = list_images(tmp_path, "train")
         with ThreadPoolExecutor(8) as threads:
             for numbers in threads.map(lambda _: [int(content) for content, _ in samples(shards)], range(16)):
-                assert numbers == list(range(MOST_OPEN + 50))
+                assert numbers == list(range(MAX_OPEN + 50))
         opened = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
-        assert sum(path.is_relative_to(tmp_path) for path in opened) == MOST_OPEN
+        assert sum(path.is_relative_to(tmp_path) for path in opened) == MAX_OPEN
 
     @pytest.mark.parametrize(
         ("files", "says"),

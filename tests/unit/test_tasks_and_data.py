@@ -7,7 +7,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.evaluation_record import MOST_ROC_POINTS, classification_record, roc_curve
+from kubetrain_trainer.evaluation_record import MAX_ROC_POINTS, classification_record, roc_curve
 from kubetrain_trainer.image_folder import list_classes, list_images
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size
@@ -124,7 +124,7 @@ def test_the_roc_curve_is_the_one_that_everybody_computes() -> None:
 
 def test_a_long_roc_curve_keeps_its_ends_and_its_shape() -> None:
     ours = roc_curve([index % 2 for index in range(10_000)], [index / 10_000 for index in range(10_000)])
-    assert len(ours) <= MOST_ROC_POINTS + 1
+    assert len(ours) <= MAX_ROC_POINTS + 1
     assert (ours[0]["true_positive_rate"], ours[-1]["true_positive_rate"]) == (0, 1)
     assert roc_curve([1, 1], [0.2, 0.8]) == [], "of one class alone there is none"
 

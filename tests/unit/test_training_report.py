@@ -7,9 +7,9 @@ import pytest
 
 from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.processors import processor_name
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.step_window import StepWindow
@@ -137,4 +137,4 @@ def test_a_training_starts_with_what_it_runs_on(monkeypatch: pytest.MonkeyPatch)
     assert describe_start(world_size=1, transport="", threads=8, **start) == (
         "training starts: PyTorch 2.15.0, 1 process, bf16, 8 threads, AMD EPYC"
     )
-    assert processor_name()
+    assert cpu_name()

@@ -13,7 +13,7 @@ from kubetrain_trainer.checkpoint_layout import Progress, complete_checkpoints
 from kubetrain_trainer.checkpoint_retention import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.failures import disk_trouble, operating_systems
+from kubetrain_trainer.failures import disk_trouble, os_error_behind
 from kubetrain_trainer.training_output import TrainingOutput
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class CheckpointWriter:
         log.info("stopped by SIGTERM after step %d: saved %s; start this run again to go on", *saved)
         return result
 
-    def way_on(self) -> str:
+    def resume_hint(self) -> str:
         """How a run with other settings takes over from this one, its last checkpoint included."""
         if self.is_writing:
             self._thread.join(PATIENCE_SECONDS)
@@ -113,7 +113,7 @@ class CheckpointWriter:
             self._failure = self._in_words(error)
 
     def _in_words(self, error: Exception) -> Exception:
-        cause = operating_systems(error)
+        cause = os_error_behind(error)
         if cause is None:
             return error
         newest = self._newest()
@@ -127,6 +127,6 @@ class CheckpointWriter:
 
 
 def _yield_to_steps() -> None:
-    """On Linux a thread has a priority of its own: steps on the same processors took 1.5 times as long without."""
+    """On Linux a thread has a priority of its own: steps on the same CPUs took 1.5 times as long without."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -109,7 +109,7 @@ class TrainConfig(Settings):
 
     loader_workers: int = setting(
         -1,
-        "PyTorch: processes that load data for each training process; -1: up to eight for a GPU, as the processors "
+        "PyTorch: processes that load data for each training process; -1: up to eight for a GPU, as the CPUs "
         "allow, and none without one (TensorFlow loads in threads, as many as are free)",
         minimum=-1,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.failures import operating_systems
+from kubetrain_trainer.failures import os_error_behind
 
 CHUNK_BYTES = 1 << 20
 
@@ -18,7 +18,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write under a temporary name, flush, then rename: readers see the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with naming(path), temporary.open("wb") as file:
+        with with_filename(path), temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -29,17 +29,17 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    with naming(path), path.open("ab") as file:
+    with with_filename(path), path.open("ab") as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def with_filename(path: Path) -> Iterator[None]:
     """Let an error of the operating system name the file: from a write, as on a full disk, it would not."""
     try:
         yield
     except Exception as error:
-        if (cause := operating_systems(error)) is not None:
+        if (cause := os_error_behind(error)) is not None:
             cause.filename = cause.filename or str(path)
         raise
 

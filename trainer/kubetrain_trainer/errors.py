@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-LONGEST_CHOICE = 8
+MAX_CHOICE = 8
 """So many names are read at a glance; of more, only the nearest is shown."""
 
 
@@ -31,6 +31,6 @@ class Stopped(Exception):
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """The remedy for an unknown name: the nearest valid one, or all of a few."""
     valid = sorted(valid)
-    cutoff = 0.5 if len(valid) <= LONGEST_CHOICE else 0.0
+    cutoff = 0.5 if len(valid) <= MAX_CHOICE else 0.0
     nearest = difflib.get_close_matches(name, valid, n=1, cutoff=cutoff)
     return f"did you mean '{nearest[0]}'?" if nearest else f"valid names: {', '.join(valid)}"

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Any
 
 SHOWN_ERRORS = 12
-MOST_ROC_POINTS = 200
+MAX_ROC_POINTS = 200
 
 
 def classification_record(
@@ -60,7 +60,7 @@ def roc_curve(truths: Sequence[int], scores: Sequence[float]) -> list[dict[str, 
         found = [truth for _, truth in group]
         hits, false_alarms = hits + sum(found), false_alarms + len(found) - sum(found)
         points.append(_roc_point(score, hits / positives, false_alarms / negatives))
-    stride = -(-len(points) // MOST_ROC_POINTS)
+    stride = -(-len(points) // MAX_ROC_POINTS)
     return [*points[:-1:stride], points[-1]]
 
 

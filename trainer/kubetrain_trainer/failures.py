@@ -18,7 +18,7 @@ DISK_REMEDIES = {
 }
 
 
-class Passing(KubetrainError):
+class TransientFailure(KubetrainError):
     """What another try may not meet."""
 
     is_curable = True
@@ -42,7 +42,7 @@ KNOWN = (
         ("killed by signal: Killed", "exited unexpectedly", "multiprocessing/resource_sharer.py"),
         "a process that loads data was ended {where}, most likely for want of memory: give each pod more memory, or "
         "lower loader_workers",
-        Passing,
+        TransientFailure,
     ),
     Known(
         (
@@ -65,13 +65,13 @@ KNOWN = (
     Known(
         ("/gloo/", "ncclRemoteError", "Collective ops is aborted"),
         "another process was lost {where}: look for the one that failed first",
-        Passing,
+        TransientFailure,
     ),
 )
 
 
 @contextlib.contextmanager
-def telling(where: Callable[[], str]) -> Iterator[None]:
+def annotating_errors(where: Callable[[], str]) -> Iterator[None]:
     """Note with an error what was being done: it becomes a sentence where nobody knows any more."""
     try:
         yield
@@ -98,7 +98,7 @@ def _text(error: Exception) -> str:
 
 
 def _storage(error: Exception) -> KubetrainError | None:
-    cause = operating_systems(error)
+    cause = os_error_behind(error)
     if cause is None or not cause.filename or cause.errno not in DISK_REMEDIES:
         return None
     return KubetrainError(f"cannot use {cause.filename} {disk_trouble(cause)}, then start this run again")
@@ -110,7 +110,7 @@ def disk_trouble(error: OSError) -> str:
     return f"({os.strerror(number)}): {DISK_REMEDIES.get(number, 'see to this volume')}"
 
 
-def operating_systems(error: BaseException) -> OSError | None:
+def os_error_behind(error: BaseException) -> OSError | None:
     """The operating system's error behind what a library made of it."""
     return next((each for each in _with_causes(error) if isinstance(each, OSError)), None)
 

@@ -52,9 +52,7 @@ def tensorflow_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
     return ProcessRole(rank=first + int(task["index"]), world_size=chiefs + workers)
 
 
-def of_each_process(
-    value: float, role: ProcessRole, sum_over_processes: Callable[[list[float]], list[float]]
-) -> list[float]:
+def gather(value: float, role: ProcessRole, sum_over_processes: Callable[[list[float]], list[float]]) -> list[float]:
     """What each process brings, by rank, in every process: a sum to which each adds zeros for the others."""
     return sum_over_processes([value if rank == role.rank else 0.0 for rank in range(role.world_size)])
 

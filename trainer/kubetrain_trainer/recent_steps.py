@@ -8,9 +8,9 @@ from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_role import ProcessRole, of_each_process
+from kubetrain_trainer.process_role import ProcessRole, gather
 
-MOST_SKIPPED = 10
+MAX_SKIPPED = 10
 """Steps in a row: after so many, no other batch is going to help."""
 REMEDY = (
     "most often the learning_rate is too high for this batch and warm-up, then a sample has NaN in its inputs or "
@@ -31,21 +31,21 @@ class RecentSteps:
         role: ProcessRole,
         read: Callable[[Sequence[Any]], list[float]],
         sum_over_processes: Callable[[list[float]], list[float]],
-        way_on: Callable[[], str],
+        resume_hint: Callable[[], str],
     ) -> None:
-        """`read` brings numbers from the device; `way_on` tells all processes how to go on after a failure."""
+        """`read` brings numbers from the device; `resume_hint` tells all processes how to go on after a failure."""
         self._skips = config.on_nan == "skip"
         self._role = role
         self._read = read
         self._sum_over_processes = sum_over_processes
-        self._way_on = way_on
+        self._way_on = resume_hint
         self._pending: list[tuple[int, float, Any, Any]] = []
         self._losses: list[float] = []
         self._skipped_in_a_row = 0
         self.skipped = 0
         """Steps that changed nothing, since this process began."""
 
-    def may_change(self, step: int, rate: float, loss: Any, norm: Any) -> bool:
+    def accept_step(self, step: int, rate: float, loss: Any, norm: Any) -> bool:
         """Whether this step may change the model, by this process's part of the loss and by the norm of the gradient of
         all. Where the first bad step ends the training each may: what it spoils is never saved.
 
@@ -59,8 +59,8 @@ class RecentSteps:
             return True
         self.skipped += 1
         self._skipped_in_a_row += 1
-        if self._skipped_in_a_row == MOST_SKIPPED:
-            raise self._failure(f"{bad}, and so it was in the {MOST_SKIPPED - 1} steps before")
+        if self._skipped_in_a_row == MAX_SKIPPED:
+            raise self._failure(f"{bad}, and so it was in the {MAX_SKIPPED - 1} steps before")
         if self._role.is_chief:
             log.warning("skipped a step, which changes nothing: %s (%d skipped so far)", bad, self.skipped)
         return False
@@ -102,7 +102,7 @@ class RecentSteps:
     def _describe(self, loss: float, norm: float, *, is_ours: bool) -> str:
         if math.isfinite(loss):
             return f"the gradient is {norm}"
-        marks = of_each_process(float(is_ours), self._role, self._sum_over_processes)
+        marks = gather(float(is_ours), self._role, self._sum_over_processes)
         return f"the loss of rank {' and '.join(str(rank) for rank, mark in enumerate(marks) if mark)} is {loss}"
 
     def _failure(self, bad: str) -> NotFinite:

@@ -16,7 +16,7 @@ LABEL = ".cls"
 NAME = re.compile(r"((?:.*/)?[^./]+)(\.[^/]*)", re.DOTALL)
 """Key and extension, by the convention: of mask.jpg the extension is .jpg, of 1.mask.jpg it is .mask.jpg."""
 NUMBER = re.compile(rb"\s*([0-9]{1,9})\s*")
-LONGEST_LABEL = 64
+MAX_LABEL = 64
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _members(shard: Path, file: BinaryIO) -> Iterator[Member]:
 
 def _label(shard: Path, file: BinaryIO, member: Member) -> int:
     file.seek(member.offset)
-    content = file.read(min(member.size, LONGEST_LABEL))
+    content = file.read(min(member.size, MAX_LABEL))
     number = NUMBER.fullmatch(content)
     if number is None:
         raise KubetrainError(

@@ -32,7 +32,7 @@ MANIFEST = "manifest.json"
 LAYOUT = "shards must be <split>/*.tar"
 LISTED_AT_ONCE = 16
 """Shards: on a network file system it is waiting that takes the time."""
-MOST_OPEN = 512
+MAX_OPEN = 512
 """Shards that a process keeps open: half as many files as it usually may."""
 
 
@@ -78,7 +78,7 @@ class OpenFile:
         return os.pread(self._descriptor, size, offset)
 
 
-@lru_cache(maxsize=MOST_OPEN)
+@lru_cache(maxsize=MAX_OPEN)
 def _opened(path: str) -> OpenFile:
     """In each process its own, from when it first reads of it."""
     return OpenFile(os.open(path, os.O_RDONLY))

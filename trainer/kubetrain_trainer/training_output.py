@@ -28,7 +28,7 @@ from kubetrain_trainer.checkpoint_layout import (
     write_checkpoint,
 )
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.durable_files import flush_directory, naming, read_json, write_json
+from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 CONFIG_SCHEMA = "kubetrain/config/v1"
@@ -145,7 +145,7 @@ class TrainingOutput:
         partial.mkdir()
         identity = {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **self._origin(), **details}
         try:
-            with naming(self.export):
+            with with_filename(self.export):
                 write_files(partial)
             write_json(partial / "manifest.json", {**identity, "files": describe_files(partial)})
         except Exception:
@@ -187,7 +187,7 @@ class TrainingOutput:
             raise KubetrainError(f"{self.path / name} is not valid JSON: the file was damaged") from None
 
 
-def misfit(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
+def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     """The error of a checkpoint whose state is not one of this run's model and optimizer."""
     theirs = TrainingOutput(checkpoint.path.parents[1]).train_config()
     return KubetrainError(
@@ -196,7 +196,7 @@ def misfit(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     )
 
 
-def foreign(path: Path) -> KubetrainError:
+def foreign_error(path: Path) -> KubetrainError:
     """The error of a file that is not the plain numbers which the trainers write."""
     return KubetrainError(
         f"{path} was not written by this trainer: it holds more than numbers, perhaps code to execute, and was refused "

@@ -11,7 +11,7 @@ from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
-from kubetrain_trainer.process_role import ProcessRole, of_each_process
+from kubetrain_trainer.process_role import ProcessRole, gather
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
@@ -56,7 +56,7 @@ class TrainingReport:
         began, so many were skipped."""
         rates = self.window.rates()
         # Those that wait least for data wait for the process that waits longest.
-        rates["data_wait_share"] = max(of_each_process(rates["data_wait_share"], self._role, self._sum_over_processes))
+        rates["data_wait_share"] = max(gather(rates["data_wait_share"], self._role, self._sum_over_processes))
         self._waits += rates["data_wait_share"] * self.window.steps
         self._steps += self.window.steps
         self.window.restart()
@@ -99,6 +99,6 @@ class TrainingReport:
 
 def describe_waiting(share: float) -> str:
     return (
-        f"the training waits for data {share:.0%} of the time: give each pod more processors, "
+        f"the training waits for data {share:.0%} of the time: give each pod more CPUs, "
         "raise loader_workers (PyTorch), or store smaller images"
     )

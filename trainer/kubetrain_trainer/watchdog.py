@@ -21,7 +21,7 @@ FIRST_STEP_FACTOR = 3
 """The first step may compile."""
 PEERS_FACTOR = 1.25
 """Who waits for a process that hangs gives up later than that process: only it can say where."""
-LONGEST_LOOK_SECONDS = 1.0
+MAX_LOOK_SECONDS = 1.0
 BACKSTOP_SECONDS = 10.0
 
 
@@ -62,7 +62,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         before: Standstill | None = None
-        while not self._is_over.wait(min(LONGEST_LOOK_SECONDS, self._seconds / 10)):
+        while not self._is_over.wait(min(MAX_LOOK_SECONDS, self._seconds / 10)):
             overdue = time.monotonic() - self._due
             self._set_alarm(-overdue)
             if overdue > 0:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-MOST_CLASSES = 50
+MAX_CLASSES = 50
 
 
 def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tuple[list[str], list[list[int]]]:
     """The whole matrix up to 50 classes; beyond, the 50 that take part in the most errors, in their old order."""
     errors = [sum(row) + sum(other[index] for other in matrix) - 2 * row[index] for index, row in enumerate(matrix)]
-    worst = sorted(range(len(classes)), key=lambda index: -errors[index])[:MOST_CLASSES]
+    worst = sorted(range(len(classes)), key=lambda index: -errors[index])[:MAX_CLASSES]
     kept = sorted(worst)
     return [classes[index] for index in kept], [[matrix[row][column] for column in kept] for row in kept]
 

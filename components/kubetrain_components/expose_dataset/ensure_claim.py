@@ -51,7 +51,7 @@ def ensure_claim(wanted: WantedClaim, claims: Claims, say: Say) -> Manifest:
         if claims.create(wanted.manifest()):
             say(f"made {wanted.purpose} claim {wanted.name}: {wanted.size}, {wanted.access_mode}")
         elif claims.find(CLAIM, wanted.name) is None:
-            waiting.go_on(f"{wanted.purpose} claim {wanted.name} cannot be made yet")
+            waiting.poll(f"{wanted.purpose} claim {wanted.name} cannot be made yet")
     for objection in objections(found):
         raise InvalidSetting(
             f"{wanted.purpose} claim {wanted.name} {objection}: name another as {wanted.purpose}_claim, or delete "

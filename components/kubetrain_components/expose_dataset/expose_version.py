@@ -65,7 +65,7 @@ def expose_version(
     remedy = f"look at `kubectl describe pvc {exposure.claim}`, or choose another exposure"
     waiting = Waiting(say, patience_seconds, remedy)
     while (sentence := _advance(exposure, claims, say)) is not None:
-        waiting.go_on(sentence)
+        waiting.poll(sentence)
     return exposure
 
 

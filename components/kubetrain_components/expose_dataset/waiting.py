@@ -17,7 +17,7 @@ class Waiting:
         self._began = time.monotonic()
         self._said = ("", 0.0)
 
-    def go_on(self, sentence: str) -> None:
+    def poll(self, sentence: str) -> None:
         """A little longer.
 
         Raises:

@@ -37,7 +37,7 @@ class JobBackend(Protocol):
         """Stop the job and forget it; its processes end. Deleting what is gone already is no error."""
         ...
 
-    def run_goes_on(self) -> bool:
+    def run_outlives_launcher(self) -> bool:
         """Whether the run that this launcher works for outlives it: its node is drained, nobody wants to cancel."""
         ...
 

@@ -34,7 +34,7 @@ from kubetrain_components.jobs.job_logs import JobLogs, OnLine
 from kubetrain_components.jobs.patience import Budgets, Clock, Patience
 from kubetrain_components.jobs.verdict import (
     JobFailed,
-    PodsTaken,
+    PodsDisrupted,
     describe,
     has_verdict,
     is_won,
@@ -79,7 +79,7 @@ def run_job(
     for _ in range(ATTEMPTS_AFTER_LOSS):
         try:
             return _run_attempt(job, backend, on_line, Patience(budgets or Budgets.of(job), clock))
-        except PodsTaken as loss:
+        except PodsDisrupted as loss:
             on_line(LogLine(job.lead, f"{loss}; it is started again once all of its pods have ended"))
     return _run_attempt(job, backend, on_line, Patience(budgets or Budgets.of(job), clock))
 
@@ -90,7 +90,7 @@ def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, patience: Patie
         logs = JobLogs(backend.logs(handle), on_line, job.lead)
         state = _follow(job, handle, backend, logs, patience)
     except KeyboardInterrupt:
-        if not backend.run_goes_on():
+        if not backend.run_outlives_launcher():
             backend.delete(handle)
         raise
     _record_verdict(job, state, backend, logs)
@@ -145,7 +145,7 @@ def _create(job: Job, backend: JobBackend) -> JobHandle:
         with interrupts_deferred():
             handle = backend.create(job)
     except KeyboardInterrupt:
-        if handle is not None and not backend.run_goes_on():
+        if handle is not None and not backend.run_outlives_launcher():
             backend.delete(handle)
         raise
     return handle

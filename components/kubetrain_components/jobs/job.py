@@ -221,7 +221,7 @@ class PodState:
     """The termination message of that container."""
     cause: str = ""
     """Why it ended, where others than the container know: out of memory, evicted, its node is gone."""
-    was_taken: bool = False
+    was_disrupted: bool = False
     """Whether the cluster ended it for reasons of its own: a node is drained or lost, another pod is more urgent."""
     finished: float = 0.0
     """When that container ended, in seconds since the epoch."""

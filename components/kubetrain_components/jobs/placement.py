@@ -27,8 +27,8 @@ class Placement(Settings):
     )
     image_pull_secrets: list[Any] = setting([], "names of the secrets that images are pulled with")
 
-    cpu: str = setting("1", "processors that a pod asks for; without GPUs its processes have so many threads together")
-    cpu_limit: str = setting("", "processors that a pod may use at most; empty: all that are free")
+    cpu: str = setting("1", "CPUs that a pod asks for; without GPUs its processes have so many threads together")
+    cpu_limit: str = setting("", "CPUs that a pod may use at most; empty: all that are free")
     memory: str = setting("4Gi", "memory that a pod asks for; /dev/shm counts too")
     memory_limit: str = setting("", "memory that a pod may use at most; empty: what it asks for")
     gpus: int = setting(0, "GPUs of a pod", minimum=0)

@@ -12,7 +12,7 @@ FACTORS |= {letter + "i": Decimal(1024) ** power for power, letter in enumerate(
 
 
 def whole_amount(quantity: str) -> int:
-    """What a Kubernetes quantity says, rounded up: bytes, processors.
+    """What a Kubernetes quantity says, rounded up: bytes, CPUs.
 
     Raises:
         InvalidSetting: where it is none.

@@ -29,7 +29,7 @@ class JobFailed(KubetrainError):
         """The last lines of the failing pod."""
 
 
-class PodsTaken(JobFailed):
+class PodsDisrupted(JobFailed):
     """By the cluster, for reasons of its own, and the job makes no new ones: another attempt may succeed."""
 
 
@@ -50,7 +50,7 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
     if culprit is None:
         missing = f"{len(succeeded)} of {job.total_replicas} pods succeeded"
         raise JobFailed(f"{job.identity.stage} failed: {state.message or missing}")
-    failure = PodsTaken if any(pod.was_taken for pod in state.pods) else JobFailed
+    failure = PodsDisrupted if any(pod.was_disrupted for pod in state.pods) else JobFailed
     raise failure(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
 
 

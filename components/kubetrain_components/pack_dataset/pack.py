@@ -30,7 +30,7 @@ from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(?:([KMGT])(I)?)?B?", re.IGNORECASE)
 UNSAFE_IN_KEYS = re.compile(rb"[^A-Za-z0-9_-]")
-LONGEST_NAME_IN_KEY = 64  # with the hash and an extension less than the 100 bytes of a plain tar header
+MAX_NAME_IN_KEY = 64  # with the hash and an extension less than the 100 bytes of a plain tar header
 END_OF_TAR = bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -46,7 +46,7 @@ class Sample:
         """Unlike any other's, in plain ASCII without a dot, from the very bytes of the name: the same in any locale."""
         path = os.fsencode(self.path)
         _, class_name, image = path.split(b"/")
-        name = UNSAFE_IN_KEYS.sub(b"_", class_name + b"-" + image.rpartition(b".")[0])[:LONGEST_NAME_IN_KEY]
+        name = UNSAFE_IN_KEYS.sub(b"_", class_name + b"-" + image.rpartition(b".")[0])[:MAX_NAME_IN_KEY]
         return f"{hashlib.blake2b(path, digest_size=8).hexdigest()}-{name.decode()}"
 
     @property

@@ -20,7 +20,7 @@ from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_trainer.training_output import TrainingOutput
 
-NOBODY_READS_ALONG = EventLog(Path(os.devnull))
+DISCARD_EVENTS = EventLog(Path(os.devnull))
 
 
 class ClusterSite:
@@ -45,4 +45,4 @@ class ClusterSite:
         return KubernetesBackend.connect()
 
     def stage(self, name: str, run_id: str) -> AbstractContextManager[Stage]:
-        return running_stage(name, run_id, NOBODY_READS_ALONG)
+        return running_stage(name, run_id, DISCARD_EVENTS)

@@ -23,7 +23,7 @@ ATTEMPTS_WITHOUT_PROGRESS = 6
 ATTEMPTS_AT_BUSY_STORES = 12
 ATTEMPTS_TO_ARRIVE_INTACT = 3
 FIRST_BACK_OFF_SECONDS = 0.25
-LONGEST_BACK_OFF_SECONDS = 10.0
+MAX_BACK_OFF_SECONDS = 10.0
 
 
 class Stopped(StoreError):
@@ -68,7 +68,7 @@ class Downloader:
             "it is damaged in the store, or something on the way damages it"
         )
 
-    def go_on(self, large: LargeObject, span: Span | None) -> Fetched | None:
+    def download_part(self, large: LargeObject, span: Span | None) -> Fetched | None:
         """Bring a part of an object; with the last one to arrive, the object is there."""
         if span is None:
             return self._finish(large)
@@ -143,7 +143,7 @@ class Downloader:
         if error.is_overloaded:
             most = ATTEMPTS_AT_BUSY_STORES
             self._in_flight.overloaded()
-        seconds = min(LONGEST_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** (failures - 1))
+        seconds = min(MAX_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** (failures - 1))
         if failures >= most or self._stop.wait(random.uniform(seconds / 2, seconds)):
             raise error
 

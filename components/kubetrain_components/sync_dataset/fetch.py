@@ -92,7 +92,9 @@ class Fetch:
     def _take(self, piece: Piece, downloader: Downloader) -> None:
         downloader.waits_since = time.monotonic()
         try:
-            fetched = downloader.download(piece) if isinstance(piece, StoredObject) else downloader.go_on(*piece)
+            fetched = (
+                downloader.download(piece) if isinstance(piece, StoredObject) else downloader.download_part(*piece)
+            )
         except (ObjectChanged, AccessRefused, Stopped):
             raise
         except StoreError as error:

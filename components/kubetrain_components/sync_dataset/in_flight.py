@@ -6,7 +6,7 @@ from collections import deque
 
 LEAST = 4
 """So many write and hash at once where the pieces are large."""
-LEAST_OF_SMALL = 2
+MIN_OF_SMALL = 2
 """One waits for the store while the other works: more would queue for the interpreter."""
 OWN_SECONDS = 0.0005
 """What we do for one small object: while the store takes n times as long to answer, n others can be served."""
@@ -45,7 +45,7 @@ class InFlight:
 
     def only_small_left(self) -> None:
         """No part of a large object is left to begin."""
-        self._least = LEAST_OF_SMALL
+        self._least = MIN_OF_SMALL
 
     def stuck(self, workers: int) -> None:
         """So many wait for servers that fell silent: others take their turns."""

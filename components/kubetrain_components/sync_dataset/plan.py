@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_trainer.errors import KubetrainError
 
-LONGEST_NAME_BYTES = 255
+MAX_NAME_BYTES = 255
 SHOWN_PROBLEMS = 5
 LINES_AT_ONCE = 4096
 # Only empty parts and dots can leave a folder; only what UTF-8 cannot write comes as a surrogate.
@@ -134,7 +134,7 @@ def _are_plain(keys: Sequence[str]) -> bool:
     return (
         text.isascii()
         and text.count("\n") == len(keys) + 1
-        and max(map(len, keys)) <= LONGEST_NAME_BYTES
+        and max(map(len, keys)) <= MAX_NAME_BYTES
         and not any(part in text for part in MAY_STRAY)
         and len(text.encode().translate(None, CONTROLS)) == len(text)
     )
@@ -145,8 +145,8 @@ def _problem_of(key: str) -> str | None:
         return "would leave the target folder, or has an empty part"
     if UNPRINTABLE.search(key):
         return "has a control character, or is not UTF-8"
-    if (len(key) > LONGEST_NAME_BYTES or not key.isascii()) and _longest_part(key) > LONGEST_NAME_BYTES:
-        return f"has a part of more than {LONGEST_NAME_BYTES} bytes"
+    if (len(key) > MAX_NAME_BYTES or not key.isascii()) and _longest_part(key) > MAX_NAME_BYTES:
+        return f"has a part of more than {MAX_NAME_BYTES} bytes"
     return None
 
 

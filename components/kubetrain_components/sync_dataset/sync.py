@@ -20,7 +20,7 @@ S3_SECRET = "kubetrain-s3"  # noqa: S105 - its name
 """May be missing: the pods' service account counts then."""
 TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """What a transfer needs; nothing of it grows with the dataset."""
-OF_EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")
+EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")
 """Settings of the training's pods that hold for the transfer's too."""
 
 
@@ -46,7 +46,7 @@ def sync_dataset(
 
 def transfer_placement(training: Placement, image: str, s3_secret: str, changes: Mapping[str, Any]) -> Placement:
     """Where the transfer's pod runs: not on the nodes that the training's pods ask for."""
-    shared = {name: getattr(training, name) for name in OF_EVERY_POD}
+    shared = {name: getattr(training, name) for name in EVERY_POD}
     return Placement.from_dict({**TRANSFER, **shared, "image": image, "env_secrets": [s3_secret], **changes})
 
 

@@ -15,7 +15,7 @@ from kubetrain_pipelines.images import COMPONENTS, TRAINERS
 from kubetrain_pipelines.params_file import single_settings
 from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
 
-OF_CLUSTER = ("s3_secret", "skip_unchanged")
+CLUSTER_ONLY = ("s3_secret", "skip_unchanged")
 """Parameters that a run on one machine has not."""
 
 
@@ -33,7 +33,7 @@ def planned_run(pipeline: str, run_id: str, pairs: Sequence[str]) -> tuple[RunPa
         InvalidSetting: where a parameter or setting cannot be used.
     """
     framework = framework_of(pipeline)
-    settings = parse_settings(framework, pairs, [*parameters_of(framework), *OF_CLUSTER], [Placement, Storage])
+    settings = parse_settings(framework, pairs, [*parameters_of(framework), *CLUSTER_ONLY], [Placement, Storage])
     given = settings.parameters
     endpoint, secret = given.pop("s3_endpoint", ""), given.pop("s3_secret", S3_SECRET)
     given.pop("skip_unchanged", None)  # what is planned is a run that is not skipped

@@ -1,4 +1,4 @@
-"""`kubetrain cancel`: end a run, and see that nothing of it goes on holding processors."""
+"""`kubetrain cancel`: end a run, and see that nothing of it goes on holding CPUs."""
 
 import time
 
@@ -8,11 +8,11 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run import RunState, find_run, read_run
 
 POLL_SECONDS = 0.5
-LONGEST_SECONDS = 120.0
+MAX_SECONDS = 120.0
 """For pods that save a checkpoint in their time of grace."""
 
 
-def cancel_and_show(api: KfpApi, wanted: str, *, longest_seconds: float = LONGEST_SECONDS) -> None:
+def cancel_and_show(api: KfpApi, wanted: str, *, longest_seconds: float = MAX_SECONDS) -> None:
     """
     Raises:
         KfpError: where it, or a job of it, goes on.

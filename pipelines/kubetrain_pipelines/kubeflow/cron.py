@@ -15,7 +15,7 @@ from kubetrain_trainer.errors import InvalidSetting
 
 MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 DAYS = dict(zip("sun mon tue wed thu fri sat".split(), range(7), strict=True))
-LONGEST_YEARS = 5
+MAX_YEARS = 5
 """What does not come in so many years never comes."""
 HOUR, MINUTE = 3600, 60
 
@@ -77,7 +77,7 @@ class Cron:
     def next_after(self, moment: datetime, zone: tzinfo) -> datetime | None:
         """None where that never comes."""
         search = _Search(int(moment.timestamp()) + 1, zone)
-        last_year = search.local.year + LONGEST_YEARS
+        last_year = search.local.year + MAX_YEARS
         while search.local.year <= last_year:
             if self._is_reached_by(search):
                 return datetime.fromtimestamp(search.unix, zone)

@@ -26,7 +26,7 @@ CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 PATIENCE_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
+MAX_PAUSE_SECONDS = 5.0
 PAGE_SIZE = 100
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class KfpApi:
                     ) from trouble
                 log.info("GET %s: %s; tried again", path, trouble)
             time.sleep(random.uniform(longest / 2, longest))
-            longest = min(2 * longest, LONGEST_PAUSE_SECONDS)
+            longest = min(2 * longest, MAX_PAUSE_SECONDS)
 
     def _once(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> str:
         try:

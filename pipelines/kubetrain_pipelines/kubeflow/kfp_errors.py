@@ -6,7 +6,7 @@ from typing import ClassVar
 from kubetrain_trainer.errors import KubetrainError
 
 TRANSIENT = (429, 502, 503, 504)
-LONGEST_MESSAGE = 400
+MAX_MESSAGE = 400
 
 
 class KfpError(KubetrainError):
@@ -52,7 +52,7 @@ def check_answer(request: str, endpoint: str, status: int, content: str) -> None
     """
     if status < 300:
         return
-    message = message_in(content)[:LONGEST_MESSAGE] or f"status {status}"
+    message = message_in(content)[:MAX_MESSAGE] or f"status {status}"
     if status in TRANSIENT or (status == 500 and request.startswith("GET ")):
         raise Transient(f"status {status}: {message}")
     if status < 400 or status == 401:  # a gateway sends whom it does not know to its login page

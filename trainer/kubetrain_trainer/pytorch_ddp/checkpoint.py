@@ -13,7 +13,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.staging import Staging
-from kubetrain_trainer.training_output import TrainingOutput, foreign, misfit
+from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error
 
 STATE_FILE = "state.pt"
 EXPORT_FILE = "model.pt"
@@ -61,7 +61,7 @@ def restore(
         if averages is not None:
             averages.model.load_state_dict(_judged_weights(state))
     except (RuntimeError, ValueError, KeyError) as error:
-        raise misfit(checkpoint, config) from error
+        raise misfit_error(checkpoint, config) from error
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:
@@ -92,4 +92,4 @@ def _load(path: Path, device: torch.device) -> Any:
         # weights_only: a checkpoint is data; one that brings code is refused.
         return torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise foreign(path) from error
+        raise foreign_error(path) from error

@@ -20,11 +20,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.cpus import threads_of
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.processors import threads_of
 from kubetrain_trainer.sampling import derived_seed
 from kubetrain_trainer.tar_shards import TarShards
 

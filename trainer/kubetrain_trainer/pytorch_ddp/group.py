@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
-from kubetrain_trainer.processors import processor_name, threads_of
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.watchdog import PEERS_FACTOR
 
 Decision = TypeVar("Decision")
-LONGEST_EXPORT = timedelta(days=1)
+MAX_EXPORT = timedelta(days=1)
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.devi
     communication = automatic if config.communication == "auto" else config.communication
     dist.init_process_group(communication, timeout=timedelta(seconds=PEERS_FACTOR * config.nccl_timeout_seconds))
     # The others wait for the chief's export, which may take longer than the timeout of a collective.
-    farewell = dist.new_group(backend="gloo", timeout=LONGEST_EXPORT)
+    farewell = dist.new_group(backend="gloo", timeout=MAX_EXPORT)
     try:
         yield device
     except Stopped:
@@ -47,7 +47,7 @@ def leave(farewell: Any) -> None:
 
 
 def choose_device(role: ProcessRole) -> torch.device:
-    """The GPU of this process, or its share of the processors where there is none."""
+    """The GPU of this process, or its share of the CPUs where there is none."""
     torch.set_num_threads(threads_of(role))
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -64,7 +64,7 @@ def describe_group(role: ProcessRole, device: torch.device, precision: str) -> s
         transport=dist.get_backend() if role.world_size > 1 else "",
         precision=precision,
         threads=torch.get_num_threads(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
     )
 
 

@@ -13,7 +13,7 @@ from kubetrain_trainer.stop_signal import end_when_asked
 from kubetrain_trainer.termination import end_process
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LONGEST_STOP_SECONDS = 3600
+MAX_STOP_SECONDS = 3600
 """So long the processes may take to save: the pod's grace period ends before."""
 
 
@@ -34,7 +34,7 @@ def launch(arguments: Sequence[str]) -> int:
     logging.disable(logging.ERROR)  # what torchrun logs of an end, in many lines, is said in one below
     parsed = parse_args(arguments)  # type: ignore[no-untyped-call]
     parsed.signals_to_handle = "SIGHUP"  # the others are handled here
-    parsed.shutdown_timeout = LONGEST_STOP_SECONDS
+    parsed.shutdown_timeout = MAX_STOP_SECONDS
     if parsed.rdzv_backend == "c10d":
         # With the store shared, processes that join later wait in vain for the address of a first one that stayed.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.processors import have_bf16
+from kubetrain_trainer.cpus import have_bf16
 from kubetrain_trainer.pytorch_ddp.data import map_tensors
 
 

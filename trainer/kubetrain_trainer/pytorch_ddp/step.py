@@ -18,7 +18,7 @@ def take_step(training: Training, inputs: object, targets: object, share: Batch,
     training.optimizer.zero_grad(set_to_none=True)
     statistics = keep_statistics(training)
     loss = add_gradients(training, inputs, targets, share)
-    is_taken = training.recent.may_change(step, rate, loss, clip_gradients(training))
+    is_taken = training.recent.accept_step(step, rate, loss, clip_gradients(training))
     if is_taken:
         training.optimizer.step()
     else:

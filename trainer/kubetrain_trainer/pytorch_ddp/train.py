@@ -14,7 +14,7 @@ from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import Progress, choose_checkpoint, open_checkpoint, remove_partial
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.errors import Stopped
-from kubetrain_trainer.failures import telling
+from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
 from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators
@@ -45,11 +45,11 @@ def train(arguments: Arguments) -> None:
         if role.is_chief:
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not from_chief(output.is_finished, role):
-            with telling(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
+            with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
                 training = build_training(arguments, role, device)
             if role.is_chief:
                 log.info(describe_group(role, device, precision_of(arguments.config, device)))
-            with training.writer, training.watchdog, training.stop, telling(lambda: training.doing):
+            with training.writer, training.watchdog, training.stop, annotating_errors(lambda: training.doing):
                 run_epochs(training)
             if role.is_chief:
                 finish(training)

@@ -82,7 +82,7 @@ def build_training(arguments: Arguments, role: ProcessRole, device: torch.device
         writer=writer,
         staging=Staging(),
         sum_over_processes=sum_numbers,
-        recent=RecentSteps(config, role, read_numbers, sum_numbers, lambda: from_chief(writer.way_on, role)),
+        recent=RecentSteps(config, role, read_numbers, sum_numbers, lambda: from_chief(writer.resume_hint, role)),
         watchdog=Watchdog(config, role),
         stop=Stop(role),
     )

@@ -16,7 +16,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
-from kubetrain_trainer.training_output import TrainingOutput, foreign, misfit
+from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error
 
 STATE_FILE = "state.npz"
 EXPORT_FILE = "model.weights.h5"
@@ -53,7 +53,7 @@ def restore(
     state, variables = _load(checkpoint.path / STATE_FILE), _state(model, optimizer, averages)
     state = _with_averages(state) if averages else _without_averages(state)
     if {name: values.shape for name, values in state.items()} != {name: each.shape for name, each in variables.items()}:
-        raise misfit(checkpoint, config)
+        raise misfit_error(checkpoint, config)
     _assign(variables, state)
 
 
@@ -69,7 +69,7 @@ def load_export(output: TrainingOutput, model: keras.Model) -> dict[str, Any]:
     try:
         model.load_weights(output.export / EXPORT_FILE)
     except OSError as error:  # not HDF5: a pickle, or a .keras file, which may bring code
-        raise foreign(output.export / EXPORT_FILE) from error
+        raise foreign_error(output.export / EXPORT_FILE) from error
     return manifest
 
 
@@ -107,4 +107,4 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
     except (ValueError, TypeError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise foreign(path) from error
+        raise foreign_error(path) from error

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
-from kubetrain_trainer.processors import processor_name, threads_of
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.stop_signal import end_when_asked
 
@@ -37,7 +37,7 @@ def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[tf.distrib
 
 
 def prepare_devices(role: ProcessRole) -> None:
-    """Compute on this process's share of the processors, and take of a GPU's memory only what is needed."""
+    """Compute on this process's share of the CPUs, and take of a GPU's memory only what is needed."""
     tf.config.threading.set_intra_op_parallelism_threads(threads_of(role))
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
@@ -69,7 +69,7 @@ def describe_group(role: ProcessRole, config: TrainConfig, precision: str) -> st
         transport={"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication] * (role.world_size > 1),
         precision=precision,
         threads=tf.config.threading.get_intra_op_parallelism_threads(),
-        device=" and ".join(names) or processor_name(),
+        device=" and ".join(names) or cpu_name(),
     )
 
 

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.processors import have_bf16
+from kubetrain_trainer.cpus import have_bf16
 
 AMPERE = (8, 0)
 """The first GPUs with bf16, by compute capability."""

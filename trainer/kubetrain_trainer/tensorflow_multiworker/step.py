@@ -54,7 +54,7 @@ def step_function(training: Training) -> Callable[..., bool]:
         size, request = tf.constant(float(global_size)), training.stop.request
         loss, norm, stops, before, gradients = compute(tf.constant(rate), request, inputs, targets, size, parts)
         training.stop.note(stops)
-        is_taken = training.recent.may_change(step, rate, loss, norm)
+        is_taken = training.recent.accept_step(step, rate, loss, norm)
         if not is_taken:
             restore(before)
         elif skips:

@@ -89,7 +89,9 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         writer=writer,
         staging=Staging(keeps=role.is_chief),
         sum_over_processes=sum_numbers,
-        recent=RecentSteps(config, role, read_numbers, sum_numbers, lambda: from_chief(writer.way_on, role, strategy)),
+        recent=RecentSteps(
+            config, role, read_numbers, sum_numbers, lambda: from_chief(writer.resume_hint, role, strategy)
+        ),
         watchdog=Watchdog(config, role),
         stop=Stop(strategy),
     )

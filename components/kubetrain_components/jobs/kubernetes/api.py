@@ -43,10 +43,10 @@ PATIENCE_SECONDS = 300.0
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 10.0
+MAX_PAUSE_SECONDS = 10.0
 DOUBT_SECONDS = 20.0
 CHUNK_BYTES = 64 << 10
-MOST_CONNECTIONS = 1024
+MAX_CONNECTIONS = 1024
 # A peer that is gone without a word is noticed within a minute, also where there is nothing to send.
 KEEP_ALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -120,7 +120,7 @@ class KubernetesApi:
         from kubernetes import client
         from kubernetes.client.rest import RESTClientObject
 
-        configuration.connection_pool_maxsize = MOST_CONNECTIONS
+        configuration.connection_pool_maxsize = MAX_CONNECTIONS
         self.namespace = namespace
         self.patience_seconds = patience_seconds
         self._host = configuration.host.rstrip("/")
@@ -294,4 +294,4 @@ def _pauses() -> Iterator[float]:
     longest = FIRST_PAUSE_SECONDS
     while True:
         yield random.uniform(longest / 2, longest)
-        longest = min(2 * longest, LONGEST_PAUSE_SECONDS)
+        longest = min(2 * longest, MAX_PAUSE_SECONDS)

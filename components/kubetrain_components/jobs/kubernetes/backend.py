@@ -97,7 +97,7 @@ class KubernetesBackend:
         self._api.patience_seconds = LAST_REQUESTS_SECONDS
         self._api.delete(self._path(handle.kind, handle.name), uid=handle.uid)
 
-    def run_goes_on(self) -> bool:
+    def run_outlives_launcher(self) -> bool:
         self._api.patience_seconds = LAST_REQUESTS_SECONDS
         return self._run is not None and self._run.goes_on()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, JobKind, Replica, RestartPolicy
 from kubetrain_components.jobs.kubernetes.pod_template import Manifest, pod_template, queue_label, rendezvous_port
-from kubetrain_components.jobs.kubernetes.validation import refuse_what_is_misread
+from kubetrain_components.jobs.kubernetes.validation import validate_for_operator
 from kubetrain_components.jobs.placement import Placement
 
 
@@ -17,7 +17,7 @@ def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:
     Raises:
         InvalidSetting: for what the cluster would not run as it is meant.
     """
-    refuse_what_is_misread(job)
+    validate_for_operator(job)
     made = _batch_job(job) if job.kind is JobKind.BATCH_JOB else _training_job(job)
     return {
         "apiVersion": made["apiVersion"],
@@ -54,7 +54,7 @@ def _training_job(job: Job) -> Manifest:
         spec = models.KubeflowOrgV1PyTorchJobSpec(
             pytorch_replica_specs=replicas,
             run_policy=_run_policy(job),
-            nproc_per_node=str(job.processes_per_replica),  # the default, auto, counts a node's processors
+            nproc_per_node=str(job.processes_per_replica),  # the default, auto, counts a node's CPUs
             elastic_policy=_elastic_policy(job, job.elastic) if job.elastic else None,
         )
         made = models.KubeflowOrgV1PyTorchJob(api_version="kubeflow.org/v1", kind=job.kind.value, spec=spec)

@@ -67,7 +67,7 @@ def is_cut_off(pod: Manifest) -> bool:
     return is_there and ready["status"] == "False" and not ready.get("reason")
 
 
-def was_taken(pod: Manifest) -> bool:
+def was_disrupted(pod: Manifest) -> bool:
     """Whether the cluster ended it, or is about to, for reasons of its own."""
     reason, phase = status_of(pod).get("reason", ""), status_of(pod).get("phase")
     return bool(_disruption(pod) or _lost(reason)) and reason != DEADLINE and phase != "Succeeded"

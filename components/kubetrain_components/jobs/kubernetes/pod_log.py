@@ -21,7 +21,7 @@ SILENCE_SECONDS = 300.0
 PATIENCE_SECONDS = 30.0
 CALM_SECONDS = PATIENCE_SECONDS + 10
 PAUSE_SECONDS = 1.0
-LONGEST_LINE_BYTES = 64 << 10
+MAX_LINE_BYTES = 64 << 10
 """What is longer is passed on in pieces: a progress bar may never end its line."""
 NO_LOG = re.compile(rb"unable to retrieve container logs for |failed to try resolving symlinks in path ")
 """What a kubelet answers in place of a log that it has removed, as when the pod was evicted."""
@@ -204,9 +204,9 @@ class PodLog(threading.Thread):
 
 def _pieces(line: bytes) -> list[bytes]:
     """At the same places each time that the line is read."""
-    if len(line) <= LONGEST_LINE_BYTES:
+    if len(line) <= MAX_LINE_BYTES:
         return [line]
-    return [line[start : start + LONGEST_LINE_BYTES] for start in range(0, len(line), LONGEST_LINE_BYTES)]
+    return [line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)]
 
 
 def _text(line: bytes) -> str:

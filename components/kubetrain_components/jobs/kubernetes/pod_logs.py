@@ -11,7 +11,7 @@ from kubetrain_components.jobs.kubernetes.log_position import SECOND, nanosecond
 from kubetrain_components.jobs.kubernetes.pod_log import Lines, PodLog
 from kubetrain_components.jobs.kubernetes.watched import Watched
 
-MOST_WAITING = 64
+MAX_WAITING = 64
 """Batches of lines between the threads that read and the one that passes on: so much memory they take, and no more."""
 LOOK_SECONDS = 0.2
 LATENESS = 5 * SECOND
@@ -32,7 +32,7 @@ class PodLogs:
         self._since = (nanoseconds(since) or 0) if since else 0
         self._newest = self._since
         self._logs: dict[str, PodLog] = {}
-        self._queue: queue.Queue[Lines] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[Lines] = queue.Queue(MAX_WAITING)
 
     @property
     def position(self) -> str:

@@ -138,17 +138,17 @@ def _environment(job: Job, replica: Replica) -> list[Manifest]:
 
 
 def _threads(job: Job) -> dict[str, str]:
-    """Those that the pod's processors carry: without a limit a process sees all of its node's, and two pods that take
+    """Those that the pod's CPUs carry: without a limit a process sees all of its node's, and two pods that take
     them all get in each other's way. Beside GPUs they only load data."""
     if job.placement.gpus:
         return {}
-    cpus = job.placement.cpu_limit or job.placement.cpu
-    processors = whole_amount(cpus) if cpus else 1
-    return {"OMP_NUM_THREADS": str(max(1, processors // job.processes_per_replica))}
+    quantity = job.placement.cpu_limit or job.placement.cpu
+    cpus = whole_amount(quantity) if quantity else 1
+    return {"OMP_NUM_THREADS": str(max(1, cpus // job.processes_per_replica))}
 
 
 def _resources(placement: Placement) -> Manifest:
-    """Devices and memory are limited to what is asked for; processors, unless a limit is set, are not."""
+    """Devices and memory are limited to what is asked for; CPUs, unless a limit is set, are not."""
     devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
     exact = {name: str(count) for name, count in devices.items() if count} | _text(placement.extra_resources)
     return {

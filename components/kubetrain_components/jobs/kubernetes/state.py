@@ -15,7 +15,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     restart_count,
     seconds,
     status_of,
-    was_taken,
+    was_disrupted,
 )
 from kubetrain_components.jobs.kubernetes.pod_template import CONTAINERS, Manifest
 from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
@@ -93,7 +93,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         exit_code=end.exit_code,
         last_words=end.words,
         cause=end.cause,
-        was_taken=was_taken(history[-1]),
+        was_disrupted=was_disrupted(history[-1]),
         finished=end.finished,
     )
 

@@ -7,14 +7,14 @@ from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, JobKind, Res
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
-LONGEST_POD_NAME = 63
+MAX_POD_NAME = 63
 ROLES = {
     JobKind.PYTORCH_JOB: {"Master", "Worker"},
     JobKind.TF_JOB: {"Chief", "Worker", "PS", "Evaluator"},
 }
 
 
-def refuse_what_is_misread(job: Job) -> None:
+def validate_for_operator(job: Job) -> None:
     """
     Raises:
         InvalidSetting: naming the first thing, and what to do instead.
@@ -45,8 +45,8 @@ def _name_objections(job: Job) -> Iterator[str]:
     highest = job.elastic.max_replicas if job.elastic else 0
     pods = [f"{job.identity.name}-{role.lower()}-{max(count, highest) - 1}" for role, count in job.roles.items()]
     longest = max(pods, key=len)
-    if len(longest) > LONGEST_POD_NAME:
-        yield f"the name of its pod {longest} has more than {LONGEST_POD_NAME} characters: shorten the job's"
+    if len(longest) > MAX_POD_NAME:
+        yield f"the name of its pod {longest} has more than {MAX_POD_NAME} characters: shorten the job's"
 
 
 def _batch_objections(job: Job) -> Iterator[str]:

@@ -15,8 +15,8 @@ from kubetrain_components.jobs.local.operator import LocalOperator, pod_environm
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
+from kubetrain_trainer.cpus import usable_cpus
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.processors import usable_processors
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 1.0
@@ -47,7 +47,7 @@ class LocalBackend:
         return self._named(job.identity.name)
 
     def create(self, job: Job) -> JobHandle:
-        environments = pod_environments(job, pod_shares(job, usable_processors(), visible_gpus()), self._guard_mark)
+        environments = pod_environments(job, pod_shares(job, usable_cpus(), visible_gpus()), self._guard_mark)
         handle = JobHandle(kind=job.kind, name=job.identity.name, uid=uuid.uuid4().hex)
         record = LocalRecord(self._directory / handle.name)
         record.claim(job, handle)
@@ -93,7 +93,7 @@ class LocalBackend:
                 record.ask_to_stop()
                 time.sleep(POLL_SECONDS)
 
-    def run_goes_on(self) -> bool:
+    def run_outlives_launcher(self) -> bool:
         return False  # a local job lives no longer than its launcher
 
     def _named(self, name: str) -> JobState | None:

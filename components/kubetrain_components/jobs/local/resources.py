@@ -7,12 +7,12 @@ from pathlib import Path
 from kubetrain_components.jobs.job import Job
 
 
-def pod_shares(job: Job, processors: int, gpus: Sequence[str]) -> dict[tuple[str, int], dict[str, str]]:
-    """By role and index of the pod: threads that keep the processors busy, and GPUs.
+def pod_shares(job: Job, cpus: int, gpus: Sequence[str]) -> dict[tuple[str, int], dict[str, str]]:
+    """By role and index of the pod: threads that keep the CPUs busy, and GPUs.
 
     Where there are fewer GPUs than processes no pod gets one: two ranks of NCCL cannot share a GPU.
     """
-    threads = max(1, processors // (job.total_replicas * job.processes_per_replica))
+    threads = max(1, cpus // (job.total_replicas * job.processes_per_replica))
     share = len(gpus) // job.total_replicas
     share = share if share >= job.processes_per_replica else 0
     return {

@@ -1,24 +1,24 @@
-"""Which processors are ours, and what they can do."""
+"""Which CPUs are ours, and what they can do."""
 
 from pathlib import Path
 
 import pytest
 
+from kubetrain_trainer.cpus import have_bf16, threads_of, usable_cpus
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.processors import have_bf16, threads_of, usable_processors
 
 
 def test_a_containers_quota_counts(tmp_path: Path) -> None:
-    everything = usable_processors(tmp_path / "absent")
+    everything = usable_cpus(tmp_path / "absent")
     (tmp_path / "cpu.max").write_text("100000 100000\n")
-    assert usable_processors(tmp_path / "cpu.max") == 1 <= everything
+    assert usable_cpus(tmp_path / "cpu.max") == 1 <= everything
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert usable_processors(tmp_path / "cpu.max") == everything
+    assert usable_cpus(tmp_path / "cpu.max") == everything
 
 
 def test_threads_are_a_share_unless_the_pod_says_how_many() -> None:
     assert threads_of(ProcessRole(local_world_size=2), {"OMP_NUM_THREADS": "7"}) == 7
-    assert threads_of(ProcessRole(), {}) == usable_processors()
+    assert threads_of(ProcessRole(), {}) == usable_cpus()
     assert threads_of(ProcessRole(local_world_size=10_000), {}) == 1
 
 

@@ -17,10 +17,10 @@ TWO_EACH = replace(ONE_EACH, processes_per_replica=2)
 
 
 @pytest.mark.parametrize(
-    ("job", "processors", "threads"), [(ONE_EACH, 8, "4"), (TWO_EACH, 8, "2"), (TWO_EACH, 3, "1"), (ONE_EACH, 1, "1")]
+    ("job", "cpus", "threads"), [(ONE_EACH, 8, "4"), (TWO_EACH, 8, "2"), (TWO_EACH, 3, "1"), (ONE_EACH, 1, "1")]
 )
-def test_threads_are_shared_out_and_never_none(job: Job, processors: int, threads: str) -> None:
-    shares = pod_shares(job, processors, gpus=[])
+def test_threads_are_shared_out_and_never_none(job: Job, cpus: int, threads: str) -> None:
+    shares = pod_shares(job, cpus, gpus=[])
     assert shares == {("Master", 0): {"OMP_NUM_THREADS": threads}, ("Worker", 0): {"OMP_NUM_THREADS": threads}}
 
 
