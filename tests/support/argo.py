@@ -4,7 +4,7 @@ import contextlib
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Conflict, UnknownKind
-from kubetrain_components.jobs.kubernetes.pod_template import Manifest
+from kubetrain_components.manifest import Manifest
 from support.cluster import await_that
 
 GROUP = "argoproj.io/v1alpha1"

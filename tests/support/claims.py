@@ -4,11 +4,9 @@ import copy
 import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from kubetrain_components.expose_dataset.claims import CLAIM
-
-Manifest = dict[str, Any]
+from kubetrain_components.manifest import Manifest
 
 
 class MemoryClaims:

@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
-from kubetrain_components.expose_dataset.expose import Manifest
+from kubetrain_components.manifest import Manifest
 
 
 def wanted(name: str = "one") -> Manifest:

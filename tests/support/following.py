@@ -11,9 +11,10 @@ import pytest
 
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Elastic, Job, JobKind, JobState, LogLine, Phase, RestartPolicy
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.manifest import Manifest
 from support.cluster import pods_job
 
 

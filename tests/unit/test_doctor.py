@@ -16,9 +16,10 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.manifest import Manifest
 from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
-from kubetrain_pipelines.cli.main import doctor as doctor_command
 from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
 from kubetrain_pipelines.doctor.cluster import Cluster
@@ -32,7 +33,6 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import ApiServer, answer, hang
 from support.kfp_server import KfpServer
 
-Manifest = dict[str, Any]
 OK, WARNING, MISSING, UNKNOWN, SKIPPED = Verdict
 URIS = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
 

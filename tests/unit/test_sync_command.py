@@ -3,7 +3,7 @@
 import pytest
 
 from kubetrain_components.sync_dataset.transfer import Progress
-from kubetrain_pipelines.cli.main import sync as sync_command
+from kubetrain_pipelines.cli import sync as sync_command
 from kubetrain_pipelines.cli.sync import describe_progress, progress_lines
 
 

@@ -20,11 +20,11 @@ from kubetrain_components.expose_dataset.expose import (
     LAST_USED_ANNOTATION,
     Exposure,
     ExposureMode,
-    Manifest,
     claimed_size,
     is_exposed,
 )
 from kubetrain_components.jobs.quantity import whole_amount
+from kubetrain_components.manifest import Manifest
 
 MAKE_ROOM = "delete it if nobody needs it, or give the dataset another name"
 

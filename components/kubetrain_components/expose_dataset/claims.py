@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from kubetrain_components.expose_dataset.expose import Manifest
+from kubetrain_components.manifest import Manifest
 
 CLAIM, SNAPSHOT = "PersistentVolumeClaim", "VolumeSnapshot"
 """The kinds of the objects behind this port."""

@@ -12,13 +12,12 @@ auto     | clone where the storage driver is known to, else shared where the sta
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, MANAGED_BY, slug
 from kubetrain_components.jobs.quantity import whole_amount
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-
-Manifest = dict[str, Any]
 
 DATASET_LABEL = LABEL_PREFIX + "dataset"
 EXPOSURE_LABEL = LABEL_PREFIX + "exposure"

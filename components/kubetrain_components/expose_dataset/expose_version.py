@@ -11,12 +11,12 @@ from kubetrain_components.expose_dataset.expose import (
     Exposure,
     ExposureMode,
     ExposureRequest,
-    Manifest,
     StorageFacts,
     is_exposed,
     plan_exposure,
 )
 from kubetrain_components.expose_dataset.waiting import Say, Waiting
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
 PATIENCE_SECONDS = 3600.0

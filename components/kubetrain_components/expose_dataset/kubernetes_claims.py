@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Self
 
 from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Conflict, Forbidden, UnknownKind
+from kubetrain_components.manifest import Manifest
 
 SNAPSHOTS = "snapshot.storage.k8s.io/v1"
 RESOURCES = {

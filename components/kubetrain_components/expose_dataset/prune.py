@@ -13,10 +13,10 @@ from kubetrain_components.expose_dataset.expose import (
     LAST_USED_ANNOTATION,
     SOURCE_ANNOTATION,
     ExposureMode,
-    Manifest,
     is_exposed,
     version_path,
 )
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import InvalidSetting
 
 YOUNG = timedelta(days=1)

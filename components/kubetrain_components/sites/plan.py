@@ -8,8 +8,8 @@ from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, eval
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
-from kubetrain_components.jobs.kubernetes.pod_template import Manifest
 from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.sync_request import SyncRequest

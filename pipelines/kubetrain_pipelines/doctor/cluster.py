@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kubetrain_components.expose_dataset.claims import CLAIM
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
+from kubetrain_components.manifest import Manifest
 
-Manifest = dict[str, Any]
 T = TypeVar("T")
 
 OPERATOR_LABEL = "control-plane=kubeflow-training-operator"

@@ -1,15 +1,13 @@
 """Storage classes, claims, exposure, secrets: where a run's data is and who may read it. Pure functions."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, objections
 from kubetrain_components.expose_dataset.expose import ExposureRequest, StorageFacts, plan_exposure
+from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret
 from kubetrain_trainer.errors import InvalidSetting
-
-Manifest = dict[str, Any]
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 S3_KEYS = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"})

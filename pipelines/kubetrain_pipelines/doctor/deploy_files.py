@@ -1,13 +1,11 @@
 """The files of deploy/, as they are to be applied for one namespace and account."""
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
-
-Manifest = dict[str, Any]
 
 # A wheel has them beside the package, a checkout at its root.
 PLACES = [Path(__file__).parents[1] / "deploy", Path(__file__).parents[3] / "deploy"]

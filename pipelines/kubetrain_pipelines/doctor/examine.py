@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unauthorized, Unreachable
+from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sites.plan import planned_manifests
@@ -21,7 +21,6 @@ from kubetrain_pipelines.doctor.plan_probes import plan_probes, storage_facts
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_trainer.errors import KubetrainError
 
-Manifest = dict[str, Any]
 Say = Callable[[str], None]
 
 PATIENCE_SECONDS = 5.0

@@ -6,10 +6,9 @@ from typing import Any
 
 import yaml
 
+from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, warning
-
-Manifest = dict[str, Any]
 
 OPERATOR_VERSION = "1.9.4"
 INSTALL_OPERATOR = (

@@ -4,11 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 from kubetrain_components.jobs.quantity import amount
-
-Manifest = dict[str, Any]
+from kubetrain_components.manifest import Manifest
 
 TRAINING_KINDS = {"PyTorchJob": "pytorchjobs", "TFJob": "tfjobs"}
 

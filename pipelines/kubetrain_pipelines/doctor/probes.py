@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import Exposure
@@ -32,10 +31,10 @@ from kubetrain_components.jobs.kubernetes.backend import RESOURCES, KubernetesBa
 from kubetrain_components.jobs.patience import Budgets
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
+from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, attempt, missing, ok, unknown
 from kubetrain_trainer.errors import KubetrainError
 
-Manifest = dict[str, Any]
 Say = Callable[[str], None]
 Outcome = Mapping[str, str] | KubetrainError
 """What a pod saw, by the name of each try; or why it could not."""

@@ -1,14 +1,12 @@
 """Whether those who start a job's pods together are there: Kueue, Volcano, scheduler-plugins. Pure functions."""
 
 from collections.abc import Collection
-from typing import Any
 
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, unknown, warning
 from kubetrain_pipelines.doctor.installed import container_of, gang_scheduler
-
-Manifest = dict[str, Any]
 
 KUEUE, VOLCANO, SCHEDULER_PLUGINS = "kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"
 GANGS = {"volcano": VOLCANO, "scheduler-plugins": SCHEDULER_PLUGINS}

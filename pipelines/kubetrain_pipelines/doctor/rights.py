@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command, granting, role_of
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, unknown, warning
-
-Manifest = dict[str, Any]
 
 GROUP = "authorization.k8s.io/v1"
 NEEDED = "launch.yaml"

@@ -7,10 +7,9 @@ from decimal import Decimal
 from typing import Any
 
 from kubetrain_components.jobs.quantity import amount
+from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import Needs, Pods
-
-Manifest = dict[str, Any]
 
 KEEPS_OUT = ("NoSchedule", "NoExecute")
 BRING_DEVICES = "have the device plugin installed that advertises it, or correct gpu_resource or rdma_resource"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, PROGRESS_ANNOTATION, slug
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError, UnknownKind
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.progress_line import parse_progress
 
 Progress = dict[str, str | float]

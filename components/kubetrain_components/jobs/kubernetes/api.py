@@ -35,8 +35,7 @@ from kubetrain_components.jobs.kubernetes.errors import (
     Unreachable,
     check_answer,
 )
-
-Manifest = dict[str, Any]
+from kubetrain_components.manifest import Manifest
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PATIENCE_SECONDS = 300.0

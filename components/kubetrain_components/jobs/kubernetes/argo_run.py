@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.pod_template import Manifest
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
 

@@ -5,9 +5,9 @@ import threading
 from kubetrain_components.jobs.job import JobHandle, JobKind, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
-from kubetrain_components.jobs.kubernetes.pod_template import Manifest
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.jobs.kubernetes.watched import Watched
+from kubetrain_components.manifest import Manifest
 
 HEARTBEAT_SECONDS = 1.0
 JOB_NAME_LABELS = {

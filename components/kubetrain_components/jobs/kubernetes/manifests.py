@@ -3,9 +3,10 @@
 from typing import Any
 
 from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, JobKind, Replica, RestartPolicy
-from kubetrain_components.jobs.kubernetes.pod_template import Manifest, pod_template, queue_label, rendezvous_port
+from kubetrain_components.jobs.kubernetes.pod_template import pod_template, queue_label, rendezvous_port
 from kubetrain_components.jobs.kubernetes.validation import validate_for_operator
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.manifest import Manifest
 
 
 def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:

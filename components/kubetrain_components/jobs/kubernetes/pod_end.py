@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes.pod_template import Manifest
+from kubetrain_components.manifest import Manifest
 
 DISRUPTIONS = {
     "PreemptionByScheduler": "was preempted by pods of a higher priority",

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Manifest, Stream
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Stream
 from kubetrain_components.jobs.kubernetes.errors import BadRequest, Forbidden, KubernetesError, NotFound, StreamSilent
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
+from kubetrain_components.manifest import Manifest
 
 SILENCE_SECONDS = 300.0
 """A stream on which nothing comes for so long is opened anew."""

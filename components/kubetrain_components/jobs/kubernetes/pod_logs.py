@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Manifest
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.log_position import SECOND, nanoseconds, rfc3339
 from kubetrain_components.jobs.kubernetes.pod_log import Lines, PodLog
 from kubetrain_components.jobs.kubernetes.watched import Watched
+from kubetrain_components.manifest import Manifest
 
 MAX_WAITING = 64
 """Batches of lines between the threads that read and the one that passes on: so much memory they take, and no more."""

@@ -10,8 +10,7 @@ from typing import Any
 from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, JobKind, Replica
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
-
-Manifest = dict[str, Any]
+from kubetrain_components.manifest import Manifest
 
 CONTAINERS = {JobKind.PYTORCH_JOB: "pytorch", JobKind.TF_JOB: "tensorflow", JobKind.BATCH_JOB: "main"}
 """The operator knows a pod's main container by this name."""

@@ -16,8 +16,8 @@ from kubetrain_components.jobs.job import MANAGED_BY, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from kubetrain_components.jobs.kubernetes.errors import UnknownKind
-from kubetrain_components.jobs.kubernetes.pod_template import Manifest
 from kubetrain_components.jobs.kubernetes.state import job_state
+from kubetrain_components.manifest import Manifest
 
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 OVER_PHASES = ("Succeeded", "Failed", "Error")

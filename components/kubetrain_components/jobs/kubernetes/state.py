@@ -17,8 +17,9 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     status_of,
     was_disrupted,
 )
-from kubetrain_components.jobs.kubernetes.pod_template import CONTAINERS, Manifest
+from kubetrain_components.jobs.kubernetes.pod_template import CONTAINERS
 from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
+from kubetrain_components.manifest import Manifest
 
 REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
 # Failed first: both may be True, and then it did fail.

@@ -10,7 +10,8 @@ from typing import Any
 
 from kubetrain_components.jobs.job import Trouble, TroubleKind
 from kubetrain_components.jobs.kubernetes.pod_end import is_cut_off, seconds, status_of
-from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL, Manifest
+from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
+from kubetrain_components.manifest import Manifest
 
 JOB = "the job"
 WAITING = {

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Manifest, Stream
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Stream
 from kubetrain_components.jobs.kubernetes.errors import Gone, KubernetesError, StreamCut, StreamSilent
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
 WATCH_SECONDS = 60
