@@ -1,0 +1,46 @@
+"""The options that several commands share. Imports only what parsing needs, to keep `kubetrain --help` fast."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+Command = Callable[..., None]
+Option = Callable[[Command], Command]
+
+FILE = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path)
+
+PIPELINE = click.option(
+    "--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow."
+)
+PARAMETERS = (
+    click.option(
+        "--set",
+        "pairs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Set a pipeline parameter or setting (repeatable); docs/settings.md lists them.",
+    ),
+    click.option("--params", type=FILE, help="JSON file of parameters and settings; --set overrides it."),
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+LOGIN = (
+    click.option("--endpoint", default="", help="Kubeflow Pipelines URL (default: $KUBETRAIN_KFP_ENDPOINT)."),
+    click.option("--token-file", type=FILE, help="File with a token (default: $KF_PIPELINES_TOKEN, or the pod's own)."),
+    click.option(
+        "--cookie-file", type=FILE, help="File with a session cookie, NAME=VALUE (default: $KF_PIPELINES_COOKIE)."
+    ),
+    click.option("--ca-file", type=FILE, help="CA certificate of the server."),
+)
+
+
+def with_options(*options: Option) -> Option:
+    """Add the options in the order in which the help shows them."""
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
