@@ -18,7 +18,7 @@ def placed(parameters: dict[str, Any], placement: dict[str, Any]) -> Placement:
 
 def test_what_stands_at_its_default_says_nothing() -> None:
     made = placed({"cpu": "1", "memory": "8Gi", "gpus": 0}, {"cpu": "4", "gpus": 2.0, "queue": ""})
-    assert made.changes() == {"cpu": "4", "memory": "8Gi", "gpus": 2}
+    assert made.changed_settings() == {"cpu": "4", "memory": "8Gi", "gpus": 2}
 
 
 def test_the_same_said_twice_is_no_contradiction() -> None:

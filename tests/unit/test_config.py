@@ -2,11 +2,13 @@
 
 import argparse
 import json
+from dataclasses import dataclass
 
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings import setting
 
 
 def from_flags(*flags: str) -> TrainConfig:
@@ -43,6 +45,15 @@ def test_integral_floats_are_taken_as_kfp_local_sends_them() -> None:
 def test_equal_settings_have_one_digest_however_they_came() -> None:
     assert TrainConfig.from_dict({"epochs": 3.0}).digest == from_flags("--epochs", "3").digest
     assert TrainConfig(epochs=3).digest != TrainConfig(epochs=4).digest
+
+
+def test_an_added_setting_changes_no_digest() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Later(TrainConfig):
+        added: int = setting(0, "a setting of a later version")
+
+    assert Later(epochs=3).digest == TrainConfig(epochs=3).digest
+    assert Later(epochs=3, added=1).digest != TrainConfig(epochs=3).digest
 
 
 @pytest.mark.parametrize(

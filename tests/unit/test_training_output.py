@@ -1,6 +1,9 @@
 """The folder that a training writes: the record of what it is, the proof of its end, the export."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,8 +44,31 @@ def test_a_restarted_run_keeps_its_first_record(tmp_path: Path) -> None:
 
 def test_another_trainings_output_is_not_touched(tmp_path: Path) -> None:
     begun(tmp_path, epochs=3)
-    with pytest.raises(KubetrainError, match="holds the output of another training"):
+    with pytest.raises(KubetrainError, match="holds the output of another training, with another epochs:"):
         begun(tmp_path, epochs=4)
+    with pytest.raises(KubetrainError, match="with another framework, dataset_digest:"):
+        TrainingOutput(tmp_path / "run").begin("tensorflow", TrainConfig(epochs=3), "e" * 16)
+
+
+def edit_config(output: TrainingOutput, edit: Callable[[dict[str, Any]], object]) -> None:
+    record = output.read_config()
+    edit(record["config"])
+    (output.path / "config.json").write_text(json.dumps(record))
+
+
+def test_a_run_begun_before_a_setting_was_added_is_the_same_run(tmp_path: Path) -> None:
+    output = begun(tmp_path, epochs=3)
+    edit_config(output, lambda config: config.pop("label_smoothing"))
+    begun(tmp_path, epochs=3)
+    assert checkpoint(output, 1).manifest["config_digest"] == TrainConfig(epochs=3).digest
+    with pytest.raises(KubetrainError, match="with another label_smoothing:"):
+        begun(tmp_path, epochs=3, label_smoothing=0.1)
+
+
+def test_settings_of_another_version_are_named(tmp_path: Path) -> None:
+    edit_config(begun(tmp_path), lambda config: config.update(future=1))
+    with pytest.raises(KubetrainError, match=r"config\.json was written by another version .*future.*new run"):
+        begun(tmp_path)
 
 
 def test_a_result_proves_itself_by_its_manifest(tmp_path: Path) -> None:

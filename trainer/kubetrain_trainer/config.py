@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-from kubetrain_trainer.settings import Settings, setting
+from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,8 @@ class TrainConfig(Settings):
 
     @property
     def digest(self) -> str:
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """The hash of the settings that differ from their defaults. Releases up to 0.1.0 hashed all settings."""
+        canonical = json.dumps([DEFAULTS_VERSION, self.changed_settings()], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @property

@@ -9,6 +9,11 @@ from typing import Any, ClassVar, Self
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
+# Digests cover only the settings that differ from their defaults, so that adding a setting changes no digest.
+# Raise this if an existing default gets another value or meaning: the same changes would then mean another training.
+# The default of an added setting must keep what the code did before.
+DEFAULTS_VERSION = 1
+
 
 def setting(
     default: Any,
@@ -87,11 +92,11 @@ class Settings:
         return cls.from_dict({name: cls.parse(name, text) for name, text in given.items()})
 
     def to_flags(self) -> tuple[str, ...]:
-        """The command line of a job says what is special about it."""
-        return tuple(part for name, value in self.changes().items() for part in (_flag(name), as_text(value)))
+        """Return the settings that differ from their defaults as flags for a job's command line."""
+        return tuple(part for name, value in self.changed_settings().items() for part in (_flag(name), as_text(value)))
 
-    def changes(self) -> dict[str, Any]:
-        """What differs from the defaults."""
+    def changed_settings(self) -> dict[str, Any]:
+        """Return the settings that differ from their defaults."""
         usual = type(self)()
         values = {name: getattr(self, name) for name in self.names()}
         return {name: value for name, value in values.items() if value != getattr(usual, name)}

@@ -61,27 +61,42 @@ class TrainingOutput:
         return TrainingOutput(self.path.parent / run_id)
 
     def begin(self, framework: str, config: TrainConfig, dataset_digest: str) -> None:
-        """Record what this run is. A restarted run keeps its first record, and must be the same run.
+        """Record what this run is. A restarted run keeps its first record and must be the same run.
 
         Raises:
-            KubetrainError: where another training's output lies there already.
+            KubetrainError: if the folder holds the output of another training.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        this = {"framework": framework, "config": config.to_dict(), "dataset_digest": dataset_digest}
-        before = self.read_config() if (self.path / "config.json").exists() else None
-        if before is None:
-            write_json(self.path / "config.json", {"schema": CONFIG_SCHEMA, "created": utc_now(), **this})
-        elif any(before[name] != value for name, value in this.items()):
+        origin = {"framework": framework, "dataset_digest": dataset_digest}
+        if not (self.path / "config.json").exists():
+            record = {"schema": CONFIG_SCHEMA, "created": utc_now(), **origin, "config": config.to_dict()}
+            write_json(self.path / "config.json", record)
+            return
+        before = {**self.read_config(), **self.train_config().to_dict()}
+        changed = [name for name, value in {**origin, **config.to_dict()}.items() if value != before[name]]
+        if changed:
             raise KubetrainError(
-                f"{self.path} holds the output of another training: "
-                "give this run an id or an output directory of its own"
+                f"{self.path} holds the output of another training, with another {', '.join(changed)}: "
+                "give this run its own id or output directory"
             )
 
     def read_config(self) -> dict[str, Any]:
         return self._read("config.json")
 
     def train_config(self) -> TrainConfig:
-        return TrainConfig.from_dict(self.read_config()["config"])
+        """Return the recorded settings. Settings added since then have their defaults.
+
+        Raises:
+            KubetrainError: if another version of kubetrain recorded settings that this version does not have.
+        """
+        recorded = self.read_config()["config"]
+        unknown = [name for name in recorded if name not in TrainConfig.names()]
+        if unknown:
+            raise KubetrainError(
+                f"{self.path / 'config.json'} was written by another version of kubetrain, with settings that this "
+                f"version does not have ({', '.join(unknown)}): use that version's image, or start a new run"
+            )
+        return TrainConfig.from_dict(recorded)
 
     def write_checkpoint(
         self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]
@@ -174,7 +189,7 @@ class TrainingOutput:
         return {
             "framework": recorded["framework"],
             "dataset_digest": recorded["dataset_digest"],
-            "config_digest": TrainConfig.from_dict(recorded["config"]).digest,
+            "config_digest": self.train_config().digest,
         }
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -95,4 +95,4 @@ def launch_training(
         if training.mounts:  # a job of one machine is nothing that kubectl knows
             words = training_summary(training, stage.result, stage.seconds(), stage.progress)
             Path(summary.path).write_text(words)
-    return stage.result["checkpoint"], stage.result["step"], placed.image, placed.changes()
+    return stage.result["checkpoint"], stage.result["step"], placed.image, placed.changed_settings()

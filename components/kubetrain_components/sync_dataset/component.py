@@ -118,4 +118,4 @@ def sync_dataset(
         stage.result = site.sync(parameters, request, backend, stage.on_line)
         reused = model_to_reuse(parameters, stage.result["digest"], s3_endpoint) if skip_unchanged else {}
     log_numbers(metrics, stage.result)
-    return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changes(), reused
+    return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changed_settings(), reused
