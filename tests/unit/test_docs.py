@@ -1,4 +1,4 @@
-"""The pages under docs/ say what is so: settings as they are declared, links to what is there."""
+"""The settings page matches the declarations; the administrators' manifests and settings are valid."""
 
 import json
 import re
@@ -13,7 +13,6 @@ from kubetrain_pipelines.settings_page import page
 from kubetrain_trainer.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
 FOR_ADMINISTRATORS = sorted((DOCS / "administrators").glob("*.md"))
 
 
@@ -23,12 +22,6 @@ def name_of(path: Path) -> str:
 
 def test_the_page_of_settings_is_current() -> None:
     assert (DOCS / "settings.md").read_text() == page(), "run `make docs`"
-
-
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_every_link_leads_to_a_file(path: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text())
-    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("path", FOR_ADMINISTRATORS, ids=name_of)

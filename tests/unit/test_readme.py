@@ -1,4 +1,4 @@
-"""The README names only what is there, and its commands are ones that the command line takes."""
+"""README, CONTRIBUTING and the pages name only what exists, and their commands are valid."""
 
 import re
 import shlex
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.cli.main import kubetrain
 from kubetrain_pipelines.settings import PARAMETERS
@@ -14,44 +15,68 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import KERAS, TORCHVISION
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-COMMANDS = [
-    shlex.split(command.removeprefix(".venv/bin/"))
-    for block in re.findall(r"```sh\n(.*?)```", README, re.S)
-    for command in block.replace("\\\n", " ").splitlines()
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "deploy/README.md")),
+    *(ROOT / "docs").rglob("*.md"),
 ]
+COMMAND_PAGE = (ROOT / "docs" / "commands.md").read_text()
+SETTINGS = {*PARAMETERS, *TrainConfig.names(), *Placement.names(), *Storage.names(), "skip_unchanged"}
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    return [
+        shlex.split(command.removeprefix(".venv/bin/"), comments=True)
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S)
+        for command in block.replace("\\\n", " ").splitlines()
+    ]
+
+
+COMMANDS = [command for page in PAGES for command in commands_of(page) if command[:1] == ["kubetrain"]]
 
 
 def test_the_two_commands_come_first() -> None:
-    assert COMMANDS[:2] == [["make", "run"], ["make", "run", "PIPELINE=train-tensorflow"]]
+    assert commands_of(ROOT / "README.md")[:2] == [["make", "run"], ["make", "run", "PIPELINE=train-tensorflow"]]
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each[0] == "kubetrain"], ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_parses_and_sets_what_exists(command: list[str]) -> None:
     parser = kubetrain.commands[command[1]]
     context = parser.make_context(command[1], command[2:], resilient_parsing=False)
     names = [pair.partition("=")[0] for pair in context.params.get("pairs", ())]
-    assert set(names) <= {*PARAMETERS, *TrainConfig.names(), *Placement.names()}
+    assert set(names) <= SETTINGS
 
 
 def test_every_command_is_listed_and_no_other() -> None:
-    listed = set(re.findall(r"^\| `kubetrain ([a-z]+)", README, re.M))
+    listed = set(re.findall(r"^\| `kubetrain ([a-z]+)", COMMAND_PAGE, re.M))
     assert listed == set(kubetrain.commands)
     for name, command in kubetrain.commands.items():
-        row = next(line for line in README.splitlines() if line.startswith(f"| `kubetrain {name}"))
+        row = next(line for line in COMMAND_PAGE.splitlines() if line.startswith(f"| `kubetrain {name}"))
         options = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", row)) <= options
     assert isinstance(kubetrain, click.Group)
 
 
-def test_every_path_exists() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    named = re.findall(r"`((?:pipelines|components|trainer|examples|compiled)/[\w./]*)`", README)
-    assert links
-    assert named
-    assert [path for path in (*links, *named) if not (ROOT / path).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_exists(page: Path) -> None:
+    text = page.read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in link]
+    named = re.findall(r"`((?:pipelines|components|trainer|examples|compiled|deploy|tests)/[\w./]*)`", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_the_first_pages_stay_short(name: str) -> None:
+    assert len((ROOT / name).read_text().splitlines()) <= 140
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text() + (ROOT / "docs" / "administrators" / "README.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    assert pages <= set(re.findall(r"\(([\w./]+\.md)\)", index))
 
 
 def test_the_counted_models_are_as_many() -> None:
-    assert f"and {len(TORCHVISION) - 1} more |" in README
-    assert f"`keras:resnet50` and {len(KERAS) - 1} more" in README
+    page = (ROOT / "docs" / "training.md").read_text()
+    assert f"(torchvision: {len(TORCHVISION)} models)" in page
+    assert f"(Keras: {len(KERAS)} models)" in page
