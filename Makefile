@@ -1,4 +1,4 @@
-# The whole project from a bare machine: Python 3.11, make and a package index.
+# Everything from a bare machine with Python 3.11, make and a package index.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ BENCHMARK ?=
 PIPELINE ?= train-pytorch
 WORKSPACE ?= kubetrain-workspace
 
-# The first that works here: a docker without its engine does not.
+# The first one that works: docker without a running engine is skipped.
 IMAGE_BUILDER ?= $(or $(shell for each in docker podman buildah; do $$each info >/dev/null 2>&1 && echo $$each && break; done),\
 	$(error no docker, podman or buildah works here: install one, or name your builder by IMAGE_BUILDER))
 IMAGE_OPTIONS ?=
@@ -25,7 +25,7 @@ REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
 
-setup: $(INSTALLED) ## make .venv from constraints.txt
+setup: $(INSTALLED) ## create .venv from constraints.txt
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "kubetrain needs Python 3.11 to 3.13: make PYTHON=/path/to/python3.11")'
@@ -33,10 +33,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
-run: $(INSTALLED) ## the whole pipeline on this machine (PIPELINE=train-pytorch|train-tensorflow, WORKSPACE=DIR)
+run: $(INSTALLED) ## run the whole pipeline on this machine (PIPELINE=train-pytorch|train-tensorflow, WORKSPACE=DIR)
 	@$(BIN)/kubetrain run --pipeline '$(PIPELINE)' --workspace '$(WORKSPACE)'
 
-check: $(INSTALLED) ## lint, format and types
+check: $(INSTALLED) ## check lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -45,7 +45,7 @@ format: $(INSTALLED) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmark: $(INSTALLED) $(BENCHMARK_VENV)/installed ## ours beside every peer (BENCHMARK='small large --rounds 5')
+benchmark: $(INSTALLED) $(BENCHMARK_VENV)/installed ## compare sync with its peers (BENCHMARK='small large --rounds 5')
 	@$(BIN)/python benchmarks/sync.py --json benchmark.json $(BENCHMARK)
 
 $(BENCHMARK_VENV)/installed: benchmarks/requirements.txt
@@ -56,7 +56,7 @@ $(BENCHMARK_VENV)/installed: benchmarks/requirements.txt
 compile: $(INSTALLED) ## write compiled/*.yaml
 	@$(BIN)/kubetrain compile
 
-check-compiled: $(INSTALLED) ## fail when compiled/*.yaml is stale
+check-compiled: $(INSTALLED) ## fail if compiled/*.yaml is stale
 	@$(BIN)/kubetrain compile --check
 
 define build_image
@@ -64,18 +64,18 @@ define build_image
 		--build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) $(3) $(IMAGE_OPTIONS) .
 endef
 
-images: ## the three images (IMAGE_BUILDER=docker|podman|buildah, DEVICE=gpu|cpu, IMAGE_OPTIONS='--build-arg BASE=…')
+images: ## build the three images (IMAGE_BUILDER=docker|podman|buildah, DEVICE=gpu|cpu, IMAGE_OPTIONS='--build-arg BASE=…')
 	$(call build_image,components,components/Dockerfile)
 	$(call build_image,trainer-pytorch,trainer/Dockerfile.pytorch,--build-arg DEVICE=$(DEVICE))
 	$(call build_image,trainer-tensorflow,trainer/Dockerfile.tensorflow,--build-arg DEVICE=$(DEVICE))
 
-test: $(INSTALLED) ## the whole suite, no cluster, no network
+test: $(INSTALLED) ## run the test suite (no cluster, no network)
 	$(BIN)/pytest -m 'not slow and not cluster'
 
-test-slow: $(INSTALLED) ## faults of real processes that take long
+test-slow: $(INSTALLED) ## run the slow tests: faults of real processes
 	$(BIN)/pytest -m slow
 
-test-cluster: $(INSTALLED) ## real jobs on the cluster that KUBECONFIG names (ALL=1 for those that CI leaves out)
+test-cluster: $(INSTALLED) ## run real jobs on the cluster that KUBECONFIG names (ALL=1 adds the tests CI skips)
 	@test -n "$$KUBECONFIG" || { echo "no cluster to test on: export KUBECONFIG=FILE" >&2; exit 2; }
 	$(BIN)/pytest -m '$(if $(ALL),cluster,core)' --timeout 600
 
@@ -83,8 +83,8 @@ docs: $(INSTALLED) ## write docs/settings.md from the declarations
 	$(BIN)/python -m kubetrain_pipelines.settings_page > docs/settings.new
 	mv docs/settings.new docs/settings.md
 
-# tensorflow[and-cuda] is what TensorFlow's GPU image installs.
-lock: setup ## resolve every dependency anew into constraints.txt
+# TensorFlow's GPU image installs tensorflow[and-cuda].
+lock: setup ## resolve all dependencies again into constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
 		--report $(VENV)/resolved.json --editable '.[$(EXTRAS)]' 'tensorflow[and-cuda]'
 	$(BIN)/python -c 'import json, pathlib; \
@@ -93,5 +93,5 @@ lock: setup ## resolve every dependency anew into constraints.txt
 		> constraints.new
 	mv constraints.new constraints.txt
 
-clean: ## remove what running and testing leave behind
+clean: ## remove the files that runs and tests leave behind
 	rm -rf '$(WORKSPACE)' .mypy_cache .pytest_cache .ruff_cache
