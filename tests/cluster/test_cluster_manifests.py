@@ -11,7 +11,6 @@ import yaml
 
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from support.manifests import EVERY_SETTING, PLAIN, batch, elastic, pytorch, tensorflow
@@ -51,7 +50,7 @@ def create(api: KubernetesApi, path: str, manifest: dict[str, Any]) -> dict[str,
 
 
 def create_job(api: KubernetesApi, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
-    return create(api, api.path(*RESOURCES[job.kind]), manifest)
+    return create(api, api.path(*job.kind.traits.resource), manifest)
 
 
 def create_pods(api: KubernetesApi, job: Job) -> None:

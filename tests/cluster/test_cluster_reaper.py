@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from support.argo import make_workflow, serve_workflows
 from support.cluster import COMPONENTS, FOREVER, as_account, await_that, pods_job
@@ -35,14 +34,14 @@ class Jobs:
         manifest = job_manifest(job, owner)
         spec = manifest["spec"]
         spec.get("runPolicy", spec)["suspend"] = True
-        self.api.create(self.api.path(*RESOURCES[kind]), manifest)
+        self.api.create(self.api.path(*kind.traits.resource), manifest)
         self.made[called] = (kind, job.identity.name)
 
     def present(self) -> set[str]:
         return {called for called, (kind, name) in self.made.items() if self.api.get(self.path(kind, name))}
 
     def path(self, kind: JobKind, name: str) -> str:
-        return self.api.path(*RESOURCES[kind], name)
+        return self.api.path(*kind.traits.resource, name)
 
 
 @pytest.fixture

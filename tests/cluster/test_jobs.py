@@ -8,7 +8,8 @@ from datetime import datetime
 import pytest
 
 from kubetrain_components.jobs.follow import JobNotOurs, run_job
-from kubetrain_components.jobs.job import JobKind, Phase, RestartPolicy, TroubleKind
+from kubetrain_components.jobs.job import Phase, RestartPolicy, TroubleKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.patience import SECONDS, Budgets

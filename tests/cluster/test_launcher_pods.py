@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from support.argo import GROUP, make_workflow, serve_workflows
 from support.cluster import COMPONENTS, IMAGE, as_account, await_that
 from support.rights import grant_stock_account
@@ -77,7 +76,7 @@ class Workflow:
         self.api.patch(self.api.path(GROUP, "workflows", "run"), {"spec": {"activeDeadlineSeconds": 0}})
 
     def job(self) -> dict[str, Any] | None:
-        found = self.api.get(self.api.path(*RESOURCES[JobKind.TF_JOB]))["items"]
+        found = self.api.get(self.api.path(*JobKind.TF_JOB.traits.resource))["items"]
         return found[0] if found else None
 
     def has_running_pods(self) -> bool:

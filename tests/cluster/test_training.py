@@ -13,7 +13,8 @@ import pytest
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import ClaimMount, Job, JobKind, LogLine
+from kubetrain_components.jobs.job import ClaimMount, Job, LogLine
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement

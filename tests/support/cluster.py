@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 from kubetrain_components import IMAGE_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, JobKind, LogLine, RestartPolicy
+from kubetrain_components.jobs.job import Job, LogLine, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement

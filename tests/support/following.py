@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Elastic, Job, JobKind, JobState, LogLine, Phase, RestartPolicy
+from kubetrain_components.jobs.job import Elastic, Job, JobState, LogLine, Phase, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.verdict import JobFailed

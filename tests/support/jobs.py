@@ -8,17 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import (
-    Job,
-    JobHandle,
-    JobIdentity,
-    JobKind,
-    JobState,
-    LogLine,
-    Phase,
-    Replica,
-    RestartPolicy,
-)
+from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine, Phase, Replica, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 
 
 def script(source: str) -> tuple[str, ...]:

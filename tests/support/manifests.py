@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, JobIdentity, Replica
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 
 IDENTITY = JobIdentity(pipeline="digits", stage="launch_training", run_id="Run 7", dataset="0123456789abcdef")

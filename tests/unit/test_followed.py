@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import JobHandle, JobKind, JobState, TroubleKind
+from kubetrain_components.jobs.job import JobHandle, JobState, TroubleKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
 from support.api_server import PODS, ApiServer

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from kubetrain_components.jobs.job import Job, JobIdentity, JobKind, Replica, RestartPolicy
+from kubetrain_components.jobs.job import Job, JobIdentity, Replica, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.local.operator import wants_restart
 from kubetrain_trainer.errors import InvalidSetting
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.job import JobHandle, JobKind
+from kubetrain_components.jobs.job import JobHandle
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.api_server import ApiServer
 

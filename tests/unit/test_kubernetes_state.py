@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import JobKind, JobState, Phase, PodState, TroubleKind
+from kubetrain_components.jobs.job import JobState, Phase, PodState, TroubleKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.verdict import describe
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import Elastic, Job, JobKind, Replica, RestartPolicy
+from kubetrain_components.jobs.job import Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kubetrain_components.jobs.job import JobHandle, JobKind, JobState, Phase, PodState, Trouble, TroubleKind
+from kubetrain_components.jobs.job import JobHandle, JobState, Phase, PodState, Trouble, TroubleKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.patience import REMEDIES, Budgets, Patience
 from support.manifests import PLAIN, pytorch
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kubetrain_components.jobs.job import JobKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.reaper import fate_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Self
 
-from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Conflict, Forbidden, UnknownKind
 from kubetrain_components.manifest import Manifest
@@ -15,7 +15,7 @@ RESOURCES = {
 }
 USERS = {
     "Pod": ("v1", "pods"),
-    **{kind.value: resource for kind, resource in kubernetes_backend.RESOURCES.items()},
+    **{kind.value: kind.traits.resource for kind in JobKind},
 }
 
 

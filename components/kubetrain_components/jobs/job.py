@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -25,12 +26,6 @@ NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
 RUN_HASH_LENGTH = 8
 LABEL_LENGTH = 63
-
-
-class JobKind(StrEnum):
-    PYTORCH_JOB = "PyTorchJob"
-    TF_JOB = "TFJob"
-    BATCH_JOB = "Job"
 
 
 class RestartPolicy(StrEnum):
@@ -192,7 +187,8 @@ class Job:
     @property
     def lead_role(self) -> str:
         """The role whose first pod speaks for the job: its rank 0."""
-        return next((role for role in ("Master", "Chief") if role in self.roles), self.replicas[0].role)
+        lead = self.kind.traits.lead_role
+        return lead if lead in self.roles else self.replicas[0].role
 
     @property
     def lead(self) -> str:

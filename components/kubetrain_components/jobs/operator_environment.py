@@ -11,7 +11,8 @@ TFJob of one, batch Job        | nothing
 import json
 from collections.abc import Callable
 
-from kubetrain_components.jobs.job import Elastic, Job, JobKind
+from kubetrain_components.jobs.job import Elastic, Job
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_trainer.errors import InvalidSetting
 
 AddressOf = Callable[[str, int], tuple[str, int]]
@@ -19,10 +20,16 @@ AddressOf = Callable[[str, int], tuple[str, int]]
 
 
 def operator_environment(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
-    if job.kind is JobKind.TF_JOB:
-        return _tensorflow(job, role, index, address_of)
-    if job.kind is not JobKind.PYTORCH_JOB:
-        return {}
+    match job.kind:
+        case JobKind.PYTORCH_JOB:
+            return _pytorch(job, role, index, address_of)
+        case JobKind.TF_JOB:
+            return _tensorflow(job, role, index, address_of)
+        case JobKind.BATCH_JOB:
+            return {}
+
+
+def _pytorch(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
     if job.elastic and "Master" in job.roles:
         raise InvalidSetting("an elastic PyTorchJob with a Master counts its nodes wrongly: use Workers only")
     if job.elastic:

@@ -10,8 +10,8 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 
 COMMANDS = """\
 kubectl get {kind} {name} --output=yaml
-kubectl get pods --selector=training.kubeflow.org/job-name={name}
-kubectl logs --selector=training.kubeflow.org/job-name={name} --prefix --tail=100"""
+kubectl get pods --selector={label}={name}
+kubectl logs --selector={label}={name} --prefix --tail=100"""
 
 
 def training_summary(
@@ -24,7 +24,8 @@ def training_summary(
     """
     job = training.to_job()
     manifest = yaml.safe_dump(job_manifest(job), sort_keys=False)
-    kind, name = job.kind.value.lower(), job.identity.name
+    name = job.identity.name
+    commands = COMMANDS.format(kind=job.kind.value.lower(), name=name, label=job.kind.traits.job_name_label)
     facts = {
         "job": f"{job.kind.value} `{name}`",
         "image": f"`{training.placement.image}`",
@@ -38,7 +39,7 @@ def training_summary(
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
     return (
         f"# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n"
-        f"## Look at it\n\nIn the run's namespace:\n\n```sh\n{COMMANDS.format(kind=kind, name=name)}\n```\n\n"
+        f"## Look at it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## What was created\n\n```yaml\n{manifest}```\n"
     )
 

@@ -3,16 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kubetrain_components.jobs.job import (
-    UNBUFFERED,
-    ClaimMount,
-    Elastic,
-    Job,
-    JobIdentity,
-    JobKind,
-    Replica,
-    RestartPolicy,
-)
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, JobIdentity, Replica, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import host_port
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.config import TrainConfig
@@ -57,7 +49,7 @@ class TrainingJob:
     """The claims that hold data_dir and output_dir, where these are not this machine's."""
 
     def __post_init__(self) -> None:
-        if self.min_workers and self.framework != "pytorch":
+        if self.min_workers and not self._kind.traits.can_be_elastic:
             raise InvalidSetting(
                 f"min_workers: {self.framework} cannot go on without a worker that was lost: leave min_workers out"
             )
@@ -67,7 +59,7 @@ class TrainingJob:
     def to_job(self) -> Job:
         return Job(
             identity=self.identity,
-            kind=JobKind.TF_JOB if self.framework == "tensorflow" else JobKind.PYTORCH_JOB,
+            kind=self._kind,
             replicas=tuple(
                 Replica(
                     role=role,
@@ -91,10 +83,14 @@ class TrainingJob:
     def identity(self) -> JobIdentity:
         return JobIdentity(pipeline=self.pipeline, stage=STAGE, run_id=self.run_id, dataset=self.dataset_digest)
 
+    @property
+    def _kind(self) -> JobKind:
+        return next(kind for kind in JobKind if kind.traits.framework == self.framework)
+
     def _roles(self) -> dict[str, int]:
         if self.min_workers:
             return {"Worker": self.workers}
-        return {"Chief" if self.framework == "tensorflow" else "Master": 1, "Worker": self.workers - 1}
+        return {self._kind.traits.lead_role: 1, "Worker": self.workers - 1}
 
     def _elastic(self) -> Elastic | None:
         if not self.min_workers:

@@ -16,7 +16,8 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.expose_dataset.waiting import Say
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, JobKind, LogLine, Replica
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, LogLine, Replica
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.sync_request import SyncRequest

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from kubetrain_components.jobs.job_kinds import TRAINING_API, TRAINING_KINDS
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, warning
@@ -27,9 +28,10 @@ def judge_kinds(wanted: str, kinds: Collection[str], groups: Collection[str]) ->
         wanted: What the run's job is: pytorchjobs or tfjobs.
         kinds: Those of kubeflow.org/v1.
     """
-    lacking = [kind for kind in ("pytorchjobs", "tfjobs") if kind not in kinds]
+    needed = [kind.traits.plural for kind in TRAINING_KINDS]
+    lacking = [plural for plural in needed if plural not in kinds]
     if not lacking:
-        return ok("pytorchjobs and tfjobs of kubeflow.org/v1")
+        return ok(f"{' and '.join(needed)} of {TRAINING_API}")
     newer = "; its successor's trainjobs are there, which kubetrain does not use" if _has_successor(groups) else ""
     evidence = f"the cluster has no {' and no '.join(lacking)}{newer}"
     return missing(evidence, INSTALL_OPERATOR) if wanted in lacking else warning(evidence, INSTALL_OPERATOR)

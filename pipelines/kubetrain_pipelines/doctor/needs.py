@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
+from kubetrain_components.jobs.kubernetes.manifests import replica_specs
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
-
-TRAINING_KINDS = {"PyTorchJob": "pytorchjobs", "TFJob": "tfjobs"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Needs:
         return cls(
             claims=tuple(each for each in manifests if each["kind"] == "PersistentVolumeClaim"),
             pods=pods,
-            kind=next(TRAINING_KINDS[each["kind"]] for each in manifests if each["kind"] in TRAINING_KINDS),
+            kind=next(kind.traits.plural for kind in TRAINING_KINDS for each in manifests if each["kind"] == kind),
             secrets=_secrets_of(pods),
         )
 
@@ -80,12 +80,13 @@ class Needs:
 
 
 def _pods_of(manifest: Manifest) -> list[Pods]:
-    spec = manifest["spec"]
-    replicas = spec.get("pytorchReplicaSpecs") or spec.get("tfReplicaSpecs") or {}
-    if manifest["kind"] == "Job":
-        replicas = {"Pod": spec}
     stage = manifest["metadata"].get("annotations", {}).get("kubetrain/stage", "")
-    return [Pods(stage, role, each.get("replicas", 1), each["template"]) for role, each in replicas.items()]
+    return [
+        Pods(stage, role, each.get("replicas", 1), each["template"])
+        for kind in JobKind
+        if manifest["kind"] == kind
+        for role, each in replica_specs(kind, manifest).items()
+    ]
 
 
 def _secrets_of(pods: Iterable[Pods]) -> dict[str, NeededSecret]:

@@ -16,18 +16,10 @@ from kubetrain_components.expose_dataset.kubernetes_claims import RESOURCES as C
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import (
-    UNBUFFERED,
-    ClaimMount,
-    Job,
-    JobIdentity,
-    JobKind,
-    Replica,
-    RestartPolicy,
-    TroubleKind,
-)
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, Replica, RestartPolicy, TroubleKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.backend import RESOURCES, KubernetesBackend
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.patience import Budgets
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
@@ -186,7 +178,7 @@ def _cleaned_up(probes: Probes, api: KubernetesApi, say: Say) -> Iterator[None]:
     try:
         yield
     finally:
-        paths = [api.path(*RESOURCES[job.kind], job.identity.name) for job in (probes.writes, probes.reads)]
+        paths = [api.path(*job.kind.traits.resource, job.identity.name) for job in (probes.writes, probes.reads)]
         for manifest in reversed(probes.manifests):
             paths.append(api.path(*CLAIM_RESOURCES[manifest["kind"]], manifest["metadata"]["name"]))
         with interrupts_deferred():

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, PROGRESS_ANNOTATION, slug
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError, UnknownKind
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.progress_line import parse_progress
@@ -85,9 +85,9 @@ class RunInCluster:
         return {stage.replace("_", "-"): progress for stage, progress in told.items() if progress}
 
     def _jobs(self) -> Iterator[tuple[str, Manifest]]:
-        for kind, (group_version, plural) in RESOURCES.items():
+        for kind in JobKind:
             with contextlib.suppress(UnknownKind):  # then there can be none
-                for job in self._ours(group_version, plural):
+                for job in self._ours(*kind.traits.resource):
                     yield kind.value, job
 
     def _ours(self, group_version: str, plural: str) -> list[Manifest]:

@@ -7,21 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Self
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import LABEL_PREFIX, Job, JobHandle, JobKind, JobState, LogLine
+from kubetrain_components.jobs.job import LABEL_PREFIX, Job, JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
 from kubetrain_components.jobs.kubernetes.errors import Conflict
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
-from kubetrain_components.jobs.kubernetes.pod_template import CONTAINERS
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
 
-RESOURCES = {
-    JobKind.PYTORCH_JOB: ("kubeflow.org/v1", "pytorchjobs"),
-    JobKind.TF_JOB: ("kubeflow.org/v1", "tfjobs"),
-    JobKind.BATCH_JOB: ("batch/v1", "jobs"),
-}
 LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LOG_POSITION_SECONDS = 10.0
 LAST_REQUESTS_SECONDS = 5.0
@@ -72,7 +67,7 @@ class KubernetesBackend:
         followed = self._follow(handle)
         before = followed.state()
         since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
-        logs = PodLogs(self._api, followed.pods, CONTAINERS[handle.kind], replica_name, since)
+        logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since)
         noted = time.monotonic()
         for line in logs.lines(followed.is_over):
             yield line
@@ -108,4 +103,4 @@ class KubernetesBackend:
             return self._followed[handle]
 
     def _path(self, kind: JobKind, name: str = "") -> str:
-        return self._api.path(*RESOURCES[kind], name)
+        return self._api.path(*kind.traits.resource, name)

@@ -2,7 +2,7 @@
 
 import threading
 
-from kubetrain_components.jobs.job import JobHandle, JobKind, JobState
+from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
@@ -10,11 +10,6 @@ from kubetrain_components.jobs.kubernetes.watched import Watched
 from kubetrain_components.manifest import Manifest
 
 HEARTBEAT_SECONDS = 1.0
-JOB_NAME_LABELS = {
-    JobKind.PYTORCH_JOB: "training.kubeflow.org/job-name",
-    JobKind.TF_JOB: "training.kubeflow.org/job-name",
-    JobKind.BATCH_JOB: "batch.kubernetes.io/job-name",
-}
 
 
 class FollowedJob:
@@ -22,7 +17,7 @@ class FollowedJob:
         self._api, self._handle = api, handle
         self._changed = threading.Condition()
         self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
-        of_job = f"{JOB_NAME_LABELS[handle.kind]}={handle.name}"
+        of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
         self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=of_job)
         self._events: list[Watched] = []
         self._state: JobState | None = None

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, JobKind, Replica, RestartPolicy
+from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template, queue_label, rendezvous_port
 from kubetrain_components.jobs.kubernetes.validation import validate_for_operator
 from kubetrain_components.jobs.placement import Placement
@@ -19,25 +20,69 @@ def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:
         InvalidSetting: for what the cluster would not run as it is meant.
     """
     validate_for_operator(job)
-    made = _batch_job(job) if job.kind is JobKind.BATCH_JOB else _training_job(job)
     return {
-        "apiVersion": made["apiVersion"],
-        "kind": made["kind"],
+        "apiVersion": job.kind.traits.api_version,
+        "kind": job.kind.value,
         "metadata": {
             "name": job.identity.name,
             "labels": {**MANAGED_BY, **queue_label(job.placement), **job.labels},
             "annotations": job.identity.annotations(),
             **({"ownerReferences": [owner]} if owner else {}),
         },
-        "spec": made["spec"],
+        "spec": _spec(job),
     }
 
 
-def _training_job(job: Job) -> Manifest:
+def replica_specs(kind: JobKind, manifest: Manifest) -> dict[str, Manifest]:
+    """The number and the template of a job's pods, by role."""
+    field = kind.traits.replica_specs
+    return manifest["spec"].get(field) or {} if field else {"Pod": manifest["spec"]}
+
+
+def _spec(job: Job) -> Manifest:
+    match job.kind:
+        case JobKind.PYTORCH_JOB:
+            return _pytorch_job(job)
+        case JobKind.TF_JOB:
+            return _tf_job(job)
+        case JobKind.BATCH_JOB:
+            return _batch_job(job)
+
+
+def _pytorch_job(job: Job) -> Manifest:
     from kubeflow.training import models
+
+    return _serialized(
+        models.KubeflowOrgV1PyTorchJobSpec(
+            pytorch_replica_specs=_replicas(job),
+            run_policy=_run_policy(job),
+            nproc_per_node=str(job.processes_per_replica),  # the default, auto, counts a node's CPUs
+            elastic_policy=_elastic_policy(job, job.elastic) if job.elastic else None,
+        )
+    )
+
+
+def _tf_job(job: Job) -> Manifest:
+    from kubeflow.training import models
+
+    # By default the Chief's or worker-0's end alone would make the job a success.
+    return _serialized(
+        models.KubeflowOrgV1TFJobSpec(
+            tf_replica_specs=_replicas(job), run_policy=_run_policy(job), success_policy="AllWorkers"
+        )
+    )
+
+
+def _serialized(spec: Any) -> Manifest:
     from kubernetes.client import ApiClient
 
-    replicas = {
+    return dict(ApiClient().sanitize_for_serialization(spec))
+
+
+def _replicas(job: Job) -> dict[str, Any]:
+    from kubeflow.training import models
+
+    return {
         replica.role: models.KubeflowOrgV1ReplicaSpec(
             replicas=replica.count,
             restart_policy=replica.restart_policy.value,
@@ -45,21 +90,6 @@ def _training_job(job: Job) -> Manifest:
         )
         for replica in job.replicas
     }
-    if job.kind is JobKind.TF_JOB:
-        # By default the Chief's or worker-0's end alone would make the job a success.
-        spec = models.KubeflowOrgV1TFJobSpec(
-            tf_replica_specs=replicas, run_policy=_run_policy(job), success_policy="AllWorkers"
-        )
-        made = models.KubeflowOrgV1TFJob(api_version="kubeflow.org/v1", kind=job.kind.value, spec=spec)
-    else:
-        spec = models.KubeflowOrgV1PyTorchJobSpec(
-            pytorch_replica_specs=replicas,
-            run_policy=_run_policy(job),
-            nproc_per_node=str(job.processes_per_replica),  # the default, auto, counts a node's CPUs
-            elastic_policy=_elastic_policy(job, job.elastic) if job.elastic else None,
-        )
-        made = models.KubeflowOrgV1PyTorchJob(api_version="kubeflow.org/v1", kind=job.kind.value, spec=spec)
-    return dict(ApiClient().sanitize_for_serialization(made))
 
 
 def _run_policy(job: Job) -> Any:
@@ -123,13 +153,9 @@ def _batch_job(job: Job) -> Manifest:
     (replica,) = job.replicas
     limits = {"activeDeadlineSeconds": _deadline(placement), "ttlSecondsAfterFinished": placement.ttl_seconds}
     return {
-        "apiVersion": "batch/v1",
-        "kind": job.kind.value,
-        "spec": {
-            # Here the limit is of new starts; the operator's is of the start that is one too many.
-            "backoffLimit": 0 if replica.restart_policy is RestartPolicy.NEVER else max(job.backoff_limit - 1, 0),
-            **{name: value for name, value in limits.items() if value},
-            **({"suspend": True} if placement.scheduler == "kueue" else {}),
-            "template": pod_template(job, replica),
-        },
+        # Here the limit is of new starts; the operator's is of the start that is one too many.
+        "backoffLimit": 0 if replica.restart_policy is RestartPolicy.NEVER else max(job.backoff_limit - 1, 0),
+        **{name: value for name, value in limits.items() if value},
+        **({"suspend": True} if placement.scheduler == "kueue" else {}),
+        "template": pod_template(job, replica),
     }

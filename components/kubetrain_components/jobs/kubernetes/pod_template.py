@@ -7,13 +7,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, JobKind, Replica
+from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, Replica
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 
-CONTAINERS = {JobKind.PYTORCH_JOB: "pytorch", JobKind.TF_JOB: "tensorflow", JobKind.BATCH_JOB: "main"}
-"""The operator knows a pod's main container by this name."""
 NCCL_PRESETS = {
     "": {},
     "ethernet": {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"},
@@ -34,8 +33,6 @@ SPOT: dict[str, tuple[dict[str, str], str]] = {
     "karpenter": ({"karpenter.sh/capacity-type": "spot"}, ""),
 }
 """By platform: the labels of interruptible nodes, and the key of their taint where they have one."""
-PORT_NAMES = {JobKind.PYTORCH_JOB: "pytorchjob-port", JobKind.TF_JOB: "tfjob-port"}
-"""By these names the operator finds the port by which a job's processes find each other."""
 RENDEZVOUS_PORT = 23456
 """The operator's own default."""
 HOST_PORTS = range(20_000, 30_000)
@@ -83,7 +80,7 @@ def _container(job: Job, replica: Replica) -> Manifest:
     placement = job.placement
     return _without_empty(
         {
-            "name": CONTAINERS[job.kind],
+            "name": job.kind.traits.container,
             "image": placement.image,
             "imagePullPolicy": placement.image_pull_policy,
             "command": list(replica.command),
@@ -102,9 +99,10 @@ def _container(job: Job, replica: Replica) -> Manifest:
 def _ports(job: Job, replica: Replica) -> list[Manifest]:
     """On a node's own network other jobs are met, and other pods of this one: the scheduler knows of a port that is
     declared, and puts no two pods with the same one on a node."""
-    if not job.placement.host_network or job.kind not in PORT_NAMES:
+    port_name = job.kind.traits.port_name
+    if not job.placement.host_network or not port_name:
         return []
-    return [{"name": PORT_NAMES[job.kind], "containerPort": rendezvous_port(job, replica.role)}]
+    return [{"name": port_name, "containerPort": rendezvous_port(job, replica.role)}]
 
 
 def rendezvous_port(job: Job, role: str) -> int:

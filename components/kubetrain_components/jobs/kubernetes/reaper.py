@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kubetrain_components.jobs.job import MANAGED_BY, JobKind
+from kubetrain_components.jobs.job import MANAGED_BY
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.backend import RESOURCES
 from kubetrain_components.jobs.kubernetes.errors import UnknownKind
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.manifest import Manifest
@@ -69,9 +69,9 @@ def _hours(age: timedelta) -> str:
 
 def _jobs(api: KubernetesApi) -> Iterator[tuple[JobKind, Manifest]]:
     ours = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
-    for kind, resource in RESOURCES.items():
+    for kind in JobKind:
         with contextlib.suppress(UnknownKind):  # a cluster without that operator has no such job
-            listed = api.get(api.path(*resource), labelSelector=ours) or {}
+            listed = api.get(api.path(*kind.traits.resource), labelSelector=ours) or {}
             yield from ((kind, job) for job in listed.get("items") or [])
 
 
@@ -94,7 +94,7 @@ def main() -> None:
         fate = fate_of(kind, job, _run_of(job, api), patience, now)
         print(fate if arguments.delete else f"would {fate}", flush=True)
         if arguments.delete and fate.is_deleted:
-            path = api.path(*RESOURCES[fate.kind], fate.job["metadata"]["name"])
+            path = api.path(*fate.kind.traits.resource, fate.job["metadata"]["name"])
             api.delete(path, uid=fate.job["metadata"]["uid"])
 
 

@@ -6,7 +6,9 @@ A job's own word is one voice of several: Failed outweighs Succeeded, and of eac
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobKind, JobState, Phase, PodState
+from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobState, Phase, PodState
+from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
+from kubetrain_components.jobs.kubernetes.manifests import replica_specs
 from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,
     has_ended,
@@ -17,11 +19,9 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     status_of,
     was_disrupted,
 )
-from kubetrain_components.jobs.kubernetes.pod_template import CONTAINERS
 from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
 from kubetrain_components.manifest import Manifest
 
-REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
 # Failed first: both may be True, and then it did fail.
 PHASES = (
     ("Failed", Phase.FAILED),
@@ -45,7 +45,7 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
         handle=handle,
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
-        missing=max(_least_pods(job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
+        missing=max(_least_pods(kind, job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
         troubles=()
         if phase.is_final and all(map(has_ended, newest.values()))
         else tuple(troubles(job, newest, events)),
@@ -77,20 +77,20 @@ def replica_name(pod: Manifest) -> str:
 
 def _replica(pod: Manifest) -> tuple[str, int]:
     labels = pod["metadata"].get("labels") or {}
-    if REPLICA_TYPE in labels:
-        return labels[REPLICA_TYPE], int(labels.get(REPLICA_INDEX, 0))
+    if REPLICA_TYPE_LABEL in labels:
+        return labels[REPLICA_TYPE_LABEL], int(labels.get(REPLICA_INDEX_LABEL, 0))
     return labels.get(LABEL_PREFIX + "role", "pod"), 0
 
 
 def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
     """Of the newest pod of a replica; earlier ones count as restarts."""
     role, index = _replica(history[-1])
-    end = newest_end(CONTAINERS[kind], history)
+    end = newest_end(kind.traits.container, history)
     return PodState(
         role=role.capitalize(),
         index=index,
         phase=_pod_phase(kind, history[-1]),
-        restarts=len(history) - 1 + sum(restart_count(CONTAINERS[kind], pod) for pod in history),
+        restarts=len(history) - 1 + sum(restart_count(kind.traits.container, pod) for pod in history),
         exit_code=end.exit_code,
         last_words=end.words,
         cause=end.cause,
@@ -103,7 +103,7 @@ def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
     """A pod that was deleted before it ended has not succeeded."""
     if has_ended(pod):
         return Phase(status_of(pod)["phase"])
-    ended = (container_status(CONTAINERS[kind], pod).get("state") or {}).get("terminated")
+    ended = (container_status(kind.traits.container, pod).get("state") or {}).get("terminated")
     if ended and not _starts_again(pod, ended["exitCode"]):
         return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # the pod's own phase follows
     if pod.get("deleted"):
@@ -143,10 +143,8 @@ def _was_suspended(job: Manifest, pod: Manifest) -> bool:
     return bool(pod.get("deleted")) and seconds(pod["metadata"]["creationTimestamp"]) < since
 
 
-def _least_pods(job: Manifest) -> int:
+def _least_pods(kind: JobKind, job: Manifest) -> int:
     """As many as the job cannot begin without; a batch Job has one."""
-    spec = job["spec"]
-    if elastic := spec.get("elasticPolicy"):
+    if elastic := job["spec"].get("elasticPolicy"):
         return int(elastic.get("minReplicas", 1))
-    replicas = spec.get("pytorchReplicaSpecs") or spec.get("tfReplicaSpecs") or {"Job": {}}
-    return sum(int(each.get("replicas", 1)) for each in replicas.values())
+    return sum(int(each.get("replicas", 1)) for each in replica_specs(kind, job).values())

@@ -3,15 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, JobKind, RestartPolicy
+from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, RestartPolicy
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_POD_NAME = 63
-ROLES = {
-    JobKind.PYTORCH_JOB: {"Master", "Worker"},
-    JobKind.TF_JOB: {"Chief", "Worker", "PS", "Evaluator"},
-}
 
 
 def validate_for_operator(job: Job) -> None:
@@ -59,23 +56,24 @@ def _batch_objections(job: Job) -> Iterator[str]:
 def _role_objections(job: Job) -> Iterator[str]:
     if len(job.roles) < len(job.replicas):
         yield "a role comes twice, of which the operator would take one: give each role once"
+    known, lead = job.kind.traits.roles, job.kind.traits.lead_role
     for role in job.roles:
-        if role not in ROLES[job.kind]:
-            yield f"the operator knows no role '{role}' in a {job.kind}: use {', '.join(sorted(ROLES[job.kind]))}"
-    for role in ("Master", "Chief"):
-        if job.roles.get(role, 1) != 1:
-            yield f"there is one {role}, not {job.roles[role]}: raise the number of Workers"
+        if role not in known:
+            yield f"the operator knows no role '{role}' in a {job.kind}: use {', '.join(sorted(known))}"
+    if job.roles.get(lead, 1) != 1:
+        yield f"there is one {lead}, not {job.roles[lead]}: raise the number of Workers"
 
 
 def _static_objections(job: Job) -> Iterator[str]:
-    if job.kind is JobKind.PYTORCH_JOB and "Master" not in job.roles:
-        yield "Workers without a Master or an elastic policy would never find each other: add one of both"
+    lead = job.kind.traits.lead_role
+    if job.kind.traits.requires_lead and lead not in job.roles:
+        yield f"Workers without a {lead} or an elastic policy would never find each other: add one of both"
     if job.placement.scale_metrics:
         yield "scale_metrics size elastic jobs alone: set min_workers, or leave them out"
 
 
 def _elastic_objections(job: Job, elastic: Elastic) -> Iterator[str]:
-    if job.kind is not JobKind.PYTORCH_JOB:
+    if not job.kind.traits.can_be_elastic:
         yield f"a {job.kind} cannot be elastic: leave min_workers out"
     if "Master" in job.roles:
         yield "an elastic job with a Master counts its nodes without it: use Workers only"

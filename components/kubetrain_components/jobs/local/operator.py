@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kubetrain_components.jobs.job import Job, JobKind, Phase, RestartPolicy
+from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
 from kubetrain_components.jobs.local.pod import LocalPod
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_components.jobs.operator_environment import AddressOf, operator_environment
@@ -105,7 +105,7 @@ class LocalOperator(threading.Thread):
             phases.setdefault(pod.state.role, []).append(pod.state.phase)
         if self._job.elastic:
             return Phase.SUCCEEDED in phases["Worker"]
-        lead = self._job.lead_role if self._job.kind is JobKind.PYTORCH_JOB else None
+        lead = self._job.lead_role if self._job.kind.traits.requires_lead else None
         judged = phases[lead] if lead else [phase for role in phases.values() for phase in role]
         return all(phase is Phase.SUCCEEDED for phase in judged)
 

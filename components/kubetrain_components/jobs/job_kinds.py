@@ -1,0 +1,85 @@
+"""The kinds of jobs: one row for each, with all that differs between them.
+
+Only two functions differ as well, and mypy reports a kind that they miss: the environment that the operator sets
+(operator_environment.py) and the spec of the manifest (kubernetes/manifests.py).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+TRAINING_API = "kubeflow.org/v1"
+REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
+REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+
+
+class JobKind(StrEnum):
+    PYTORCH_JOB = "PyTorchJob"
+    TF_JOB = "TFJob"
+    BATCH_JOB = "Job"
+
+    @property
+    def traits(self) -> "Traits":
+        return TRAITS[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    api_version: str
+    plural: str
+    framework: str = ""
+    """Framework that is trained by jobs of this kind; empty: none."""
+    container: str
+    """Name of a pod's main container, by which the operator finds it."""
+    job_name_label: str
+    """Label of a pod that holds the name of its job."""
+    replica_specs: str = ""
+    """Field of the spec that holds the pods by role; empty: the spec has the template of its only pod."""
+    port_name: str = ""
+    """Name of the port by which the pods find each other; empty: there is only one pod."""
+    roles: tuple[str, ...] = ()
+    """Roles that the operator accepts, the lead role first; empty: any role."""
+    requires_lead: bool = False
+    """An inelastic job must have a pod in the lead role, and the operator takes that pod's success for the job's."""
+    can_be_elastic: bool = False
+
+    @property
+    def lead_role(self) -> str:
+        return self.roles[0] if self.roles else ""
+
+    @property
+    def resource(self) -> tuple[str, str]:
+        """API version and plural, which KubernetesApi.path() takes."""
+        return self.api_version, self.plural
+
+
+TRAITS = {
+    JobKind.PYTORCH_JOB: Traits(
+        api_version=TRAINING_API,
+        plural="pytorchjobs",
+        framework="pytorch",
+        container="pytorch",
+        job_name_label="training.kubeflow.org/job-name",
+        replica_specs="pytorchReplicaSpecs",
+        port_name="pytorchjob-port",
+        roles=("Master", "Worker"),
+        requires_lead=True,
+        can_be_elastic=True,
+    ),
+    JobKind.TF_JOB: Traits(
+        api_version=TRAINING_API,
+        plural="tfjobs",
+        framework="tensorflow",
+        container="tensorflow",
+        job_name_label="training.kubeflow.org/job-name",
+        replica_specs="tfReplicaSpecs",
+        port_name="tfjob-port",
+        roles=("Chief", "Worker", "PS", "Evaluator"),
+    ),
+    JobKind.BATCH_JOB: Traits(
+        api_version="batch/v1",
+        plural="jobs",
+        container="main",
+        job_name_label="batch.kubernetes.io/job-name",
+    ),
+}
+TRAINING_KINDS = tuple(kind for kind, traits in TRAITS.items() if traits.api_version == TRAINING_API)
