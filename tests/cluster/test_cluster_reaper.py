@@ -1,4 +1,4 @@
-"""The CronJob of deploy/reaper, with its own account and rights: it deletes the jobs of runs that are long over."""
+"""The CronJob of deploy/reaper, with its own account and role, deletes the jobs of runs that ended long ago."""
 
 import shutil
 import subprocess
@@ -23,7 +23,7 @@ ADD_DELETE = (
 
 
 class Jobs:
-    """Of runs in every state, and one of none. None has pods: it would be as alive with them."""
+    """Jobs of runs in every state, and one without a run. They have no pods, which do not matter here."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self.api = api
@@ -54,7 +54,7 @@ def jobs(namespace: str) -> Jobs:
         made.make(owner["name"], owner, kind)
     made.make("young", make_workflow(api, "young", phase="Failed", finishedAt=hours_ago(23)))
     made.make("running", make_workflow(api, "running", phase="Running"))
-    made.make("nobodys", None)
+    made.make("without_run", None)
     return made
 
 
@@ -67,7 +67,7 @@ def kubectl(*arguments: str) -> str:
 
 
 def apply_reaper(namespace: str, folder: Path) -> None:
-    """As an administrator does."""
+    """Apply the manifests like an administrator."""
     shutil.copytree(REAPER, folder)
     kustomization = folder / "kustomization.yaml"
     kustomization.write_text(kustomization.read_text().replace("namespace: kubetrain", f"namespace: {namespace}"))
@@ -77,35 +77,35 @@ def apply_reaper(namespace: str, folder: Path) -> None:
 
 
 def reap(api: KubernetesApi, name: str) -> set[str]:
-    """What it says, having run once."""
+    """Run the CronJob once and return the lines it prints."""
     in_namespace = ("--namespace", api.namespace)
     kubectl("create", "job", name, "--from=cronjob/kubetrain-reaper", *in_namespace)
     await_that(lambda: (api.get(api.path("batch/v1", "jobs", name)) or {})["status"].get("succeeded"))
     return set(kubectl("logs", f"job/{name}", *in_namespace).splitlines())
 
 
-def test_it_deletes_the_jobs_of_runs_that_are_long_over(jobs: Jobs, tmp_path: Path) -> None:
+def test_it_deletes_the_jobs_of_runs_that_ended_long_ago(jobs: Jobs, tmp_path: Path) -> None:
     apply_reaper(jobs.api.namespace, tmp_path / "reaper")
     everything = jobs.present()
 
-    said = reap(jobs.api, "dry")
-    assert len(said) == len(everything) == 6
-    assert all(line.startswith("would ") for line in said)
+    lines = reap(jobs.api, "dry")
+    assert len(lines) == len(everything) == 6
+    assert all(line.startswith("would ") for line in lines)
     assert jobs.present() == everything
 
     kubectl("patch", "cronjob", "kubetrain-reaper", "--namespace", jobs.api.namespace, "--type=json", "-p", ADD_DELETE)
     names = {called: f"{kind.value} {name}" for called, (kind, name) in jobs.made.items()}
-    assert reap(jobs.api, "earnest") == {
+    assert reap(jobs.api, "delete") == {
         *(f"delete {names[called]}: its run {called} ended 25.0 h ago: Failed" for called in names if "over" in called),
-        f"keep {names['young']}: its run young ended 23.0 h ago, and may be retried",
-        f"keep {names['running']}: its run running goes on",
-        f"keep {names['nobodys']}: belongs to no run",
+        f"keep {names['young']}: its run young ended 23.0 h ago and may be retried",
+        f"keep {names['running']}: its run running is still active",
+        f"keep {names['without_run']}: has no run",
     }
-    assert jobs.present() == {"young", "running", "nobodys"}
+    assert jobs.present() == {"young", "running", "without_run"}
 
 
-def test_the_job_of_a_run_that_is_gone_goes_without_it(jobs: Jobs) -> None:
-    """Which is what the reaper says."""
+def test_the_cluster_deletes_the_job_of_a_deleted_run(jobs: Jobs) -> None:
+    """The reaper relies on this."""
     path = jobs.api.path("argoproj.io/v1alpha1", "workflows", "running")
     jobs.api.delete(path)
     await_that(lambda: "running" not in jobs.present())

@@ -55,7 +55,7 @@ def test_pods_that_go_on_after_a_failure_are_let_go(backend: KubernetesBackend, 
 def test_out_of_memory_is_called_so(backend: KubernetesBackend) -> None:
     hungry = "import time; time.sleep(1); hoard = [bytearray(1 << 20) for _ in range(500)]; time.sleep(5)"
     error = failure_of(pods_job(FOREVER, hungry, run_id="oom"), backend)
-    assert "worker-0 ran out of memory, of which it may use 64Mi: raise memory" in str(error)
+    assert "worker-0 ran out of memory (limit 64Mi): raise memory" in str(error)
 
 
 def test_an_image_that_does_not_exist(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -527,7 +527,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def examine(**changes: Any) -> dict[str, Finding]:
     parameters, request = planned_run("train-pytorch", "doctor", [*URIS])
-    api = KubernetesApi.connect(patience_seconds=0.2)
+    api = KubernetesApi.connect(retry_seconds=0.2)
     examination = Examination(api=api, parameters=parameters, request=request, say=print, **changes)
     return {each.check: each for each in examination.findings()}
 

@@ -1,4 +1,4 @@
-"""Requests to an API server that is not always there, nor always itself."""
+"""Requests to an API server that is sometimes unreachable and sometimes fails."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ NEW_POD = {"metadata": {"name": "worker"}}
 def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubernetesApi:
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    return KubernetesApi.connect(patience_seconds=10)
+    return KubernetesApi.connect(retry_seconds=10)
 
 
 def test_objects_are_made_read_changed_and_deleted(server: ApiServer, api: KubernetesApi) -> None:
@@ -66,14 +66,14 @@ def test_a_name_that_is_taken_is_a_conflict(api: KubernetesApi) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_what_is_transient_is_tried_again(server: ApiServer, api: KubernetesApi, status: int) -> None:
+def test_a_transient_error_is_retried(server: ApiServer, api: KubernetesApi, status: int) -> None:
     server.put(POD)
     server.fail(POD, answer(status, "not now"), times=2)
     assert api.get(POD) is not None
     assert len(server.requests) == 3
 
 
-def test_the_server_says_when_to_come_back(server: ApiServer, api: KubernetesApi) -> None:
+def test_a_retry_waits_as_long_as_the_server_says(server: ApiServer, api: KubernetesApi) -> None:
     server.put(POD)
     server.fail(POD, answer(429, "too many requests", Retry_After="1"))
     began = time.monotonic()
@@ -81,7 +81,7 @@ def test_the_server_says_when_to_come_back(server: ApiServer, api: KubernetesApi
     assert time.monotonic() - began >= 1
 
 
-def test_a_server_that_is_away_is_waited_for(server: ApiServer, api: KubernetesApi) -> None:
+def test_requests_wait_for_a_server_that_is_down(server: ApiServer, api: KubernetesApi) -> None:
     server.put(POD)
     assert api.get(POD) is not None
     server.refuse()
@@ -89,30 +89,30 @@ def test_a_server_that_is_away_is_waited_for(server: ApiServer, api: KubernetesA
     assert api.get(POD) is not None
 
 
-def test_an_answer_that_breaks_off_is_asked_for_again(server: ApiServer, api: KubernetesApi) -> None:
+def test_a_request_is_retried_if_its_response_breaks_off(server: ApiServer, api: KubernetesApi) -> None:
     server.put(POD)
     server.fail(POD, cut(after_bytes=10))
     assert api.get(POD) == server.objects[POD]
 
 
-def test_a_creation_whose_answer_was_lost_comes_back_as_a_conflict(server: ApiServer, api: KubernetesApi) -> None:
+def test_a_retried_creation_whose_response_was_lost_is_a_conflict(server: ApiServer, api: KubernetesApi) -> None:
     server.fail(f"POST {PODS}", cut(after_bytes=10))
     with pytest.raises(Conflict):
         api.create(PODS, NEW_POD)
 
 
-def test_patience_ends(server: ApiServer, api: KubernetesApi) -> None:
-    api.patience_seconds = 0.5
+def test_retries_end(server: ApiServer, api: KubernetesApi) -> None:
+    api.retry_seconds = 0.5
     server.refuse()
     with pytest.raises(Unreachable, match=r"could not answer GET /api/v1.*refused") as caught:
         api.get(POD)
     assert caught.value.is_curable
 
 
-def test_a_server_that_hangs_is_not_waited_for_for_ever(
+def test_a_request_to_a_server_that_hangs_is_retried(
     server: ApiServer, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubetrain_components.jobs.kubernetes.api.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("kubetrain_components.jobs.kubernetes.api.READ_TIMEOUT_SECONDS", 0.3)
     server.put(POD)
     server.fail(POD, hang(2))
     began = time.monotonic()
@@ -120,7 +120,7 @@ def test_a_server_that_hangs_is_not_waited_for_for_ever(
     assert time.monotonic() - began < 2
 
 
-def test_a_right_that_lacks_is_named_with_its_remedy(server: ApiServer, api: KubernetesApi) -> None:
+def test_a_missing_permission_is_named_with_its_remedy(server: ApiServer, api: KubernetesApi) -> None:
     message = (
         'pytorchjobs.kubeflow.org is forbidden: User "system:serviceaccount:ml:runner" cannot create resource '
         '"pytorchjobs" in API group "kubeflow.org" in the namespace "ml"'
@@ -128,10 +128,10 @@ def test_a_right_that_lacks_is_named_with_its_remedy(server: ApiServer, api: Kub
     server.fail("POST", answer(403, message))
     with pytest.raises(Forbidden) as caught:
         api.create(PODS, NEW_POD)
-    assert str(caught.value) == (
+    assert str(caught.value).startswith(
         "system:serviceaccount:ml:runner may not create pytorchjobs in the namespace ml: "
-        "give it the Role in deploy/, or ask who looks after the cluster to"
     )
+    assert "Role in deploy/" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,9 @@ def test_a_right_that_lacks_is_named_with_its_remedy(server: ApiServer, api: Kub
         'admission webhook "validator.training-operator.kubeflow.org" denied the request: no Master',
     ],
 )
-def test_what_admission_refuses_is_not_for_want_of_a_right(server: ApiServer, api: KubernetesApi, message: str) -> None:
+def test_a_refusal_by_admission_is_not_a_missing_permission(
+    server: ApiServer, api: KubernetesApi, message: str
+) -> None:
     server.fail("POST", answer(403, message))
     with pytest.raises(KubernetesError) as caught:
         api.create(PODS, NEW_POD)
@@ -154,24 +156,20 @@ def test_what_admission_refuses_is_not_for_want_of_a_right(server: ApiServer, ap
     ("status", "message"),
     [(401, "Unauthorized"), (403, 'pods is forbidden: User "system:anonymous" cannot list resource "pods"')],
 )
-def test_credentials_that_do_not_count_are_said_to(
-    server: ApiServer, api: KubernetesApi, status: int, message: str
-) -> None:
+def test_rejected_credentials_are_reported(server: ApiServer, api: KubernetesApi, status: int, message: str) -> None:
     server.fail("GET", answer(status, message))
     with pytest.raises(Unauthorized, match="log in"):
         api.get(POD)
 
 
-def test_a_server_that_has_just_started_is_not_believed_when_it_refuses(server: ApiServer, api: KubernetesApi) -> None:
+def test_a_refusal_by_a_server_that_has_just_started_is_retried(server: ApiServer, api: KubernetesApi) -> None:
     server.put(POD)
     server.fail(POD, answer(503, "not ready"))
     server.fail(POD, answer(403, 'User "me" cannot get resource "pods" in API group ""'))
     assert api.get(POD) is not None
 
 
-def test_a_kind_that_the_cluster_does_not_know_is_not_an_object_that_is_missing(
-    server: ApiServer, api: KubernetesApi
-) -> None:
+def test_a_kind_that_the_cluster_does_not_know_is_not_a_missing_object(server: ApiServer, api: KubernetesApi) -> None:
     def bare(handler: object) -> bool:
         handler.send_bytes(404, b"404 page not found\n")  # type: ignore[attr-defined]
         return True
@@ -182,7 +180,7 @@ def test_a_kind_that_the_cluster_does_not_know_is_not_an_object_that_is_missing(
 
 
 def test_one_connection_serves_request_after_request(server: ApiServer, api: KubernetesApi) -> None:
-    """Also beside streams, and also the last of them: it must go out at once."""
+    """Even beside streams, and even the last request, which must be sent at once."""
     server.put(POD)
     server.run("worker")
     api.get(PODS)
@@ -197,7 +195,7 @@ def test_one_connection_serves_request_after_request(server: ApiServer, api: Kub
     assert server.connections == before == 3
 
 
-def test_a_stream_is_read_as_it_comes_and_says_how_it_ended(server: ApiServer, api: KubernetesApi) -> None:
+def test_a_stream_is_read_as_it_arrives_and_reports_how_it_ended(server: ApiServer, api: KubernetesApi) -> None:
     run = server.run("worker")
     log = f"{POD}/log"
     with api.stream(log, read_timeout=0.5, follow="true") as stream:
@@ -230,12 +228,12 @@ def test_a_stream_is_stopped_from_another_thread(server: ApiServer, api: Kuberne
     assert time.monotonic() - began < 5
 
 
-def test_a_server_that_no_name_leads_to_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_be_resolved_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ApiServer() as server:
         path = server.kubeconfig(tmp_path)
     path.write_text(path.read_text().replace("127.0.0.1", "no-such-host.invalid"))
     monkeypatch.setenv("KUBECONFIG", str(path))
-    with pytest.raises(KubernetesError, match="has no address"):
+    with pytest.raises(KubernetesError, match=r"cannot resolve .*no-such-host\.invalid"):
         KubernetesApi.connect().get(POD)
 
 
@@ -245,6 +243,6 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: 
         KubernetesApi.connect()
 
 
-def test_whoever_needs_no_cluster_does_not_wait_for_its_library() -> None:
+def test_the_kubernetes_library_is_imported_only_when_needed() -> None:
     program = "import sys; import kubetrain_components.jobs.kubernetes.pod_logs; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""What the threads of one launcher share."""
+"""The threads of one launcher share a watched job."""
 
 import threading
 from pathlib import Path
@@ -11,7 +11,7 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.api_server import ApiServer
 
 
-def test_a_job_is_watched_once_for_its_state_and_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_and_logs_share_one_watch_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = JobHandle(kind=JobKind.TF_JOB, name="j", uid="u")
     followed: list[object] = []
     with ApiServer() as server:

@@ -83,15 +83,15 @@ def test_the_trouble_is_named_with_its_evidence(name: str, kind: TroubleKind, se
     [
         (
             "out_of_memory",
-            "worker-0 ran out of memory, of which it may use 64Mi: raise memory, or lower batch_size or loader_workers "
+            "worker-0 ran out of memory (limit 64Mi): raise memory, or lower batch_size or loader_workers "
             "(after 3 restarts)",
         ),
         ("crash_loop", "worker-0 exited with code 3 (after 3 restarts)"),
         ("own_words", "worker-0: no data (after 4 restarts)"),
-        ("deleted_by_force", "worker-0 was deleted while it ran (after a restart)"),
+        ("deleted_by_force", "worker-0 was deleted while it was running (after a restart)"),
         (
             "evicted_by_api",
-            "worker-0 was evicted, as when a node is drained: Eviction API: evicting (after a restart)",
+            "worker-0 was evicted, for example because its node is drained: Eviction API: evicting (after a restart)",
         ),
         (
             "evicted_for_storage",
@@ -104,7 +104,7 @@ def test_the_trouble_is_named_with_its_evidence(name: str, kind: TroubleKind, se
             "default-scheduler: preempting to accommodate a higher priority pod",
         ),
         ("failed_tensorflow", "worker-0 exited with code 3"),
-        ("init_container_failed", "worker-0 was not started: its init container init-pytorch exited with code 1"),
+        ("init_container_failed", "worker-0 did not start: its init container init-pytorch exited with code 1"),
     ],
 )
 def test_why_a_pod_ended(name: str, said: str) -> None:
@@ -281,9 +281,9 @@ def test_the_newest_end_counts_whichever_pods_it_is() -> None:
     ("status", "cause"),
     [
         ({"reason": "Evicted", "message": "The node was low on memory."}, "was evicted: The node was low on memory"),
-        ({"reason": "OutOfnvidia.com/gpu"}, "was refused by its node, which has too little nvidia.com/gpu left"),
+        ({"reason": "OutOfnvidia.com/gpu"}, "was rejected by its node, which has too little nvidia.com/gpu left"),
         ({"reason": "NodeLost"}, "was lost with its node"),
-        ({"reason": "UnexpectedAdmissionError", "message": "no device"}, "was refused by its node: no device"),
+        ({"reason": "UnexpectedAdmissionError", "message": "no device"}, "was rejected by its node: no device"),
         ({"message": "something new"}, "failed: something new"),
         (ended(128, "StartError"), "could not be started"),
         (ended(3), ""),
@@ -297,9 +297,9 @@ def test_the_cause_of_a_failed_pod(status: dict[str, Any], cause: str) -> None:
     ("reason", "cause"),
     [
         ("PreemptionByScheduler", "was preempted by pods of a higher priority: m"),
-        ("DeletionByTaintManager", "was deleted because of a taint of its node, as when that does not answer: m"),
+        ("DeletionByTaintManager", "was deleted because of a taint on its node, for example an unreachable node's: m"),
         ("DeletionByPodGC", "was lost with its node: m"),
-        ("TerminationByKubelet", "was ended by its node: m"),
+        ("TerminationByKubelet", "was terminated by its node: m"),
         ("SomethingNew", "was disrupted: m"),
     ],
 )

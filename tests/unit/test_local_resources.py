@@ -1,4 +1,4 @@
-"""How a machine is shared out among the pods of a local job."""
+"""How the pods of a local job share a machine."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,13 @@ TWO_EACH = replace(ONE_EACH, processes_per_replica=2)
 @pytest.mark.parametrize(
     ("job", "cpus", "threads"), [(ONE_EACH, 8, "4"), (TWO_EACH, 8, "2"), (TWO_EACH, 3, "1"), (ONE_EACH, 1, "1")]
 )
-def test_threads_are_shared_out_and_never_none(job: Job, cpus: int, threads: str) -> None:
+def test_every_pod_gets_its_share_of_threads_and_at_least_one(job: Job, cpus: int, threads: str) -> None:
     shares = pod_shares(job, cpus, gpus=[])
     assert shares == {("Master", 0): {"OMP_NUM_THREADS": threads}, ("Worker", 0): {"OMP_NUM_THREADS": threads}}
 
 
 @pytest.mark.parametrize(
-    ("job", "gpus", "dealt"),
+    ("job", "gpus", "shares"),
     [
         (ONE_EACH, ["0", "1"], ["0", "1"]),
         (ONE_EACH, ["3", "5", "6", "7"], ["3,5", "6,7"]),
@@ -36,11 +36,11 @@ def test_threads_are_shared_out_and_never_none(job: Job, cpus: int, threads: str
     ],
     ids=["one each", "all are used", "one for each process", "too few", "too few for one pod"],
 )
-def test_no_gpu_goes_to_two_pods(job: Job, gpus: list[str], dealt: list[str]) -> None:
-    assert [share["CUDA_VISIBLE_DEVICES"] for share in pod_shares(job, 2, gpus).values()] == dealt
+def test_pods_do_not_share_a_gpu(job: Job, gpus: list[str], shares: list[str]) -> None:
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in pod_shares(job, 2, gpus).values()] == shares
 
 
-def test_gpus_are_those_that_cuda_would_show(tmp_path: Path) -> None:
+def test_the_gpus_are_those_that_cuda_shows(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert visible_gpus({}, tmp_path) == ["0", "1"]

@@ -13,27 +13,27 @@ from kubetrain_components.jobs.kubernetes import pod_log, pod_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds, rfc3339
-from kubetrain_components.jobs.kubernetes.pod_logs import MAX_WAITING, PodLogs
+from kubetrain_components.jobs.kubernetes.pod_logs import MAX_QUEUED_BATCHES, PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched
 from support.api_server import PODS, ApiServer, answer, cut, end_at_once, lines_of, stamp
 
 
 @pytest.fixture
 def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.05)
     monkeypatch.setattr(pod_log, "PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(pod_logs, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(pod_logs, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "MAX_PAUSE_SECONDS", 0.1)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    pods = Watched(KubernetesApi.connect(patience_seconds=10), PODS)
+    pods = Watched(KubernetesApi.connect(retry_seconds=10), PODS)
     pods.start()
     yield pods
     pods.stop()
 
 
 class Reader:
-    """Reads in a thread, as a launcher does."""
+    """Reads in a thread, like a launcher."""
 
     def __init__(self, server: ApiServer, pods: Watched, since: str = "") -> None:
         self.server, self.pods = server, pods
@@ -52,10 +52,10 @@ class Reader:
             self.error = error
 
     def _has_seen_all(self) -> bool:
-        """It is from the pods that a launcher knows when the job is over."""
+        """Return True if the newest version of each pod was seen, from which a launcher knows that the job is over."""
         seen = {pod.uid: pod.manifest["metadata"]["resourceVersion"] for pod in self.pods.objects()}
-        there = [pod["metadata"] for pod in self.server.objects.values()]
-        return all(seen.get(pod["uid"]) == pod["resourceVersion"] for pod in there)
+        newest = [pod["metadata"] for pod in self.server.objects.values()]
+        return all(seen.get(pod["uid"]) == pod["resourceVersion"] for pod in newest)
 
     def wait_for(self, count: int) -> None:
         end = time.monotonic() + 10
@@ -64,7 +64,7 @@ class Reader:
             time.sleep(0.005)
 
     def wait_for_position(self, position: str) -> None:
-        """A batch counts once the reader has come back for more."""
+        """Wait: a batch counts once the reader asks for the next line."""
         end = time.monotonic() + 10
         while self.logs.position != position:
             assert time.monotonic() < end, self.logs.position
@@ -83,7 +83,7 @@ def numbers(lines: list[LogLine], pod: str = "a") -> list[int]:
     return [int(line.text.removeprefix("line ")) for line in lines if line.pod == pod]
 
 
-def test_lines_come_while_they_are_written(server: ApiServer, pods: Watched) -> None:
+def test_lines_arrive_while_they_are_written(server: ApiServer, pods: Watched) -> None:
     run = server.run("a")
     reader = Reader(server, pods)
     server.write(run, *lines_of(range(3)))
@@ -93,7 +93,7 @@ def test_lines_come_while_they_are_written(server: ApiServer, pods: Watched) -> 
     assert numbers(reader.finish()) == list(range(5))
 
 
-def test_each_pod_has_its_own_and_one_that_is_pending_is_waited_for(server: ApiServer, pods: Watched) -> None:
+def test_each_pod_has_its_own_lines_even_if_it_starts_later(server: ApiServer, pods: Watched) -> None:
     server.put(f"{PODS}/b", status={"phase": "Pending"})
     server.write(server.run("a"), *lines_of(range(10)))
     reader = Reader(server, pods)
@@ -106,7 +106,7 @@ def test_each_pod_has_its_own_and_one_that_is_pending_is_waited_for(server: ApiS
     assert (numbers(lines, "a"), numbers(lines, "b")) == (list(range(10)), list(range(20)))
 
 
-def test_blank_unfinished_foreign_and_endless_lines_are_kept(server: ApiServer, pods: Watched) -> None:
+def test_blank_unfinished_binary_and_endless_lines_are_kept(server: ApiServer, pods: Watched) -> None:
     run = server.run("a")
     endless = b"x" * 200_000
     texts = [b"\n", b"\xff\xfe\n", b"with \r in it\r\n", endless + b"\n", b"  no end"]
@@ -125,7 +125,7 @@ def test_blank_unfinished_foreign_and_endless_lines_are_kept(server: ApiServer, 
         b'failed to try resolving symlinks in path "/var/log/pods/n_j_u/main/0.log": no such file or directory\n',
     ],
 )
-def test_what_a_kubelet_says_of_a_log_that_is_gone_is_no_line_of_it(
+def test_a_kubelets_message_about_a_removed_log_is_not_a_line_of_it(
     server: ApiServer, pods: Watched, answer: bytes
 ) -> None:
     run = server.run("a")
@@ -134,8 +134,8 @@ def test_what_a_kubelet_says_of_a_log_that_is_gone_is_no_line_of_it(
     assert [line.text for line in Reader(server, pods).finish()] == ["unable to retrieve container logs for fun"]
 
 
-def test_nothing_is_lost_or_doubled_when_streams_break(server: ApiServer, pods: Watched) -> None:
-    """Anywhere, also within lines and among lines of one time."""
+def test_no_line_is_lost_or_repeated_when_streams_break(server: ApiServer, pods: Watched) -> None:
+    """They may break anywhere, even within a line or between lines of the same time."""
     run = server.run("a")
     for number in range(20):
         server.fail("/log?", cut(after_bytes=1 + 1033 * number))
@@ -147,8 +147,8 @@ def test_nothing_is_lost_or_doubled_when_streams_break(server: ApiServer, pods: 
     assert numbers(reader.finish()) == list(range(1000))
 
 
-def test_lines_of_one_time_and_out_of_order_are_told_apart(server: ApiServer, pods: Watched) -> None:
-    """As of a program that writes to both its outputs."""
+def test_lines_with_equal_or_unordered_timestamps_are_told_apart(server: ApiServer, pods: Watched) -> None:
+    """A program that writes to stdout and stderr produces such lines."""
     run = server.run("a")
     lines = [f"{stamp(5 - number % 3 * 0.001)} line {number % 7}\n".encode() for number in range(300)]
     for number in range(10):
@@ -159,7 +159,7 @@ def test_lines_of_one_time_and_out_of_order_are_told_apart(server: ApiServer, po
     assert numbers(reader.finish()) == [number % 7 for number in range(300)]
 
 
-def test_a_stream_that_ends_is_no_end_of_the_log(server: ApiServer, pods: Watched) -> None:
+def test_the_end_of_a_stream_is_not_the_end_of_the_log(server: ApiServer, pods: Watched) -> None:
     run = server.run("a")
     server.fail("/log?", end_at_once, times=3)
     reader = Reader(server, pods)
@@ -169,7 +169,7 @@ def test_a_stream_that_ends_is_no_end_of_the_log(server: ApiServer, pods: Watche
     assert numbers(reader.finish()) == list(range(10))
 
 
-def test_a_server_that_was_away_is_read_from_where_it_was_left(server: ApiServer, pods: Watched) -> None:
+def test_after_an_outage_reading_continues_at_the_last_position(server: ApiServer, pods: Watched) -> None:
     run = server.run("a")
     reader = Reader(server, pods)
     server.write(run, *lines_of(range(100)))
@@ -182,27 +182,27 @@ def test_a_server_that_was_away_is_read_from_where_it_was_left(server: ApiServer
     assert numbers(reader.finish()) == list(range(200))
 
 
-@pytest.mark.parametrize("is_away", [False, True])
-def test_each_run_of_a_container_is_read_to_its_end(server: ApiServer, pods: Watched, is_away: bool) -> None:
+@pytest.mark.parametrize("is_down", [False, True])
+def test_each_run_of_a_container_is_read_to_its_end(server: ApiServer, pods: Watched, is_down: bool) -> None:
     reader = Reader(server, pods)
     for restarts in range(3):
         run = server.run("a", restarts=restarts)
         server.write(run, *lines_of(range(100 * restarts, 100 * restarts + 50)))
         reader.wait_for(100 * restarts + 50)
-        if is_away:
+        if is_down:
             server.refuse()
         server.write(run, *lines_of(range(100 * restarts + 50, 100 * restarts + 100)))
         server.end("a", "Running")
         if restarts < 2:
             server.run("a", restarts=restarts + 1)
-        if is_away:
+        if is_down:
             server.listen()
         reader.wait_for(100 * restarts + 100)
     server.end("a")
     assert numbers(reader.finish()) == list(range(300))
 
 
-def test_a_job_that_is_found_running_is_read_with_the_run_before(server: ApiServer, pods: Watched) -> None:
+def test_reading_a_restarted_container_begins_with_its_previous_run(server: ApiServer, pods: Watched) -> None:
     server.write(server.run("a"), *lines_of(range(100)))
     server.end("a", "Running")
     server.write(server.run("a", restarts=1), *lines_of(range(100, 200)))
@@ -213,8 +213,8 @@ def test_a_job_that_is_found_running_is_read_with_the_run_before(server: ApiServ
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500, 502])
-def test_a_kubelet_that_has_just_started_is_asked_again(server: ApiServer, pods: Watched, status: int) -> None:
-    """It refuses everybody, as long as it does not know whom to trust."""
+def test_a_request_to_a_kubelet_that_has_just_started_is_retried(server: ApiServer, pods: Watched, status: int) -> None:
+    """It rejects every request until it has loaded its credentials."""
     run = server.run("a")
     message = "Forbidden (user=kube-apiserver, verb=get, resource=nodes, subresource=proxy)"
     reader = Reader(server, pods)
@@ -227,7 +227,7 @@ def test_a_kubelet_that_has_just_started_is_asked_again(server: ApiServer, pods:
     assert numbers(reader.finish()) == list(range(200))
 
 
-def test_another_pod_of_the_same_name_is_another(server: ApiServer, pods: Watched) -> None:
+def test_a_new_pod_of_the_same_name_is_read_from_its_beginning(server: ApiServer, pods: Watched) -> None:
     server.write(server.run("a"), *lines_of(range(100)))
     reader = Reader(server, pods)
     reader.wait_for(100)
@@ -244,7 +244,7 @@ def test_another_pod_of_the_same_name_is_another(server: ApiServer, pods: Watche
     assert numbers(reader.finish()) == [*range(100), *range(200)]
 
 
-def test_what_runs_on_when_the_job_is_over_is_not_waited_for(server: ApiServer, pods: Watched) -> None:
+def test_pods_that_still_run_when_the_job_is_over_do_not_delay_the_end(server: ApiServer, pods: Watched) -> None:
     server.write(server.run("a"), *lines_of(range(10)))
     server.write(server.run("b"), *lines_of(range(10)))
     server.put(f"{PODS}/c", status={"phase": "Pending"})
@@ -254,7 +254,7 @@ def test_what_runs_on_when_the_job_is_over_is_not_waited_for(server: ApiServer, 
     assert len(reader.finish()) == 20
 
 
-def test_reading_goes_on_where_another_launcher_was(server: ApiServer, pods: Watched) -> None:
+def test_reading_continues_from_the_position_of_another_launcher(server: ApiServer, pods: Watched) -> None:
     a, b = server.run("a"), server.run("b")
     first = Reader(server, pods)
     server.write(a, *lines_of(range(250)))
@@ -273,7 +273,7 @@ def test_reading_goes_on_where_another_launcher_was(server: ApiServer, pods: Wat
     first.finish()
 
 
-def test_the_position_waits_for_the_slowest_but_not_for_the_silent(
+def test_the_position_waits_for_the_slowest_pod_but_not_for_a_quiet_one(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.run("silent")
@@ -283,15 +283,15 @@ def test_the_position_waits_for_the_slowest_but_not_for_the_silent(
     server.write(run, *lines_of(range(2000)))
     reader.wait_for(2000)
     reader.wait_for_position(stamp(0))
-    monkeypatch.setattr(pod_log, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(pod_log, "QUIET_SECONDS", 0.0)
     reader.wait_for_position(stamp(19.99 - 5))
     server.end("a")
     server.end("silent")
     reader.finish()
-    reader.wait_for_position(stamp(19.99))  # a thread that has read all may take a moment to end
+    reader.wait_for_position(stamp(19.99))  # the thread may take a moment to end
 
 
-def test_a_reader_that_is_slow_holds_the_streams_up(server: ApiServer, pods: Watched) -> None:
+def test_a_slow_reader_blocks_the_streams(server: ApiServer, pods: Watched) -> None:
     run = server.run("a")
     line = stamp(0).encode() + b" " + b"x" * 1000 + b"\n"
     server.write(run, *([line] * 20_000))
@@ -302,12 +302,12 @@ def test_a_reader_that_is_slow_holds_the_streams_up(server: ApiServer, pods: Wat
     next(lines)
     time.sleep(0.3)
     waiting = sum(len(text) for batch in list(logs._queue.queue) for text in batch.texts)
-    assert waiting <= MAX_WAITING * pod_log.MAX_LINE_BYTES
+    assert waiting <= MAX_QUEUED_BATCHES * pod_log.MAX_LINE_BYTES
     assert sum(1 for _ in lines) == 19_999
     assert len(reader.finish()) == 20_000
 
 
-def test_a_right_that_lacks_is_told_to_the_reader(server: ApiServer, pods: Watched) -> None:
+def test_the_reader_learns_of_a_missing_permission(server: ApiServer, pods: Watched) -> None:
     server.fail("/log?", answer(403, 'User "me" cannot get resource "pods/log" in API group "" in the namespace "x"'))
     server.run("a")
     reader = Reader(server, pods)
@@ -315,7 +315,7 @@ def test_a_right_that_lacks_is_told_to_the_reader(server: ApiServer, pods: Watch
     assert isinstance(reader.error, Forbidden)
 
 
-def test_times_are_as_exact_as_they_are_written() -> None:
+def test_times_keep_their_precision() -> None:
     for text in ["2026-11-21T23:51:15.123456789Z", "2026-11-21T23:51:15.000000001Z"]:
         assert rfc3339(nanoseconds(text) or 0) == text
     assert nanoseconds("2026-11-21T23:51:15.5+02:00") == nanoseconds("2026-11-21T21:51:15.500Z")
@@ -323,15 +323,15 @@ def test_times_are_as_exact_as_they_are_written() -> None:
     assert nanoseconds("unable to retrieve container logs") is None
 
 
-def test_what_is_remembered_of_a_log_does_not_grow() -> None:
+def test_the_memory_of_read_lines_does_not_grow() -> None:
     position = LogPosition()
     for start in range(0, 30_000, 100):
-        position.new(lines_of(range(start, start + 100), per_second=100))
+        position.new_lines(lines_of(range(start, start + 100), per_second=100))
     assert sum(len(lines) for _, lines in position._recent) < 1000
 
 
-def test_what_was_written_out_of_order_is_asked_for_again() -> None:
+def test_lines_that_may_be_out_of_order_are_requested_again() -> None:
     position = LogPosition()
     assert position.since_time is None
-    position.new([stamp(5).encode() + b" from one output, before a line of 4.9 from the other"])
+    position.new_lines([stamp(5).encode() + b" from one output, before a line of 4.9 from the other"])
     assert position.since_time == stamp(4)

@@ -1,4 +1,4 @@
-"""What is there and what changes, seen through a server that forgets, hangs and goes away."""
+"""A watched list stays current even if the server forgets versions, hangs or goes down."""
 
 import threading
 import time
@@ -19,10 +19,10 @@ Until = Callable[[Callable[[], bool]], None]
 
 @pytest.fixture
 def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    monkeypatch.setattr(watched, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.05)
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    pods = Watched(KubernetesApi.connect(patience_seconds=10), PODS)
+    pods = Watched(KubernetesApi.connect(retry_seconds=10), PODS)
     yield pods
     pods.stop()
 
@@ -32,13 +32,13 @@ def begin(pods: Watched) -> None:
     wait_for(pods, lambda: pods.has_synced)
 
 
-def wait_for(pods: Watched, is_so: Callable[[], bool]) -> None:
+def wait_for(pods: Watched, condition: Callable[[], bool]) -> None:
     with pods.changed:
-        assert pods.changed.wait_for(is_so, 5), pods.objects()
+        assert pods.changed.wait_for(condition, 5), pods.objects()
 
 
 def names(pods: Watched) -> dict[str, bool]:
-    """And whether they are gone."""
+    """Return whether each object is gone, by name."""
     return {seen.manifest["metadata"]["name"]: seen.is_gone for seen in pods.objects()}
 
 
@@ -59,7 +59,7 @@ def test_changes_are_seen_as_they_happen(server: ApiServer, pods: Watched) -> No
     assert len(requests(server, "list")) == 1
 
 
-def test_what_was_deleted_is_kept_as_it_was_last_seen(server: ApiServer, pods: Watched) -> None:
+def test_a_deleted_object_is_kept_in_its_last_state(server: ApiServer, pods: Watched) -> None:
     server.put(f"{PODS}/a", status={"phase": "Failed"})
     begin(pods)
     server.remove(f"{PODS}/a")
@@ -70,7 +70,7 @@ def test_what_was_deleted_is_kept_as_it_was_last_seen(server: ApiServer, pods: W
     assert [seen.is_gone for seen in pods.objects()] == [True, False]
 
 
-def test_a_cut_watch_goes_on_from_where_it_was(server: ApiServer, pods: Watched) -> None:
+def test_a_cut_watch_continues_from_its_last_version(server: ApiServer, pods: Watched) -> None:
     begin(pods)
     for number in range(20):
         server.fail("watch=", cut(after_bytes=40 + 97 * number))
@@ -82,7 +82,7 @@ def test_a_cut_watch_goes_on_from_where_it_was(server: ApiServer, pods: Watched)
     assert len(requests(server, "list")) == 1
 
 
-def test_nothing_that_happens_while_the_server_is_away_is_missed(server: ApiServer, pods: Watched) -> None:
+def test_changes_are_not_missed_while_the_server_is_down(server: ApiServer, pods: Watched) -> None:
     server.put(f"{PODS}/a")
     begin(pods)
     server.refuse()
@@ -93,7 +93,7 @@ def test_nothing_that_happens_while_the_server_is_away_is_missed(server: ApiServ
 
 
 @pytest.mark.parametrize("tells_late", [True, False])
-def test_a_version_that_was_forgotten_makes_it_list_again(server: ApiServer, pods: Watched, tells_late: bool) -> None:
+def test_a_forgotten_version_leads_to_a_new_list(server: ApiServer, pods: Watched, tells_late: bool) -> None:
     server.put(f"{PODS}/a")
     server.put(f"{PODS}/b")
     begin(pods)
@@ -111,14 +111,16 @@ def test_a_version_that_was_forgotten_makes_it_list_again(server: ApiServer, pod
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("request_part", ["watch=", f"GET {PODS}"])
-def test_a_server_in_trouble_is_asked_again(server: ApiServer, pods: Watched, status: int, request_part: str) -> None:
+def test_a_request_to_a_failing_server_is_retried(
+    server: ApiServer, pods: Watched, status: int, request_part: str
+) -> None:
     server.fail(request_part, answer(status, "not now"), times=2)
     begin(pods)
     server.put(f"{PODS}/a")
     wait_for(pods, lambda: "a" in names(pods))
 
 
-def test_a_watch_that_hangs_is_given_up(server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_hangs_is_replaced(server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "WATCH_SECONDS", 0.2)
     monkeypatch.setattr(watched, "GRACE_SECONDS", 0.1)
     server.fail("watch=", hang(30))
@@ -127,10 +129,10 @@ def test_a_watch_that_hangs_is_given_up(server: ApiServer, pods: Watched, monkey
     wait_for(pods, lambda: "a" in names(pods))
 
 
-def test_a_server_that_ends_each_watch_at_once_is_not_run_down(
+def test_a_server_that_ends_each_watch_at_once_is_not_flooded(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "TURN_SECONDS", 0.4)
+    monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.4)
     server.fail("watch=", end_at_once, times=1000)
     begin(pods)
     time.sleep(1)
@@ -138,7 +140,7 @@ def test_a_server_that_ends_each_watch_at_once_is_not_run_down(
     server.put(f"{PODS}/a")
 
 
-def test_what_the_watch_missed_is_found_by_the_next_list(
+def test_the_next_list_finds_what_the_watch_missed(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched, "WATCH_SECONDS", 0.2)
@@ -147,7 +149,7 @@ def test_what_the_watch_missed_is_found_by_the_next_list(
     wait_for(pods, lambda: "silent" in names(pods))
 
 
-def test_a_relist_that_finds_everything_as_it_was_changes_nothing(server: ApiServer, pods: Watched) -> None:
+def test_a_new_list_without_changes_keeps_the_objects(server: ApiServer, pods: Watched) -> None:
     server.put(f"{PODS}/a")
     begin(pods)
     server.put(f"{PODS}/b")
@@ -158,7 +160,7 @@ def test_a_relist_that_finds_everything_as_it_was_changes_nothing(server: ApiSer
     assert all(one is other for one, other in zip(before, pods.objects(), strict=True))
 
 
-def test_a_right_that_lacks_ends_it(server: ApiServer, pods: Watched) -> None:
+def test_a_missing_permission_ends_it(server: ApiServer, pods: Watched) -> None:
     message = 'pods is forbidden: User "me" cannot list resource "pods" in API group "" in the namespace "tests"'
     server.fail("GET", answer(403, message))
     pods.start()
@@ -167,7 +169,7 @@ def test_a_right_that_lacks_ends_it(server: ApiServer, pods: Watched) -> None:
     assert not pods.has_synced
 
 
-def test_a_namespace_that_is_not_there_ends_it(server: ApiServer, pods: Watched) -> None:
+def test_a_missing_namespace_ends_it(server: ApiServer, pods: Watched) -> None:
     server.fail("GET", answer(404, "not found"))
     pods.start()
     wait_for(pods, lambda: pods.error is not None)
@@ -175,14 +177,14 @@ def test_a_namespace_that_is_not_there_ends_it(server: ApiServer, pods: Watched)
 
 
 def test_a_server_that_does_not_come_back_ends_it(server: ApiServer, pods: Watched) -> None:
-    pods._api.patience_seconds = 0.3
+    pods._api.retry_seconds = 0.3
     begin(pods)
     server.refuse()
     wait_for(pods, lambda: pods.error is not None)
     assert isinstance(pods.error, Unreachable)
 
 
-def test_several_share_what_one_waits_for(server: ApiServer, pods: Watched) -> None:
+def test_several_may_share_one_condition(server: ApiServer, pods: Watched) -> None:
     jobs = Watched(pods._api, PODS.replace("pods", "jobs"), pods.changed, labelSelector="a=b")
     jobs.start()
     begin(pods)

@@ -46,7 +46,7 @@ class Examination:
     _lost: list[Unreachable] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.api.patience_seconds = min(self.api.patience_seconds, PATIENCE_SECONDS)
+        self.api.retry_seconds = min(self.api.retry_seconds, PATIENCE_SECONDS)
 
     @cached_property
     def cluster(self) -> Cluster:

@@ -1,7 +1,7 @@
-"""Requests to one Kubernetes API server: JSON in and out, and what is transient is tried again.
+"""Requests to one Kubernetes API server: JSON in and out, with retries of transient errors.
 
-The `kubernetes` library finds the cluster and proves who we are. Requests go straight through its pools: its watch
-drops blank lines, and its errors do not work with the urllib3 of today.
+The `kubernetes` library finds the cluster and authenticates us. Requests go straight through its connection pools,
+because its watch drops blank lines and its errors do not work with current urllib3.
 """
 
 import contextlib
@@ -33,25 +33,25 @@ from kubetrain_components.jobs.kubernetes.errors import (
     Unauthorized,
     UnknownKind,
     Unreachable,
-    check_answer,
+    check_response,
 )
 from kubetrain_components.manifest import Manifest
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-PATIENCE_SECONDS = 300.0
-CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 30.0
+RETRY_SECONDS = 300.0
+CONNECT_TIMEOUT_SECONDS = 10.0
+READ_TIMEOUT_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
-DOUBT_SECONDS = 20.0
+STARTUP_SECONDS = 20.0
 CHUNK_BYTES = 64 << 10
 MAX_CONNECTIONS = 1024
-# A peer that is gone without a word is noticed within a minute, also where there is nothing to send.
+# Detects within a minute that a peer is gone, even if there is nothing to send.
 KEEP_ALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    # Not every system lets itself be told when to begin.
+    # Not every system has this option.
     *([(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)] if hasattr(socket, "TCP_KEEPIDLE") else []),
 ]
 
@@ -84,79 +84,79 @@ class Request:
 
 
 class Stream:
-    """An answer that is read while it is sent."""
+    """A response that is read while it arrives."""
 
-    def __init__(self, answer: urllib3.BaseHTTPResponse) -> None:
-        self._answer = answer
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
         self._is_stopped = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            for chunk in self._answer.stream(CHUNK_BYTES, decode_content=False):
-                if self._is_stopped:  # with its socket shut down, TLS passes on what it did not decipher
-                    raise StreamCut("the answer is not wanted any more")
+            for chunk in self._response.stream(CHUNK_BYTES, decode_content=False):
+                if self._is_stopped:  # once its socket is shut down, TLS returns undeciphered data
+                    raise StreamCut("the stream was stopped")
                 yield chunk
         except ReadTimeoutError as error:
-            raise StreamSilent(f"nothing came from the API server any more ({error})") from error
+            raise StreamSilent(f"the API server sent nothing more ({error})") from error
         except (HTTPError, OSError) as error:
-            raise StreamCut(f"the API server's answer was cut short ({error})") from error
+            raise StreamCut(f"the API server's response was cut short ({error})") from error
 
     def stop(self) -> None:
-        """End it, from whichever thread; its reader sees it cut."""
+        """Stop the stream, from any thread; its reader gets a StreamCut."""
         self._is_stopped = True
         with contextlib.suppress(Exception):  # it has ended already
-            self._answer.shutdown()
+            self._response.shutdown()
 
 
 class KubernetesApi:
     """Requests to one API server, in one namespace, from any number of threads.
 
-    Streams have connections of their own. The one for all else stays open between requests: a launcher that is told to
-    stop has a second left to delete its job.
+    Streams have their own connections. The one for all other requests stays open between them: a launcher that is told
+    to stop has only a second left to delete its job.
     """
 
-    def __init__(self, configuration: Any, namespace: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, configuration: Any, namespace: str, retry_seconds: float = RETRY_SECONDS) -> None:
         from kubernetes import client
         from kubernetes.client.rest import RESTClientObject
 
         configuration.connection_pool_maxsize = MAX_CONNECTIONS
         self.namespace = namespace
-        self.patience_seconds = patience_seconds
+        self.retry_seconds = retry_seconds
         self._host = configuration.host.rstrip("/")
-        self._account = client.ApiClient(configuration)
-        self._plain = self._account.rest_client.pool_manager
-        self._streaming = RESTClientObject(configuration).pool_manager
-        for pool in (self._plain, self._streaming):
+        self._client = client.ApiClient(configuration)
+        self._pool = self._client.rest_client.pool_manager
+        self._stream_pool = RESTClientObject(configuration).pool_manager
+        for pool in (self._pool, self._stream_pool):
             pool.connection_pool_kw["socket_options"] = HTTPConnection.default_socket_options + KEEP_ALIVE
         self._lock = threading.Lock()
         self._has_answered = False
-        self._trouble_seen = -DOUBT_SECONDS
+        self._last_trouble = -STARTUP_SECONDS
 
     @classmethod
-    def connect(cls, namespace: str = "", patience_seconds: float = PATIENCE_SECONDS) -> Self:
-        """To the cluster that KUBECONFIG names, else the pod's own, else the user's usual one.
+    def connect(cls, namespace: str = "", retry_seconds: float = RETRY_SECONDS) -> Self:
+        """Connect to the cluster of $KUBECONFIG, else to this pod's cluster, else to that of the default kubeconfig.
 
-        Where no namespace is given, that configuration's own counts.
+        The namespace defaults to the one of that configuration.
         """
         from kubernetes import client, config
 
         configuration = client.Configuration()
-        named = os.environ.get("KUBECONFIG")  # the library has read it at its import, once and for all
+        kubeconfig = os.environ.get("KUBECONFIG")  # the library reads it only once, at its import
         try:
-            if not named and (SERVICE_ACCOUNT / "token").exists():
+            if not kubeconfig and (SERVICE_ACCOUNT / "token").exists():
                 config.load_incluster_config(configuration)
-                usual = (SERVICE_ACCOUNT / "namespace").read_text().strip()
+                default = (SERVICE_ACCOUNT / "namespace").read_text().strip()
             else:
-                config.load_kube_config(named, client_configuration=configuration)
-                usual = config.list_kube_config_contexts(named)[1]["context"].get("namespace")
+                config.load_kube_config(kubeconfig, client_configuration=configuration)
+                default = config.list_kube_config_contexts(kubeconfig)[1]["context"].get("namespace")
         except (config.ConfigException, OSError) as error:
             raise KubernetesError(
-                f"no cluster is configured ({error}): name one by KUBECONFIG, or run in a pod of it"
+                f"no cluster is configured ({error}): set KUBECONFIG, or run in a pod of the cluster"
             ) from error
-        return cls(configuration, namespace or usual or "default", patience_seconds)
+        return cls(configuration, namespace or default or "default", retry_seconds)
 
     def path(self, group_version: str, plural: str, name: str = "") -> str:
-        """Of the objects of a kind in our namespace, or of one of them."""
+        """Return the path of a kind of object in our namespace, or of one object."""
         root = "/api/v1" if group_version == "v1" else f"/apis/{group_version}"
         return f"{root}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
@@ -166,21 +166,21 @@ class KubernetesApi:
         return None
 
     def create(self, path: str, body: Manifest, **query: Any) -> Manifest:
-        """The object that was made.
+        """Return the created object.
 
         Raises:
-            Conflict: where the name is taken; perhaps by this very object, where the answer to it was lost.
+            Conflict: if the name is taken; perhaps by this very object, if an earlier response was lost.
         """
         return self._json(Request("POST", self._host + path, query, body))
 
     def patch(self, path: str, body: Manifest) -> Manifest | None:
-        """Merge this into the object; None where there is none."""
+        """Merge body into the object and return it; None if it does not exist."""
         with contextlib.suppress(NotFound):
             return self._json(Request("PATCH", self._host + path, {}, body))
         return None
 
     def delete(self, path: str, *, uid: str = "", resource_version: str = "", propagation: str = "Background") -> bool:
-        """Whether the object was there; with a uid: whether it was this one; with a version: as it was seen."""
+        """Delete the object and return True; False if it is gone or has another uid or resource_version."""
         options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         conditions = {"uid": uid, "resourceVersion": resource_version}
         options["preconditions"] = {name: value for name, value in conditions.items() if value}
@@ -192,104 +192,105 @@ class KubernetesApi:
 
     @contextlib.contextmanager
     def stream(
-        self, path: str, *, read_timeout: float, patience_seconds: float | None = None, **query: Any
+        self, path: str, *, read_timeout: float, retry_seconds: float | None = None, **query: Any
     ) -> Iterator[Stream]:
-        """An answer that is read while it is sent.
+        """Open a response that is read while it arrives.
 
         Raises:
-            StreamCut: also from reading it; a StreamSilent where nothing comes for read_timeout seconds.
+            StreamCut: also from reading it; a StreamSilent if nothing arrives for read_timeout seconds.
         """
-        patience = self.patience_seconds if patience_seconds is None else patience_seconds
         request = Request("GET", self._host + path, query, read_timeout=read_timeout)
-        answer = self._send(self._streaming, request, patience)
+        retry_seconds = self.retry_seconds if retry_seconds is None else retry_seconds
+        response = self._send(self._stream_pool, request, retry_seconds)
         try:
-            yield Stream(answer)
+            yield Stream(response)
         finally:
-            answer.close()
+            response.close()
 
     def _json(self, request: Request) -> Manifest:
-        answer = self._send(self._plain, request, self.patience_seconds)
+        response = self._send(self._pool, request, self.retry_seconds)
         try:
-            return dict(json.loads(answer.data))
+            return dict(json.loads(response.data))
         except ValueError as error:
-            raise KubernetesError(
-                f"what answers at {self._host} is no Kubernetes API server: check KUBECONFIG"
-            ) from error
+            raise KubernetesError(f"{self._host} is not a Kubernetes API server: check KUBECONFIG") from error
 
-    def _send(self, pool: urllib3.PoolManager, request: Request, patience: float) -> urllib3.BaseHTTPResponse:
-        """The answer, asked for again until there is one or the patience ends."""
-        deadline = time.monotonic() + patience
+    def _send(self, pool: urllib3.PoolManager, request: Request, retry_seconds: float) -> urllib3.BaseHTTPResponse:
+        """Send the request, and retry it until it succeeds or time is up."""
+        deadline = time.monotonic() + retry_seconds
         for pause in _pauses():
             try:
-                answer = self._exchange(pool, request)
-                check_answer(str(request), answer.status, _refusal_in(answer), answer.headers.get("Retry-After", ""))
-            except Transient as trouble:
-                self._trouble_seen = time.monotonic()
-                self._wait(max(pause, trouble.retry_after), deadline, request, trouble)
-            except (Unauthorized, Forbidden, UnknownKind) as refusal:
-                # A server that has just started knows no rules and few kinds yet.
-                if time.monotonic() - self._trouble_seen > DOUBT_SECONDS:
+                response = self._exchange(pool, request)
+                retry_after = response.headers.get("Retry-After", "")
+                check_response(str(request), response.status, _error_body(response), retry_after)
+            except Transient as error:
+                self._last_trouble = time.monotonic()
+                self._wait(max(pause, error.retry_after), deadline, request, error)
+            except (Unauthorized, Forbidden, UnknownKind) as error:
+                # A server that has just started does not know all accounts, roles and kinds yet.
+                if time.monotonic() - self._last_trouble > STARTUP_SECONDS:
                     raise
-                self._wait(pause, deadline, request, refusal)
+                self._wait(pause, deadline, request, error)
             else:
                 self._has_answered = True
-                return answer
+                return response
         raise AssertionError("pauses never end")
 
     def _exchange(self, pool: urllib3.PoolManager, request: Request) -> urllib3.BaseHTTPResponse:
         headers = dict(request.headers)
-        with self._lock:  # it may renew the token
-            self._account.update_params_for_auth(headers, [], ["BearerToken"])
+        with self._lock:  # may renew the token
+            self._client.update_params_for_auth(headers, [], ["BearerToken"])
         try:
             return pool.request(
                 request.method,
                 request.url,
                 headers=headers,
                 body=request.content,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.read_timeout or ANSWER_SECONDS),
+                timeout=urllib3.Timeout(
+                    connect=CONNECT_TIMEOUT_SECONDS, read=request.read_timeout or READ_TIMEOUT_SECONDS
+                ),
                 retries=False,
                 redirect=False,
-                preload_content=pool is self._plain,
+                preload_content=pool is self._pool,
             )
         except ReadTimeoutError as error:
-            if pool is self._streaming:  # the head of a log comes with its first line
-                raise StreamSilent(f"nothing came from the API server ({error})") from error
+            if pool is self._stream_pool:  # a log's headers arrive with its first line
+                raise StreamSilent(f"the API server sent nothing ({error})") from error
             raise Transient(str(error)) from error
         except HTTPError as error:
-            self._check_is_configured(error)
+            self._check_configuration(error)
             raise Transient(str(error)) from error
 
-    def _check_is_configured(self, error: HTTPError) -> None:
-        """Pass what time may heal."""
+    def _check_configuration(self, error: HTTPError) -> None:
+        """Raise if the configuration causes the error: then no retry helps."""
         if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate" in str(error).lower():
             raise KubernetesError(
-                f"the certificate of {self._host} is not the one that is configured ({error}): "
+                f"cannot verify the certificate of {self._host} ({error}): "
                 "check the cluster's certificate-authority in KUBECONFIG"
             ) from error
         if isinstance(error, NameResolutionError | LocationValueError) and not self._has_answered:
-            raise KubernetesError(f"{self._host} has no address ({error}): check the server in KUBECONFIG") from error
+            raise KubernetesError(f"cannot resolve {self._host} ({error}): check the server in KUBECONFIG") from error
 
-    def _wait(self, seconds: float, deadline: float, request: Request, trouble: Exception) -> None:
+    def _wait(self, seconds: float, deadline: float, request: Request, error: Exception) -> None:
         if time.monotonic() + seconds > deadline:
             raise Unreachable(
-                f"the API server {self._host} could not answer {request} in all the time it was given ({trouble}): "
-                "check that it runs, and start again"
-            ) from trouble
-        log.info("%s: %s; tried again in %.1f s", request, trouble, seconds)
+                f"the API server {self._host} could not answer {request} before the timeout ({error}): "
+                "check that it is running, then start again"
+            ) from error
+        log.info("%s: %s; retrying in %.1f s", request, error, seconds)
         time.sleep(seconds)
 
 
-def _refusal_in(answer: urllib3.BaseHTTPResponse) -> bytes:
-    if answer.status < 400:
+def _error_body(response: urllib3.BaseHTTPResponse) -> bytes:
+    if response.status < 400:
         return b""
     try:
-        return answer.data
+        return response.data
     except HTTPError as error:
         raise Transient(str(error)) from error
 
 
 def _pauses() -> Iterator[float]:
-    """Ever longer, and not at the same time for everybody."""
+    """Yield growing pauses, with jitter."""
     longest = FIRST_PAUSE_SECONDS
     while True:
         yield random.uniform(longest / 2, longest)

@@ -1,4 +1,4 @@
-"""The Argo Workflow that this process is a step of: jobs belong to it, and it knows whether its run was terminated."""
+"""The Argo Workflow that this process is a step of: it owns the jobs, and says whether the run was terminated."""
 
 import os
 import socket
@@ -13,12 +13,12 @@ from kubetrain_trainer.errors import KubetrainError
 class ArgoRun:
     def __init__(self, api: KubernetesApi, owner: Manifest) -> None:
         self.owner = owner
-        """The reference that ends a job with its Workflow, should nothing else end it."""
+        """Owner reference for jobs: the cluster deletes them together with the Workflow."""
         self._api = api
 
     @classmethod
     def of_this_process(cls, api: KubernetesApi, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """None: this is no step of a Workflow."""
+        """Return None if this process is not a step of a Workflow."""
         if "KUBERNETES_SERVICE_HOST" not in environment:
             return None
         name = environment.get("KFP_POD_NAME") or socket.gethostname()
@@ -28,8 +28,8 @@ class ArgoRun:
                 return cls(api, {key: owner[key] for key in ("apiVersion", "kind", "name", "uid")})
         return None
 
-    def goes_on(self) -> bool:
-        """Whether nobody terminated it; not to know counts as the end: a deleted job resumes, a lost one holds GPUs."""
+    def is_active(self) -> bool:
+        """Return False if the run was terminated or cannot be read: a deleted job can resume, a lost one holds GPUs."""
         try:
             found = self._api.get(self._api.path(self.owner["apiVersion"], "workflows", self.owner["name"]))
         except KubetrainError:
@@ -37,5 +37,5 @@ class ArgoRun:
         if found is None or found["metadata"]["uid"] != self.owner["uid"]:
             return False
         spec = found["spec"]
-        # The deadline of zero is how Kubeflow Pipelines terminates a run, the shutdown how Argo does.
+        # Kubeflow Pipelines terminates a run by a deadline of zero, Argo by a shutdown strategy.
         return spec.get("activeDeadlineSeconds") != 0 and not spec.get("shutdown")

@@ -89,12 +89,12 @@ class KubernetesBackend:
 
     def delete(self, handle: JobHandle) -> None:
         """One request: what the job has made, the cluster's garbage collection ends."""
-        self._api.patience_seconds = LAST_REQUESTS_SECONDS
+        self._api.retry_seconds = LAST_REQUESTS_SECONDS
         self._api.delete(self._path(handle.kind, handle.name), uid=handle.uid)
 
     def run_outlives_launcher(self) -> bool:
-        self._api.patience_seconds = LAST_REQUESTS_SECONDS
-        return self._run is not None and self._run.goes_on()
+        self._api.retry_seconds = LAST_REQUESTS_SECONDS
+        return self._run is not None and self._run.is_active()
 
     def _follow(self, handle: JobHandle) -> FollowedJob:
         with self._lock:  # its logs are read in a thread of their own

@@ -1,4 +1,4 @@
-"""What a Kubernetes API server refuses, in sentences that say what to do."""
+"""Errors of a Kubernetes API server, in sentences that name the remedy."""
 
 import json
 import re
@@ -7,46 +7,46 @@ from typing import Any, ClassVar
 from kubetrain_trainer.errors import KubetrainError
 
 TRANSIENT = (429, 500, 502, 503, 504)
-REFUSED_BY_RULES = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) (?:resource|path) "(?P<resource>[^"]+)"')
+DENIED_BY_RBAC = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) (?:resource|path) "(?P<resource>[^"]+)"')
 NAMESPACE = re.compile(r'in the namespace "([^"]+)"')
 
 
 class KubernetesError(KubetrainError):
-    """The API server does not do what it is asked."""
+    """The API server did not do what it was asked to."""
 
 
 class Unreachable(KubernetesError):
-    """The API server did not answer, or could not, for longer than our patience."""
+    """No attempt at a request succeeded within the time allowed for retries."""
 
     is_curable: ClassVar[bool] = True
 
 
 class Unauthorized(KubernetesError):
-    """The API server does not know who we are."""
+    """The API server rejects our credentials."""
 
 
 class Forbidden(KubernetesError):
-    """Our account may not do that. What admission (Pod Security, quota, webhooks) refuses is no such."""
+    """Our account lacks permission. Refusals by admission (Pod Security, quota, webhooks) are not this error."""
 
 
 class BadRequest(KubernetesError):
-    """What is asked for makes no sense, or not yet."""
+    """The request is invalid, or comes too early."""
 
 
 class UnknownKind(KubernetesError):
-    """The cluster has no objects of this kind."""
+    """The cluster does not serve this kind of object."""
 
 
 class NotFound(KubernetesError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Conflict(KubernetesError):
-    """The name is taken, or the object is not the one that was meant."""
+    """The name is taken, or belongs to another object than expected."""
 
 
 class Gone(KubernetesError):
-    """The server does not remember the version to go on from: list again."""
+    """The server has forgotten the resource version to continue from: list again."""
 
 
 class StreamCut(KubernetesError):
@@ -54,23 +54,23 @@ class StreamCut(KubernetesError):
 
 
 class StreamSilent(StreamCut):
-    """Nothing came on a stream for as long as was allowed."""
+    """Nothing arrived on the stream within its read timeout."""
 
 
 class Transient(Exception):
-    """What may go better in a moment."""
+    """An error that may be gone on a retry."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
 
 
-def check_answer(request: str, status: int, content: bytes, retry_after: str) -> None:
-    """Pass what is no refusal.
+def check_response(request: str, status: int, content: bytes, retry_after: str) -> None:
+    """Raise if the response is an error.
 
     Raises:
-        Transient: where the same again may succeed.
-        KubernetesError: where it cannot.
+        Transient: if a retry may succeed.
+        KubernetesError: if it cannot.
     """
     if status < 400:
         return
@@ -79,23 +79,23 @@ def check_answer(request: str, status: int, content: bytes, retry_after: str) ->
         raise Transient(message, float(retry_after) if retry_after.isdigit() else 0.0)
     if status == 404 and not _status_of(content):
         raise UnknownKind(
-            f"the API server does not know what {request} asks for: install what provides it (the Training Operator?)"
+            f"the API server does not know the resource of {request}: install what provides it (the Training Operator?)"
         )
     raise _refusal(request, status, message)
 
 
 def _refusal(request: str, status: int, message: str) -> KubernetesError:
     if status == 401 or 'User "system:anonymous"' in message:
-        return Unauthorized(f"the API server does not accept our credentials ({message}): log in to the cluster again")
-    if status == 403 and (rules := REFUSED_BY_RULES.search(message)):
+        return Unauthorized(f"the API server rejects our credentials ({message}): log in to the cluster again")
+    if status == 403 and (denied := DENIED_BY_RBAC.search(message)):
         namespace = NAMESPACE.search(message)
         where = f"in the namespace {namespace[1]}" if namespace else "in the whole cluster"
         return Forbidden(
-            f"{rules['user']} may not {rules['verb']} {rules['resource']} {where}: "
-            "give it the Role in deploy/, or ask who looks after the cluster to"
+            f"{denied['user']} may not {denied['verb']} {denied['resource']} {where}: "
+            "give it the Role in deploy/, or ask your cluster administrator to"
         )
-    if status == 422 and "metadata.uid: " in message:  # a patch that is meant for this uid alone
-        return Conflict(f"{request} was meant for another object of this name: {message}")
+    if status == 422 and "metadata.uid: " in message:  # the patch names the uid that it is meant for
+        return Conflict(f"{request} was meant for another object of the same name: {message}")
     kinds = {400: BadRequest, 404: NotFound, 409: Conflict, 410: Gone}
     return kinds.get(status, KubernetesError)(f"the API server refuses {request}: {message}")
 
@@ -106,7 +106,7 @@ def _message(content: bytes) -> str:
 
 
 def _status_of(content: bytes) -> dict[str, Any]:
-    """The answer as Kubernetes' own servers give their refusals; empty where it is something else."""
+    """Parse the Status object in which Kubernetes reports errors; empty if the content is something else."""
     try:
         status = json.loads(content)
     except ValueError:

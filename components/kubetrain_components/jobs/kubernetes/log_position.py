@@ -1,7 +1,7 @@
-"""How far the log of a pod has been read: which lines are new when a part of it comes again.
+"""How far the log of a pod has been read, and which lines are new if part of it arrives again.
 
-The server answers from a whole second on, so that lines come twice; and what a program writes to both its outputs may
-stand in the log a little out of the order of its timestamps. So lines of the last seconds are known by what they say.
+The server sends a log from a whole second on, so lines arrive twice. Lines that a program writes to both stdout and
+stderr may be slightly out of the order of their timestamps. So lines of the last seconds are recognized by content.
 """
 
 import re
@@ -16,7 +16,7 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\
 
 
 def nanoseconds(stamp: str) -> int | None:
-    """Since the epoch; None for what is no timestamp of RFC 3339."""
+    """Return an RFC 3339 timestamp in nanoseconds since the epoch; None if it is not one."""
     if (match := STAMP.fullmatch(stamp)) is None:
         return None
     seconds = datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00")).timestamp()
@@ -35,7 +35,7 @@ def time_of(line: bytes) -> int | None:
 class LogPosition:
     def __init__(self, since: int = 0) -> None:
         self.time = since
-        """Of the newest line that was read; before the first: of the last that is not wanted."""
+        """Time of the newest line read; initially that of the last line to skip."""
         self._since = since
         self._recent: deque[tuple[int, array[int]]] = deque()
         self._known: Counter[int] | None = None
@@ -43,23 +43,23 @@ class LogPosition:
 
     @property
     def since_time(self) -> str | None:
-        """From where on to ask for the log, as the server takes it."""
+        """Value of sinceTime for the next request; None to read from the beginning."""
         return rfc3339(max(self.time - OVERLAP, 0) // SECOND * SECOND) if self.time else None
 
-    def read_again(self) -> None:
-        """Lines that come now may have come before."""
+    def expect_repeats(self) -> None:
+        """Filter the next lines: they may have been read before."""
         if not self.time:
             return
         self._known = Counter(known for _, lines in self._recent for known in lines)
         self._known_until = self.time + OVERLAP
 
     def forget(self) -> None:
-        """The log is over: no line comes again."""
+        """Free the remembered lines once the log is over."""
         self._recent.clear()
         self._known = None
 
-    def new(self, lines: Sequence[bytes]) -> list[bytes]:
-        """Those lines that have not come before; from now on they have."""
+    def new_lines(self, lines: Sequence[bytes]) -> list[bytes]:
+        """Return the lines that were not read before, and remember them."""
         fresh = list(lines) if self._known is None else [line for line in lines if self._is_new(line)]
         newest = next((time for line in reversed(fresh) if (time := time_of(line)) is not None), self.time)
         if fresh:

@@ -1,4 +1,4 @@
-"""The log of one pod, read by a thread: every run of its container, in order, none of its lines twice."""
+"""The log of one pod, read by a thread: every run of its container, in order, without repeated lines."""
 
 import contextlib
 import logging
@@ -17,29 +17,29 @@ from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 from kubetrain_components.manifest import Manifest
 
-SILENCE_SECONDS = 300.0
-"""A stream on which nothing comes for so long is opened anew."""
-PATIENCE_SECONDS = 30.0
-CALM_SECONDS = PATIENCE_SECONDS + 10
+READ_TIMEOUT_SECONDS = 300.0
+"""A stream is reopened if nothing arrives for this long."""
+RETRY_SECONDS = 30.0
+QUIET_SECONDS = RETRY_SECONDS + 10
 PAUSE_SECONDS = 1.0
 MAX_LINE_BYTES = 64 << 10
-"""What is longer is passed on in pieces: a progress bar may never end its line."""
+"""Longer lines are passed on in pieces: a progress bar may never end its line."""
 NO_LOG = re.compile(rb"unable to retrieve container logs for |failed to try resolving symlinks in path ")
-"""What a kubelet answers in place of a log that it has removed, as when the pod was evicted."""
+"""Message of a kubelet in place of a log that it has removed, for example after an eviction."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Run:
-    """The newest run of a container; the number says how many were before it."""
+    """The newest run of a container; its number is that of the runs before it."""
 
     number: int
     is_over: bool
 
     @classmethod
     def of(cls, pod: Manifest, container: str) -> Self | None:
-        """None where none has begun."""
+        """Return the newest run; None if none has begun."""
         status = pod.get("status", {})
         is_pod_over = has_ended(pod)
         for known in status.get("containerStatuses", ()):
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Lines:
-    """Some lines of a log; until says how far it was read with them."""
+    """Some lines of a log, and the time until which it is read with them."""
 
     log: "PodLog"
     texts: list[str]
@@ -59,10 +59,10 @@ class Lines:
 
 
 class PodLog(threading.Thread):
-    """What it reads goes into a queue, which holds it up when it is full.
+    """A thread that puts the lines of a pod's log into a queue, and blocks while the queue is full.
 
-    The end of a stream says nothing: servers restart. So a run is read to its end when it is known to be over and was
-    read once more from where it was left.
+    The end of a stream does not prove the end of a log, because servers restart. A run counts as read once it is known
+    to be over and then was read from the last position to the end of the stream.
     """
 
     def __init__(
@@ -79,49 +79,49 @@ class PodLog(threading.Thread):
         self.pod_name = name
         self.error: Exception | None = None
         self.passed_until = max(since, nanoseconds(pod["metadata"]["creationTimestamp"]) or 0)
-        """All lines up to then have been passed on; kept by whoever passes them on."""
+        """Time up to which all lines have been passed on; updated by PodLogs."""
         self.handed, self.passed = 0, 0
-        """How many batches were put into the queue, and how many of them were passed on."""
+        """Number of batches put into the queue, and of those passed on."""
         self._api, self._pods, self._container, self._lines = api, pods, container, lines
         self._path = api.path("v1", "pods", pod["metadata"]["name"])
         self._uid: str = pod["metadata"]["uid"]
         self._position = LogPosition(since)
         self._runs_read = 0
         self._last_trouble = time.monotonic()
-        self._told_to_stop = threading.Event()
+        self._must_stop = threading.Event()
         self._stream: Stream | None = None
 
     @property
-    def is_calm(self) -> bool:
-        """Whether nothing came because there was nothing."""
-        return self.handed == self.passed and time.monotonic() - self._last_trouble > CALM_SECONDS
+    def is_quiet(self) -> bool:
+        """Return True if nothing arrives because the pod writes nothing."""
+        return self.handed == self.passed and time.monotonic() - self._last_trouble > QUIET_SECONDS
 
     @property
     def is_passed_on(self) -> bool:
         return not self.is_alive() and self.handed == self.passed
 
     def has_read(self, pod: WatchedObject) -> bool:
-        """Whether nothing more is to come of the runs that are over."""
+        """Return True if all lines of the runs that are over have been read."""
         if not self.is_alive():
             return True
         run = Run.of(pod.manifest, self._container)
         return not pod.is_gone and (run is None or not run.is_over or run.number < self._runs_read)
 
     def stop(self) -> None:
-        self._told_to_stop.set()
+        self._must_stop.set()
         if (stream := self._stream) is not None:
             stream.stop()
 
     def run(self) -> None:
         try:
             self._read_runs()
-        except Exception as error:  # noqa: BLE001 - raised by who reads the lines, in the thread that can act on it
+        except Exception as error:  # noqa: BLE001 - raised by PodLogs, in the thread that can act on it
             self.error = error
         finally:
             self._position.forget()
 
     def _read_runs(self) -> None:
-        while not self._told_to_stop.is_set():
+        while not self._must_stop.is_set():
             known = self._pods.find(self._uid)
             pod = self._api.get(self._path)  # a watch may be late
             if pod is None or pod["metadata"]["uid"] != self._uid:
@@ -143,7 +143,7 @@ class PodLog(threading.Thread):
 
     def _is_read(self, run: Run) -> bool:
         if run.number > self._runs_read:
-            if not self._read(previous="true"):  # what is left of it
+            if not self._read(previous="true"):  # the rest of the run before this one
                 return False
             self._runs_read = run.number
         if run.is_over:
@@ -154,23 +154,23 @@ class PodLog(threading.Thread):
     def _wait_for_change(self, known: WatchedObject | None, seconds: float | None = None) -> None:
         with self._pods.changed:
             self._pods.changed.wait_for(
-                lambda: self._told_to_stop.is_set() or self._pods.find(self._uid) is not known, seconds
+                lambda: self._must_stop.is_set() or self._pods.find(self._uid) is not known, seconds
             )
 
     def _read(self, **query: str) -> bool:
-        """Whether the log was read to its end, or cannot be."""
+        """Return True if the log was read to its end, or cannot be read."""
         if since := self._position.since_time:
             query["sinceTime"] = since
-        self._position.read_again()
+        self._position.expect_repeats()
         try:
             self._read_stream(query)
         except StreamSilent:
             return False
         except (BadRequest, NotFound):
-            return True  # it has not begun, or is not kept any more
+            return True  # the run has not begun, or its log is gone
         except Forbidden:
             raise
-        except KubernetesError as error:  # perhaps the kubelet's: whatever concerns us is answered to the next GET
+        except KubernetesError as error:  # may be the kubelet's; the next GET reports our own
             log.info("log of %s: %s", self.pod_name, error)
             self._last_trouble = time.monotonic()
             return False
@@ -182,36 +182,36 @@ class PodLog(threading.Thread):
         rest = b""
         selected = {"container": self._container, "timestamps": "true", **query}
         with self._api.stream(
-            f"{self._path}/log", read_timeout=SILENCE_SECONDS, patience_seconds=PATIENCE_SECONDS, **selected
+            f"{self._path}/log", read_timeout=READ_TIMEOUT_SECONDS, retry_seconds=RETRY_SECONDS, **selected
         ) as self._stream:
             for chunk in self._stream:
                 *lines, rest = (rest + chunk).split(b"\n")
                 *pieces, rest = _pieces(rest)
                 self._hand_over([piece for line in lines for piece in _pieces(line)] + pieces)
         if rest and "follow" not in query:
-            self._hand_over([rest])  # of a run that is over: no end of this line will come
+            self._hand_over([rest])  # the run is over, so nothing will complete this line
 
     def _hand_over(self, lines: Sequence[bytes]) -> None:
-        if new := self._position.new([line for line in lines if not NO_LOG.match(line)]):
+        if new := self._position.new_lines([line for line in lines if not NO_LOG.match(line)]):
             self.handed += 1
             self._put(Lines(self, [_text(line) for line in new], self._position.time))
 
     def _put(self, lines: Lines) -> None:
-        while not self._told_to_stop.is_set():
+        while not self._must_stop.is_set():
             with contextlib.suppress(queue.Full):
                 self._lines.put(lines, timeout=PAUSE_SECONDS)
                 return
 
 
 def _pieces(line: bytes) -> list[bytes]:
-    """At the same places each time that the line is read."""
+    """Split a long line, at the same places each time it is read."""
     if len(line) <= MAX_LINE_BYTES:
         return [line]
     return [line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)]
 
 
 def _text(line: bytes) -> str:
-    """Without the timestamp, where the line has one: pieces have none, and what the kubelet itself says."""
+    """Decode a line without its timestamp, which pieces of lines and the kubelet's own messages lack."""
     stamp, _, text = line.partition(b" ")
     if stamp[10:11] != b"T":
         text = line

@@ -1,4 +1,4 @@
-"""Every line of every pod of a job, live: in order for each pod, none twice, none lost."""
+"""Every line of every pod of a job, live: in order for each pod, none lost, none repeated."""
 
 import contextlib
 import queue
@@ -12,11 +12,11 @@ from kubetrain_components.jobs.kubernetes.pod_log import Lines, PodLog
 from kubetrain_components.jobs.kubernetes.watched import Watched
 from kubetrain_components.manifest import Manifest
 
-MAX_WAITING = 64
-"""Batches of lines between the threads that read and the one that passes on: so much memory they take, and no more."""
-LOOK_SECONDS = 0.2
-LATENESS = 5 * SECOND
-"""Lines of different pods that were written at the same time arrive within that."""
+MAX_QUEUED_BATCHES = 64
+"""Limits the memory of lines that have been read and not yet passed on."""
+POLL_SECONDS = 0.2
+MAX_DELAY = 5 * SECOND
+"""Lines that different pods write at the same time arrive within this time of each other."""
 
 
 class PodLogs:
@@ -28,38 +28,38 @@ class PodLogs:
         name_of: Callable[[Manifest], str],
         since: str = "",
     ) -> None:
-        """Of the container with this name in each pod; since: only lines after that time (RFC 3339)."""
+        """Read the container with this name in each pod, from the line after `since` (RFC 3339)."""
         self._api, self._pods, self._container, self._name_of = api, pods, container, name_of
         self._since = (nanoseconds(since) or 0) if since else 0
         self._newest = self._since
         self._logs: dict[str, PodLog] = {}
-        self._queue: queue.Queue[Lines] = queue.Queue(MAX_WAITING)
+        self._queue: queue.Queue[Lines] = queue.Queue(MAX_QUEUED_BATCHES)
 
     @property
     def position(self) -> str:
-        """A time (RFC 3339) such that all lines up to it have been passed on; empty where none has."""
+        """Time (RFC 3339) up to which all lines have been passed on; empty if none have."""
         unfinished = [log for log in self._logs.values() if not log.is_passed_on]
         for log in unfinished:
-            if log.is_calm:  # had it written anything by then, it would have come
-                log.passed_until = max(log.passed_until, self._newest - LATENESS)
+            if log.is_quiet:  # anything written by then would have arrived
+                log.passed_until = max(log.passed_until, self._newest - MAX_DELAY)
         passed_until = min((log.passed_until for log in unfinished), default=self._newest)
         return rfc3339(passed_until) if self._newest else ""
 
     def lines(self, is_over: Callable[[], bool]) -> Iterator[LogLine]:
-        """Until it is over, and the logs of all containers that ended are read to their ends."""
+        """Yield lines until is_over() and the logs of all ended containers have been read."""
         try:
             while True:
                 self._begin_new()
-                is_last_look = is_over() and self._are_read()
+                is_last_pass = is_over() and self._are_read()
                 self._check()
-                yield from self._arrived() if is_last_look else self._arriving()
-                if is_last_look:
+                yield from self._arrived() if is_last_pass else self._arriving()
+                if is_last_pass:
                     return
         finally:
             self._stop()
 
     def _arriving(self) -> Iterator[LogLine]:
-        until = time.monotonic() + LOOK_SECONDS
+        until = time.monotonic() + POLL_SECONDS
         with contextlib.suppress(queue.Empty):
             while (left := until - time.monotonic()) > 0:
                 yield from self._pass_on(self._queue.get(timeout=left))

@@ -1,9 +1,9 @@
-"""Deletes jobs whose run ended without them.
+"""Deletes jobs that are still active although their run has ended.
 
 python -m kubetrain_components.jobs.kubernetes.reaper [--delete] [--hours 24]
 
-A launcher deletes its job when its run is terminated, and the job's owner reference ends it with the Workflow. This is
-for what slips through both: a job that trains on for a run that nobody retries. A job without a Workflow is left alone.
+A launcher deletes its job when its run is terminated, and the cluster deletes it together with its Workflow. The reaper
+finds jobs that escape both: their run has ended and is not retried. It keeps jobs without a Workflow.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.manifest import Manifest
 
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
-OVER_PHASES = ("Succeeded", "Failed", "Error")
+FINAL_PHASES = ("Succeeded", "Failed", "Error")
 
 
 @dataclass(frozen=True)
-class Fate:
+class Decision:
     kind: JobKind
     job: Manifest
     is_deleted: bool
@@ -35,26 +35,26 @@ class Fate:
         return f"{'delete' if self.is_deleted else 'keep'} {self.kind.value} {metadata['name']}: {self.reason}"
 
 
-def fate_of(kind: JobKind, job: Manifest, run: Manifest | None, patience: timedelta, now: datetime) -> Fate:
-    """What is to become of a job whose run is this. What is not known is not deleted."""
-    return Fate(kind, job, *_verdict(kind, job, run, patience, now))
+def decide(kind: JobKind, job: Manifest, run: Manifest | None, retry_window: timedelta, now: datetime) -> Decision:
+    """Decide whether to delete a job, given its run (None if it was not found). If in doubt, keep it."""
+    return Decision(kind, job, *_verdict(kind, job, run, retry_window, now))
 
 
 def _verdict(
-    kind: JobKind, job: Manifest, run: Manifest | None, patience: timedelta, now: datetime
+    kind: JobKind, job: Manifest, run: Manifest | None, retry_window: timedelta, now: datetime
 ) -> tuple[bool, str]:
     if (owner := _owner(job)) is None:
-        return False, "belongs to no run"
+        return False, "has no run"
     if job_state(kind, job, []).phase.is_final:
-        return False, "is over itself"
+        return False, "has ended"
     if run is None or run["metadata"]["uid"] != owner["uid"]:
-        return False, f"its run {owner['name']} is gone, and the cluster deletes it after it"
+        return False, f"its run {owner['name']} is gone, so the cluster will delete the job"
     status = run.get("status") or {}
-    if status.get("phase") not in OVER_PHASES or not status.get("finishedAt"):
-        return False, f"its run {owner['name']} goes on"
+    if status.get("phase") not in FINAL_PHASES or not status.get("finishedAt"):
+        return False, f"its run {owner['name']} is still active"
     age = now - datetime.fromisoformat(status["finishedAt"])
-    if age < patience:
-        return False, f"its run {owner['name']} ended {_hours(age)} ago, and may be retried"
+    if age < retry_window:
+        return False, f"its run {owner['name']} ended {_hours(age)} ago and may be retried"
     return True, f"its run {owner['name']} ended {_hours(age)} ago: {status['phase']}"
 
 
@@ -70,13 +70,13 @@ def _hours(age: timedelta) -> str:
 def _jobs(api: KubernetesApi) -> Iterator[tuple[JobKind, Manifest]]:
     ours = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
     for kind in JobKind:
-        with contextlib.suppress(UnknownKind):  # a cluster without that operator has no such job
+        with contextlib.suppress(UnknownKind):  # without its operator, a cluster does not know this kind
             listed = api.get(api.path(*kind.traits.resource), labelSelector=ours) or {}
             yield from ((kind, job) for job in listed.get("items") or [])
 
 
 def _run_of(job: Manifest, api: KubernetesApi) -> Manifest | None:
-    """By its name: a list of all runs is more than fits into a small pod's memory."""
+    """Get the one run: a list of all runs may not fit into a small pod's memory."""
     owner = _owner(job)
     with contextlib.suppress(UnknownKind):
         return api.get(api.path(*WORKFLOWS, owner["name"])) if owner else None
@@ -85,17 +85,16 @@ def _run_of(job: Manifest, api: KubernetesApi) -> Manifest | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delete", action="store_true", help="delete, rather than only say what would be")
-    parser.add_argument("--hours", type=float, default=24.0, help="after the end of a run, in which it may be retried")
+    parser.add_argument("--delete", action="store_true", help="delete jobs (default: only print decisions)")
+    parser.add_argument("--hours", type=float, default=24.0, help="minimum hours since the run ended (default: 24)")
     arguments = parser.parse_args()
     api = KubernetesApi.connect()
-    patience, now = timedelta(hours=arguments.hours), datetime.now(UTC)
+    retry_window, now = timedelta(hours=arguments.hours), datetime.now(UTC)
     for kind, job in _jobs(api):
-        fate = fate_of(kind, job, _run_of(job, api), patience, now)
-        print(fate if arguments.delete else f"would {fate}", flush=True)
-        if arguments.delete and fate.is_deleted:
-            path = api.path(*fate.kind.traits.resource, fate.job["metadata"]["name"])
-            api.delete(path, uid=fate.job["metadata"]["uid"])
+        decision = decide(kind, job, _run_of(job, api), retry_window, now)
+        print(decision if arguments.delete else f"would {decision}", flush=True)
+        if arguments.delete and decision.is_deleted:
+            api.delete(api.path(*kind.traits.resource, job["metadata"]["name"]), uid=job["metadata"]["uid"])
 
 
 if __name__ == "__main__":

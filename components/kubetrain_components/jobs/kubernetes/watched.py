@@ -1,4 +1,4 @@
-"""The objects of one list, kept current: a list says what is there, a watch what changes."""
+"""The objects of one list, kept current: a list gives their state, then a watch the changes."""
 
 import json
 import threading
@@ -14,8 +14,8 @@ from kubetrain_trainer.errors import KubetrainError
 
 WATCH_SECONDS = 60
 GRACE_SECONDS = 10
-TURN_SECONDS = 2.0
-"""A list and a watch take at least so long, whatever the server does: that is one request a second."""
+MIN_ROUND_SECONDS = 2.0
+"""Minimum duration of a list and a watch, even if the server ends them at once: one request per second."""
 LIST_AGAIN = ""
 
 
@@ -23,7 +23,7 @@ LIST_AGAIN = ""
 class WatchedObject:
     manifest: Manifest
     is_gone: bool = False
-    """It was deleted; this is how it was last seen."""
+    """The object was deleted; the manifest is the last one seen."""
 
     @property
     def uid(self) -> str:
@@ -31,9 +31,9 @@ class WatchedObject:
 
 
 class Watched(threading.Thread):
-    """Keeps the objects at a path current until it is stopped, or fails.
+    """A thread that keeps the objects at a path current until it is stopped or fails.
 
-    Each minute it lists anew: what the watch missed is found, and the connection for other requests stays open.
+    It lists them again every minute, to find what the watch missed and to keep the connection for requests open.
     """
 
     def __init__(
@@ -41,19 +41,19 @@ class Watched(threading.Thread):
     ) -> None:
         super().__init__(name=f"watch {path}", daemon=True)
         self.changed = changed or threading.Condition()
-        """Notified of every change, and of the end; one may serve several."""
+        """Notified of every change and of a failure; several threads may share one."""
         self.has_synced = False
         self.changes = 0
-        """So many there have been: as long as it is the same number, they are the same objects."""
+        """Number of changes so far: as long as it stays the same, so do the objects."""
         self.error: KubetrainError | None = None
-        """What ended it."""
+        """The error that ended the thread."""
         self._api, self._path, self._selector = api, path, selector
         self._objects: dict[str, WatchedObject] = {}
-        self._told_to_stop = threading.Event()
+        self._must_stop = threading.Event()
         self._stream: Stream | None = None
 
     def objects(self) -> list[WatchedObject]:
-        """As they are now, with those that are gone as they were last seen; in the order of their appearance."""
+        """Return all objects in order of appearance, including deleted ones."""
         with self.changed:
             return list(self._objects.values())
 
@@ -62,27 +62,27 @@ class Watched(threading.Thread):
             return self._objects.get(uid)
 
     def stop(self) -> None:
-        self._told_to_stop.set()
+        self._must_stop.set()
         if (stream := self._stream) is not None:
             stream.stop()
 
     def run(self) -> None:
         version = LIST_AGAIN
         try:
-            while not self._told_to_stop.is_set():
+            while not self._must_stop.is_set():
                 began = time.monotonic()
                 version = self._watch(version or self._list())
-                self._told_to_stop.wait(began + TURN_SECONDS - time.monotonic())
+                self._must_stop.wait(began + MIN_ROUND_SECONDS - time.monotonic())
         except KubetrainError as error:
             with self.changed:
                 self.error = error
                 self.changed.notify_all()
 
     def _list(self) -> str:
-        """Take over all that is there; the version that it was the state of."""
+        """Take over the current objects and return the resource version of the list."""
         found = self._api.get(self._path, **self._selector)
         if found is None:
-            raise KubernetesError(f"there is no {self._path} in the cluster: check the namespace")
+            raise KubernetesError(f"the cluster has no {self._path}: check the namespace")
         kind = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
         present = [WatchedObject(kind | item) for item in found["items"]]
         uids = {seen.uid for seen in present}
@@ -95,7 +95,7 @@ class Watched(threading.Thread):
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
-        """Follow the changes since a version; the version to go on from, or LIST_AGAIN."""
+        """Follow the changes after a version; return the version to continue from, or LIST_AGAIN."""
         began = time.monotonic()
         query: dict[str, Any] = {
             **self._selector,
@@ -107,7 +107,7 @@ class Watched(threading.Thread):
         try:
             with self._api.stream(self._path, read_timeout=WATCH_SECONDS + GRACE_SECONDS, **query) as self._stream:
                 for event in _events(self._stream):
-                    if event["type"] == "ERROR":  # mostly 410: the version is forgotten
+                    if event["type"] == "ERROR":  # usually 410: the server has forgotten the version
                         return LIST_AGAIN
                     version = event["object"]["metadata"]["resourceVersion"]
                     self._take(event)
@@ -127,14 +127,14 @@ class Watched(threading.Thread):
             self.changed.notify_all()
 
     def _keep(self, seen: WatchedObject) -> None:
-        """What is as it was stays the same value: others wait for another."""
+        """Store an object if it has changed: readers wait until it is no longer the identical value."""
         if seen != self._objects.get(seen.uid):
             self._objects[seen.uid] = seen
             self.changes += 1
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[Manifest]:
-    """One a line; what is left of a line that was cut is no event."""
+    """Parse one event per line, without a last line that was cut."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

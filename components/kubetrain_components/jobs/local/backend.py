@@ -1,6 +1,6 @@
-"""Jobs on this machine: pods are processes, and a thread does for them what the operator and the kubelet would.
+"""Jobs on this machine: pods are processes, and a thread acts as their operator and kubelet.
 
-A local job lives no longer than its launcher: one whose launcher is gone without a verdict is gone too.
+A local job ends with its launcher: if the launcher dies before the job is over, the job counts as gone.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ HEARTBEAT_SECONDS = 1.0
 
 
 class LocalBackend:
-    """A context: leaving it ends every process of every job."""
+    """A context manager that ends all processes of all jobs on exit."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -35,7 +35,7 @@ class LocalBackend:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise KubetrainError(
-                f"cannot write to {self._directory} ({error.strerror}): choose a folder that you may write"
+                f"cannot write to {self._directory} ({error.strerror}): choose a writable folder"
             ) from error
         self._guard_mark = self._cleanup.enter_context(process_guard())
         return self
@@ -44,7 +44,7 @@ class LocalBackend:
         self._cleanup.close()
 
     def find(self, job: Job) -> JobState | None:
-        return self._named(job.identity.name)
+        return self._state_named(job.identity.name)
 
     def create(self, job: Job) -> JobHandle:
         environments = pod_environments(job, pod_shares(job, usable_cpus(), visible_gpus()), self._guard_mark)
@@ -58,10 +58,10 @@ class LocalBackend:
 
     def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
         seen: JobState | None = None
-        spoke = 0.0
-        while (state := self._ours(handle)) is not None:
-            if state != seen or time.monotonic() - spoke >= HEARTBEAT_SECONDS:
-                seen, spoke = state, time.monotonic()
+        last_report = 0.0
+        while (state := self._state_of(handle)) is not None:
+            if state != seen or time.monotonic() - last_report >= HEARTBEAT_SECONDS:
+                seen, last_report = state, time.monotonic()
                 yield state
             time.sleep(POLL_SECONDS)
         yield None
@@ -69,24 +69,24 @@ class LocalBackend:
     def logs(self, handle: JobHandle) -> Iterator[LogLine]:
         tails: dict[str, _Tail] = {}
         while True:
-            state = self._ours(handle)
-            is_last_look = state is None or state.is_over
+            state = self._state_of(handle)
+            is_last_read = state is None or state.is_over
             for path in sorted((self._directory / handle.name).glob("*.log")):
-                yield from tails.setdefault(path.stem, _Tail(path)).new_lines(is_last_look)
-            if is_last_look:
+                yield from tails.setdefault(path.stem, _Tail(path)).new_lines(is_last_read)
+            if is_last_read:
                 return
             time.sleep(POLL_SECONDS)
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
-        if self._ours(handle) is not None:
+        if self._state_of(handle) is not None:
             LocalRecord(self._directory / handle.name).annotate(values)
 
     def clean(self, handle: JobHandle, pods: str) -> None:
-        """Nothing is left of a local job that is over."""
+        """Do nothing: a local job that is over leaves nothing behind."""
 
     def delete(self, handle: JobHandle) -> None:
         record = LocalRecord(self._directory / handle.name)
-        while (state := self._ours(handle)) is not None:
+        while (state := self._state_of(handle)) is not None:
             if state.is_over:
                 record.remove()
             else:
@@ -94,26 +94,26 @@ class LocalBackend:
                 time.sleep(POLL_SECONDS)
 
     def run_outlives_launcher(self) -> bool:
-        return False  # a local job lives no longer than its launcher
+        return False
 
-    def _named(self, name: str) -> JobState | None:
+    def _state_named(self, name: str) -> JobState | None:
         record = LocalRecord(self._directory / name)
         return record.state() if record.is_alive() else None
 
-    def _ours(self, handle: JobHandle) -> JobState | None:
-        state = self._named(handle.name)
+    def _state_of(self, handle: JobHandle) -> JobState | None:
+        state = self._state_named(handle.name)
         return state if state is not None and state.handle == handle else None
 
 
 class _Tail:
-    """New whole lines of a growing file."""
+    """Complete new lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._rest = b""
 
-    def new_lines(self, is_last_look: bool) -> list[LogLine]:
+    def new_lines(self, is_last_read: bool) -> list[LogLine]:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -122,6 +122,6 @@ class _Tail:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if is_last_look and self._rest:
+        if is_last_read and self._rest:
             lines, self._rest = [*lines, self._rest], b""
         return [LogLine(self._path.stem, line.decode(errors="replace").rstrip("\r")) for line in lines]

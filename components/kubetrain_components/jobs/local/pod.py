@@ -1,4 +1,4 @@
-"""A pod on this machine: one process (and what it starts) with a log, a restart count and last words."""
+"""A pod on this machine: a process and its children, with a log, a restart count and a termination message."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from kubetrain_components.jobs.job import Phase, PodState, Replica
 from kubetrain_components.jobs.local.process_guard import end_marked
 from kubetrain_trainer.termination import LOG_VARIABLE
 
-# What the operator or torchrun would set: a value left over in the launcher's own environment must not reach a pod.
+# Set by the operator or torchrun: values from the launcher's own environment must not reach a pod.
 INJECTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "GROUP_RANK", "ROLE_RANK")
 INJECTED_PREFIXES = ("PET_", "TORCHELASTIC_", "LOCAL_", "GROUP_WORLD_", "ROLE_WORLD_", "KUBETRAIN_POD_")
 
@@ -58,7 +58,7 @@ class LocalPod:
         self.state = replace(self.state, phase=Phase.RUNNING)
 
     def expect_restart(self) -> None:
-        """A pod whose container is to be started again counts as running."""
+        """Report the pod as running while its container waits for a restart."""
         self.state = replace(self.state, phase=Phase.RUNNING)
 
     def restart(self) -> None:
@@ -66,7 +66,7 @@ class LocalPod:
         self.start()
 
     def poll(self) -> bool:
-        """Whether the container has ended since the last look; what it started ends with it."""
+        """Return True if the container has ended since the last call, and end the processes that it started."""
         if self._process is None:
             failed, self._failed_to_start = self._failed_to_start, False
             return failed
@@ -77,7 +77,7 @@ class LocalPod:
         return True
 
     def stop(self, grace_seconds: float) -> None:
-        """As a kubelet does: ask the first process, and after the grace period end whatever is left."""
+        """Terminate the first process, and kill all that remain after the grace period, like a kubelet."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -100,7 +100,7 @@ class LocalPod:
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The launcher's environment as an image's: this Python's programs first on PATH, nothing that a job injects."""
+    """Return the launcher's environment with this Python first on PATH, without variables that a job injects."""
     kept = {
         name: value
         for name, value in environment.items()

@@ -1,8 +1,8 @@
-"""No process outlives the one that is responsible for it, however that one ends.
+"""Ends the processes that a process started when that process ends, even if it is killed.
 
-Every process started under a guard inherits a variable that names it. The guard is a small process of its own, which
-notices by a pipe that its starter is gone and then ends everything that carries the variable: children that began
-sessions of their own (torchrun's workers do) too, which neither a process group nor a death signal would reach.
+Every process started under a guard inherits an environment variable that names the guard. The guard is a small separate
+process. When its pipe shows that its parent is gone, it ends every process with that variable, including children in
+their own sessions (such as torchrun's workers), which neither a process group nor a death signal would reach.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ from collections.abc import Iterator
 import psutil
 
 POLL_SECONDS = 0.02
-KILL_SECONDS = 10.0
+KILL_TIMEOUT_SECONDS = 10.0
 
 
 @contextlib.contextmanager
 def process_guard(grace_seconds: float = 2.0) -> Iterator[dict[str, str]]:
-    """The environment for the processes to guard; when the block is left, none of them is left."""
+    """Yield the environment that marks the processes to guard, and end them all on exit."""
     mark = f"KUBETRAIN_GUARD_{uuid.uuid4().hex}"
     guard = subprocess.Popen(
         [sys.executable, "-m", __spec__.name, mark, str(grace_seconds)],
         stdin=subprocess.PIPE,
-        start_new_session=True,  # a Ctrl-C in the terminal must not end the guard before those it guards
+        start_new_session=True,  # a Ctrl-C in the terminal must not end the guard before its processes
     )
     try:
         yield {mark: "1"}
@@ -38,20 +38,20 @@ def process_guard(grace_seconds: float = 2.0) -> Iterator[dict[str, str]]:
 
 
 def end_marked(mark: str, grace_seconds: float) -> None:
-    """Ask every marked process to end, and after the grace period make it.
+    """Terminate every marked process, and kill those that are left after the grace period.
 
-    One that the kernel holds, as a network file system that hangs makes it do, is given up: it ends when it is let go.
+    Give up on a process that the kernel blocks, for example on a hung network file system: it ends once unblocked.
     """
     deadline = time.monotonic() + grace_seconds
-    asked: set[int] = set()
-    while (processes := marked_processes(mark)) and time.monotonic() < deadline + KILL_SECONDS:
-        impatient = time.monotonic() >= deadline
+    terminated: set[int] = set()
+    while (processes := marked_processes(mark)) and time.monotonic() < deadline + KILL_TIMEOUT_SECONDS:
+        must_kill = time.monotonic() >= deadline
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
-                if impatient:
+                if must_kill:
                     process.kill()
-                elif process.pid not in asked:
-                    asked.add(process.pid)
+                elif process.pid not in terminated:
+                    terminated.add(process.pid)
                     process.terminate()
         time.sleep(POLL_SECONDS)
 
@@ -69,11 +69,11 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def _stand_guard(mark: str, grace_seconds: float) -> None:
+def _guard(mark: str, grace_seconds: float) -> None:
     with contextlib.suppress(KeyboardInterrupt):
-        sys.stdin.buffer.read()  # returns when the starter has closed the pipe, or has died
+        sys.stdin.buffer.read()  # returns when the parent closes the pipe or dies
     end_marked(mark, grace_seconds)
 
 
 if __name__ == "__main__":
-    _stand_guard(sys.argv[1], float(sys.argv[2]))
+    _guard(sys.argv[1], float(sys.argv[2]))

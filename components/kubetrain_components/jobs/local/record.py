@@ -1,10 +1,11 @@
-"""A local job's folder: what is on record of it, for whoever looks from this process or from another.
+"""The folder of a local job, through which this process and others share its state.
 
-job.json           what it is, and the process that it lives with
-state.json         what is known of it
+job.json           its specification, and the process of its launcher
+state.json         its phase and its pods
 annotations.json
-*.log              what its pods print; *.termination their last words
-delete             it is to be stopped and forgotten
+*.log              the output of its pods
+*.termination      their termination messages
+delete             if present, the job must be stopped and removed
 """
 
 import contextlib
@@ -27,10 +28,10 @@ class LocalRecord:
         self.path = path
 
     def claim(self, job: Job, handle: JobHandle) -> None:
-        """Make the folder, whole from the moment that it has its name.
+        """Create the complete folder atomically.
 
         Raises:
-            JobExists: where a job of this name is over, or lives.
+            JobExists: if a job of this name is running or over.
         """
         draft = LocalRecord(self.path.with_name(f".{handle.uid}"))
         draft.path.mkdir(parents=True)
@@ -48,13 +49,13 @@ class LocalRecord:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Of two launchers that find a dead job only one may put its own in the place."""
+        """Let only one of two launchers replace a dead job."""
         with (self.path.parent / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def is_alive(self) -> bool:
-        """Whether the job is over, or its launcher lives."""
+        """Return True if the job is over or its launcher is alive."""
         try:
             owner = read_json(self.path / "job.json")["owner"]
             if Phase(read_json(self.path / "state.json")["phase"]).is_final:
@@ -68,7 +69,7 @@ class LocalRecord:
             made, known = read_json(self.path / "job.json"), read_json(self.path / "state.json")
             annotations = read_json(self.path / "annotations.json")
         except (OSError, ValueError):
-            return None  # removed while it was read
+            return None  # removed while reading
         return JobState(
             handle=JobHandle(kind=JobKind(made["job"]["kind"]), name=self.path.name, uid=made["uid"]),
             phase=Phase(known["phase"]),
@@ -80,7 +81,7 @@ class LocalRecord:
         )
 
     def write_state(self, phase: Phase, pods: Sequence[PodState], message: str = "") -> None:
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # already removed
             write_json(
                 self.path / "state.json", {"phase": phase, "message": message, "pods": [asdict(pod) for pod in pods]}
             )
