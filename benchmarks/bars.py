@@ -1,4 +1,4 @@
-"""What ours must reach: ratios to peers of the same run, and a few figures of its own."""
+"""The targets of `kubetrain sync`: ratios to peers in the same run, and a few absolute figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Bar:
     figure: str
     is_floor: bool
     limit: float
-    """Of the figure itself, or of its ratio to the peer's."""
+    """The limit of the figure itself, or of its ratio to the peer's."""
     peer: str = ""
 
     @property
@@ -41,11 +41,11 @@ class Verdict:
     bar: Bar
     measured: float | None
     has_failed: bool
-    """Ours has, and so the bar is not met."""
+    """kubetrain failed, so it misses the target."""
 
     @property
     def is_met(self) -> bool | None:
-        """None: cannot be said, as the peer is not installed or has failed."""
+        """None if unknown: the peer is not installed, or it failed."""
         if self.measured is None:
             return False if self.has_failed else None
         return self.measured >= self.bar.limit if self.bar.is_floor else self.measured <= self.bar.limit
@@ -71,7 +71,7 @@ BARS = (
 
 
 def judge(outcomes: Sequence[Outcome]) -> list[Verdict]:
-    """Every bar of the scenarios that were run."""
+    """Return the verdict on every target of the scenarios that ran."""
     figures = {(each.scenario.name, each.tool): each.figures for each in outcomes}
     failed = {each.scenario.name: bool(each.problem) for each in outcomes if each.tool == OURS}
     return [Verdict(bar, _measured(bar, figures), failed[bar.scenario]) for bar in BARS if bar.scenario in failed]

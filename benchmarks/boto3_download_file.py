@@ -1,4 +1,4 @@
-"""The program that a Python user writes first: every object by `download_file`, in a pool of threads.
+"""The program a Python user writes first: `download_file` for every object, in a thread pool.
 
 python benchmarks/boto3_download_file.py BUCKET PREFIX DIRECTORY THREADS
 """
@@ -11,7 +11,7 @@ import boto3
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 
-# The default on most machines; on some boto3 picks its CRT client instead, which ignores the endpoint.
+# The default on most machines; on some, boto3 picks its CRT client, which ignores the endpoint.
 TRANSFER = TransferConfig(preferred_transfer_client="classic")
 
 

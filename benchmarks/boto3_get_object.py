@@ -1,4 +1,4 @@
-"""The program that a Python user writes for speed: every object by `get_object`, in a pool of threads.
+"""The program a Python user writes for speed: `get_object` for every object, in a thread pool.
 
 python benchmarks/boto3_get_object.py BUCKET PREFIX DIRECTORY THREADS
 """

@@ -1,8 +1,8 @@
-"""How long a save holds up the steps: ours beside torch.save, in one process, taking turns.
+"""Measure how long a save delays training: kubetrain and torch.save in one process, taking turns.
 
 .venv/bin/python benchmarks/checkpoint_stall.py
 
-ResNet-50 with SGD's momentum, 205 MB, on the CPU, or on a GPU where there is one.
+The state is ResNet-50 with SGD momentum, 205 MB, on a GPU if there is one.
 """
 
 import argparse
@@ -43,8 +43,8 @@ class ResNet50:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="of which the median counts")
-    parser.add_argument("--directory", type=Path, help="where checkpoints go; default the temporary folder")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds; the median counts")
+    parser.add_argument("--directory", type=Path, help="folder for checkpoints (default: the temporary folder)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
         print(*measure(TrainingOutput(Path(folder)), arguments.rounds), sep="\n")

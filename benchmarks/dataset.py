@@ -1,4 +1,4 @@
-"""The data that is synced: names, sizes and bytes follow from an object's number, so that server and checker agree."""
+"""The dataset: names, sizes and bytes follow from an object's number, so server and checker agree."""
 
 import hashlib
 import os
@@ -17,18 +17,18 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Dataset:
-    """Objects in nested folders, in the order of their keys; few bodies, repeated."""
+    """Objects in nested folders, sorted by key, with a few repeated bodies."""
 
     objects: int
     body_sizes: tuple[int, ...] = BODY_SIZES
 
     def key(self, number: int) -> str:
-        """Relative to the prefix."""
+        """The key, relative to the prefix."""
         split = "train" if number < self.objects * 9 // 10 else "val"
         return f"{split}/class-{number // self._folder_objects:04}/{number:07}.jpg"
 
     def etag(self, number: int) -> str:
-        """The MD5, but of objects uploaded in parts, as large ones are."""
+        """The MD5, except for large objects, which are multipart uploads."""
         etag = etags(self.body_sizes)[number % len(self.body_sizes)]
         return etag if self.body_sizes == BODY_SIZES else f"{etag}-16"
 

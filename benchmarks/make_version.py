@@ -1,4 +1,4 @@
-"""The dataset as a version that was synced before: described and published by our own functions, without its files.
+"""Publish the dataset as a version synced before: our own functions write its manifest, without its files.
 
 python benchmarks/make_version.py OBJECTS DIRECTORY
 """

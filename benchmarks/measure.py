@@ -1,4 +1,4 @@
-"""What a command costs: wall time, and processor time and memory of it and all its children."""
+"""Measure a command's cost: wall time, and the CPU time and memory of its process tree."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ class Cost:
     user_seconds: float
     system_seconds: float
     peak_bytes: int
-    """Resident; of several processes the sum, in which pages that they share count more than once."""
+    """Resident memory, summed over processes, so shared pages count more than once."""
 
     @property
     def cpu_seconds(self) -> float:
@@ -30,14 +30,14 @@ class Cost:
 
 
 class CommandFailed(Exception):
-    """With the last line that it wrote."""
+    """The command failed; the message holds its last line."""
 
 
 def measure(command: Sequence[str], environment: Mapping[str, str], output: Path) -> Cost:
-    """Run a command to its end; its output goes to a file.
+    """Run a command to its end, with its output in a file.
 
     Raises:
-        CommandFailed: where it does not exit with 0, or not within the limit.
+        CommandFailed: if it exits with another code than 0, or exceeds the limit.
     """
     with output.open("wb") as sink:
         started = time.monotonic()
@@ -58,7 +58,7 @@ def measure(command: Sequence[str], environment: Mapping[str, str], output: Path
 
 
 class _TreePeak:
-    """Samples the memory of a process and its children: the kernel's own peak is the largest single process's."""
+    """Sample the memory of a process tree: the kernel's peak covers the largest single process only."""
 
     def __init__(self, pid: int) -> None:
         self.peak_bytes = 0

@@ -1,4 +1,4 @@
-"""The same by obstore, a Rust library: every object by `get_async`, as many in flight as asked for.
+"""The same with obstore, a Rust library: `get_async` for every object, with a given number in flight.
 
 python benchmarks/obstore_download.py BUCKET PREFIX DIRECTORY IN_FLIGHT
 """

@@ -1,4 +1,4 @@
-"""How ours and each peer is called to download all there is, with the same number of requests in flight."""
+"""The commands that make each tool download everything, with the same number of requests in flight."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ NEVER_A_SECRET = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "be
 
 @dataclass(frozen=True)
 class Download:
-    """What one measured command is to do."""
+    """The work of one measured command."""
 
     endpoint_url: str
     target: Path
@@ -38,7 +38,7 @@ class Download:
 class Tool:
     name: str
     version: str
-    """Empty: not installed."""
+    """Empty if the tool is not installed."""
     command: Callable[[Download], list[str]]
 
     @property
@@ -47,7 +47,7 @@ class Tool:
 
 
 def all_tools(peers: Path) -> list[Tool]:
-    """Ours first; the peers' programs are looked for in a folder, then on the PATH."""
+    """List kubetrain and then its peers, whose programs are searched in a folder, then on the PATH."""
     rclone, s5cmd, aws = (find_program(name, peers) for name in ("rclone", "s5cmd", "aws"))
     python = str(peers / "python")
     return [
@@ -66,12 +66,12 @@ OBSTORE_VERSION = "import importlib.metadata, obstore; print(importlib.metadata.
 
 
 def find_program(name: str, peers: Path) -> str:
-    """Empty where there is none."""
+    """Return the program's path; empty if there is none."""
     return shutil.which(name, path=f"{peers}{os.pathsep}{os.environ['PATH']}") or ""
 
 
 def environment(home: Path, download: Download | None = None) -> Mapping[str, str]:
-    """What every tool sees: nothing of the user's own settings, credentials and proxies."""
+    """Return every tool's environment, without the user's own settings, credentials and proxies."""
     common = {
         **NEVER_A_SECRET,
         "AWS_DEFAULT_REGION": "us-east-1",
@@ -97,7 +97,7 @@ def environment(home: Path, download: Download | None = None) -> Mapping[str, st
 
 
 def write_aws_config(home: Path, in_flight: int) -> None:
-    """The only way to tell aws how many requests to make at a time."""
+    """Configure aws-cli's concurrency, which has no command-line option."""
     (home / "aws-config").write_text(f"[default]\ns3 =\n  max_concurrent_requests = {in_flight}\n")
 
 

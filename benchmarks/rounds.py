@@ -1,4 +1,4 @@
-"""Rounds of one scenario: the tools take turns, so that whatever else the machine does meets all of them."""
+"""Run the rounds of one scenario. The tools take turns, so other load on the machine affects all of them."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ from scenarios import (
 
 @dataclass
 class Outcome:
-    """What a tool's rounds of a scenario cost; no costs: it is not installed, or has failed."""
+    """The costs of a tool's rounds; empty if it is not installed or failed."""
 
     tool: str
     version: str
@@ -33,11 +33,11 @@ class Outcome:
     costs: list[Cost] = field(default_factory=list)
     problem: str = ""
     report: dict[str, Any] = field(default_factory=dict)
-    """Our own, of the last round."""
+    """Kubetrain's own report of the last round."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """Medians, by the name of what they measure."""
+        """Return the medians by figure."""
         if self.problem or not self.costs:
             return {}
         wall, cpu = median(each.wall_seconds for each in self.costs), median(each.cpu_seconds for each in self.costs)
@@ -87,7 +87,7 @@ def _run_once(scenario: Scenario, tool: Tool, download: Download, home: Path, ou
     output = home / "output"
     write_aws_config(home, download.in_flight)
     prepare_target(scenario, download.target)
-    os.sync()  # what was written before must not slow down what is written next
+    os.sync()  # keep earlier writes from slowing down later ones
     try:
         outcome.costs.append(measure(tool.command(download), environment(home, download), output))
         outcome.report = scenario.check(tool.name, download.target, output)

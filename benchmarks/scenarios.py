@@ -1,4 +1,4 @@
-"""What is measured: the data, the server that it comes from, and when a tool has done its work."""
+"""The scenarios: the data, its server, and the check that a tool has done its work."""
 
 import json
 import os
@@ -25,7 +25,7 @@ LATENCY_MS = 30
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line may change."""
+    """The options of the command line."""
 
     peers: Path
     objects: int | None
@@ -35,7 +35,7 @@ class Options:
 
 
 class NotDone(Exception):
-    """A tool said that it had succeeded, and had not."""
+    """A tool reported success, but its result is incomplete."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Scenario:
     in_flight: int
     columns: tuple[str, ...]
     serve: Callable[[Path], AbstractContextManager[str]]
-    """From a folder for the server's data to its endpoint."""
+    """Start the server on a folder for its data, and return its endpoint."""
     textbook_in_flight: int
     is_noop: bool = False
 
@@ -58,10 +58,10 @@ class Scenario:
         return tool == OURS or not self.is_noop
 
     def check(self, tool: str, target: Path, output: Path) -> dict[str, Any]:
-        """Our own report, or nothing.
+        """Check the target and return kubetrain's own report, if it made one.
 
         Raises:
-            NotDone: where the target does not hold what it should.
+            NotDone: if the target is incomplete.
         """
         report: dict[str, Any] = last_json_line(output) if tool == OURS else {}
         if self.is_noop:
@@ -151,7 +151,7 @@ def _large_objects(
         objects=SHARDS,
         bytes=SHARDS * options.shard_bytes,
         in_flight=SHARDS,
-        # One file after another, each by the ten threads of its own that are boto3's default.
+        # One file after another, each with boto3's default of ten threads.
         textbook_in_flight=1,
         columns=(MEGABYTES_PER_SECOND, CPU_PER_GIGABYTE),
         serve=serve,
@@ -176,7 +176,7 @@ def _listing(options: Options) -> Scenario:
 def prepare_target(scenario: Scenario, target: Path) -> None:
     target.mkdir()
     if scenario.is_noop:
-        # In a process of its own: what this one holds would count as its children's peak.
+        # A separate process: this one's memory would count as its children's peak.
         subprocess.run([sys.executable, str(MAKE_VERSION), str(scenario.objects), str(target)], check=True)
 
 

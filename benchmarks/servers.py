@@ -1,4 +1,4 @@
-"""The servers that are read from: `rclone serve s3`, which is a real one, and the stub. Both end with their block."""
+"""The S3 servers: the real `rclone serve s3`, and the stub. Both stop at the end of their `with` block."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ START_SECONDS = 120  # the stub renders a million objects first
 
 @contextmanager
 def rclone_server(rclone: str, folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """The endpoint of S3 over a folder, whose subfolders are buckets."""
+    """Serve a folder, whose subfolders are buckets, and return the endpoint."""
     port = _free_port()
-    # Hashes live as long as the folder's cache: none is computed while something is measured.
+    # Keep hashes as long as the folder's cache, so none is computed during a measurement.
     command = [rclone, "serve", "s3", f"--addr=127.0.0.1:{port}", "--dir-cache-time=24h", str(folder)]
-    # A list of such pairs, as CSV: so the pair is quoted.
+    # The option takes a CSV list of pairs, so the pair is quoted.
     keys = f'"{environment["AWS_ACCESS_KEY_ID"]},{environment["AWS_SECRET_ACCESS_KEY"]}"'
     with _running(command, port, {**environment, "RCLONE_AUTH_KEY": keys}):
         yield f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""A stub of S3 that costs little: canned objects and listings, checksums as S3 offers them, latency at will.
+"""A cheap S3 stub: canned objects and listings, S3's checksums, configurable latency.
 
 python benchmarks/stub_server.py --port 9000 --objects 5000 [--checksum crc64nvme] [--latency-ms 30] [--listing-only]
 """
@@ -36,10 +36,10 @@ class Body:
     content: bytes
     etag: str
     checksum: str
-    """As a header line, for requests that ask for it; empty: the server has none."""
+    """The checksum's header line, for requests that ask for it; empty if the server offers none."""
 
     def answer(self, head: bytes) -> bytes:
-        """The response to a request's head, which is in lower case."""
+        """Return the response to a request's lower-case head."""
         condition = IF_MATCH.search(head)
         if condition and condition[1].decode() != self.etag:
             return response("412 Precondition Failed", b"", is_head=False)
@@ -70,7 +70,7 @@ def response(status: str, content: bytes, headers: str = "", is_head: bool = Fal
 
 
 class Listing:
-    """ListObjectsV2 of a dataset; a page without a delimiter is a slice of text that is rendered once."""
+    """ListObjectsV2 of a dataset. A page without a delimiter is a slice of text rendered once."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -109,7 +109,7 @@ class Listing:
         return self._text[self._starts[first] : self._starts[end]]
 
     def _folded(self, first: int, end: int, prefix: str, limit: int) -> tuple[bytes, list[str], int]:
-        """Items, folders and the number that the next page starts with."""
+        """Return the items, the folders, and the number at which the next page starts."""
         items, folders, number = bytearray(), list[str](), first
         for _ in range(limit):
             if number >= end:
@@ -151,10 +151,10 @@ class Listing:
 class Stub:
     listing: Listing
     bodies: tuple[Body, ...]
-    """None of them: objects can only be listed."""
+    """None if objects can only be listed."""
 
     def answer(self, head: bytes) -> bytes:
-        """The response to one request's head."""
+        """Return the response to one request's head."""
         path, _, query = head.split(b" ", 2)[1].decode().partition("?")
         _, _, key = unquote(path).lstrip("/").partition("/")
         if key:
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # A whole response fits, so that one system call sends it.
+        # Large enough for a whole response, so one system call sends it.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
@@ -205,7 +205,7 @@ def checksum_header(algorithm: str, content: bytes) -> str:
 
 async def serve(port: int, answer: Callable[[bytes], bytes], latency_seconds: float) -> None:
     connection = partial(Connection, answer, latency_seconds)
-    # Each worker has a socket of its own at the port: the kernel spreads connections over them.
+    # Each worker has its own socket on the port; the kernel distributes connections.
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", port, reuse_port=True, backlog=512)
     await server.serve_forever()
 
@@ -214,7 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A stub of S3.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--objects", type=int, required=True)
-    parser.add_argument("--object-bytes", type=int, default=0, help="of each; default: about 100 KB")
+    parser.add_argument("--object-bytes", type=int, default=0, help="size of each object (default: about 100 KB)")
     parser.add_argument("--checksum", choices=["crc64nvme", "crc32"], default="")
     parser.add_argument("--latency-ms", type=float, default=0)
     parser.add_argument("--listing-only", action="store_true")

@@ -1,4 +1,4 @@
-"""`kubetrain sync` against its peers, side by side on this machine.
+"""Compare `kubetrain sync` with its peers, side by side on this machine.
 
 python benchmarks/sync.py [small] [crc] [large] [large-crc] [listing] [latency] [--rounds 3] [--json FILE]
 """
@@ -34,7 +34,7 @@ def main() -> None:
     )
     known = all_scenarios(options)
     scenarios = [known[name] for name in NAMES if name in (arguments.scenarios or NAMES)]
-    # As Ctrl-C does, so that servers and folders go whichever way the run ends.
+    # Behave as on Ctrl-C, so servers stop and folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kubetrain-benchmark-", dir=arguments.directory) as workspace:
@@ -50,15 +50,19 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="kubetrain sync against its peers.")
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(NAMES)}; default all")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the median counts")
-    parser.add_argument("--objects", type=int, help="fewer small objects than 5,000")
-    parser.add_argument("--listed-objects", type=int, help="fewer unchanged objects than a million")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"any of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; the median counts")
+    parser.add_argument("--objects", type=int, help="number of small objects (default: 5,000)")
+    parser.add_argument("--listed-objects", type=int, help="number of unchanged objects (default: a million)")
     parser.add_argument("--shard-mib", type=int, default=SHARD_BYTES >> 20, help="size of a large object")
-    parser.add_argument("--checksum", choices=["crc64nvme", "crc32"], default="crc64nvme", help="that the stub offers")
-    parser.add_argument("--peers", type=Path, default=ROOT / ".venv-benchmark" / "bin", help="folder of their programs")
-    parser.add_argument("--directory", type=Path, help="where data goes meanwhile; default the temporary folder")
-    parser.add_argument("--json", type=Path, help="write every round there")
+    parser.add_argument(
+        "--checksum", choices=["crc64nvme", "crc32"], default="crc64nvme", help="checksum that the stub offers"
+    )
+    parser.add_argument(
+        "--peers", type=Path, default=ROOT / ".venv-benchmark" / "bin", help="folder with the peers' programs"
+    )
+    parser.add_argument("--directory", type=Path, help="folder for data (default: the temporary folder)")
+    parser.add_argument("--json", type=Path, help="file for the results of every round")
     arguments = parser.parse_args()
     unknown = set(arguments.scenarios) - set(NAMES)
     if unknown:

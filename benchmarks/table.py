@@ -1,4 +1,4 @@
-"""The results as Markdown, ready for the README."""
+"""Print the results as Markdown."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from scenarios import Scenario
 
 
 def results_table(outcomes: Sequence[Outcome], scenarios: Sequence[Scenario]) -> str:
-    """A row for each tool, a column for each figure."""
+    """Return a table with a row per tool and a column per figure."""
     columns = [(scenario, figure) for scenario in scenarios for figure in scenario.columns]
     head = ["", *(f"{scenario.title}: {figure}" for scenario, figure in columns)]
     by_place = {(each.tool, each.scenario.name): each for each in outcomes}
@@ -57,7 +57,7 @@ def _ratio(value: float) -> str:
 
 
 def notes(outcomes: Sequence[Outcome]) -> Iterable[str]:
-    """What a reader must know to trust the figures."""
+    """Return the conditions under which the figures were measured."""
     for each in outcomes:
         if each.problem:
             yield f"{each.tool} failed in {each.scenario.name}: {each.problem}"

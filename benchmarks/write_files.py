@@ -1,4 +1,4 @@
-"""The floor under every tool: as many files of as many bytes, from memory, without a network.
+"""The lower bound for every tool: write the same files from memory, without a network.
 
 python benchmarks/write_files.py DIRECTORY FILES BYTES
 """

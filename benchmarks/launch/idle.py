@@ -1,8 +1,8 @@
-"""How many requests a second a launcher makes while nothing happens: the two pods of its job sleep.
+"""Count a launcher's requests per second while nothing happens: the two pods of its job sleep.
 
 .venv/bin/python benchmarks/launch/idle.py [--seconds 180], with KUBECONFIG naming a cluster that has python:3.11-slim.
 
-The launcher talks to a relay that counts, the relay to `kubectl proxy`, which knows the cluster.
+The launcher talks to a counting relay, which talks to `kubectl proxy`.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SLEEPING = "import time; print('up', flush=True); time.sleep(3600)"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=180, help="for how long to count")
+    parser.add_argument("--seconds", type=int, default=180, help="how long to count")
     seconds = parser.parse_args().seconds
     with namespace() as api, Proxy() as cluster, Relay(cluster) as relay, tempfile.TemporaryDirectory() as folder:
         os.environ["KUBECONFIG"] = kubeconfig(Path(folder), relay.server_address[1])
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 class Proxy:
-    """`kubectl proxy`, at a port of its choice."""
+    """Run `kubectl proxy` on a free port."""
 
     def __enter__(self) -> int:
         self.process = subprocess.Popen(["kubectl", "proxy", "--port=0"], stdout=subprocess.PIPE, text=True)
@@ -64,7 +64,7 @@ class Proxy:
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """Passes bytes on in both directions, and counts the requests among them."""
+    """Forward bytes in both directions and count the requests."""
 
     daemon_threads = True
 
@@ -96,7 +96,7 @@ def pass_on(source: socket.socket, target: socket.socket, look: Any = lambda dat
             look(data)
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-    except OSError:  # one of the two has gone
+    except OSError:  # one side has closed
         target.close()
 
 

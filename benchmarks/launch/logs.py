@@ -1,10 +1,10 @@
-"""How late the lines of pods arrive, and how much memory they take on their way.
+"""Measure the delay of pods' log lines and the memory they use on their way.
 
 .venv/bin/python benchmarks/launch/logs.py delay [--namespace NAME] [--image python:3.11-slim]
 .venv/bin/python benchmarks/launch/logs.py memory [--lines 10000000]
 
-delay: four pods of the cluster that KUBECONFIG names print a thousand lines a second each, and in each line the time.
-Its clock and this one must agree.
+delay: four pods on the cluster that KUBECONFIG names print a thousand lines per second each, each with its time.
+Their clock and this machine's must agree.
 memory: a server in a process of its own sends the lines as fast as they are taken; four pods share them.
 """
 
@@ -32,7 +32,7 @@ from support.api_server import PODS, ApiServer, Handler, stamp
 
 NUM_PODS, LINES_A_SECOND, SECONDS = 4, 1000, 30
 FIRST_SECONDS = 3
-"""The kubelet takes up to a second to tell the API server that a container runs, and gives no log before."""
+"""The kubelet reports a running container up to a second late, and serves no log before that."""
 LABELS = {"benchmark": "logs"}
 PRINTING = f"""
 import time
@@ -126,13 +126,13 @@ def measure_memory(num_lines: int) -> None:
 
 
 class Flood(Handler):
-    """Has of each pod its share of the lines, without keeping them."""
+    """A server with an equal share of the lines for each pod, generated on the fly."""
 
     num_lines = 0
 
     def send_log(self, pod: str) -> None:
         self.begin_stream()
-        if "sinceTime" not in self.query:  # otherwise all has been sent
+        if "sinceTime" not in self.query:  # everything has been sent otherwise
             for start in range(0, self.num_lines, 500):
                 time_of = stamp(start / 50_000).encode()
                 self.send_chunk(

@@ -1,4 +1,4 @@
-"""What launching costs: seconds from a command's start to the job's creation, and from the job's end to its exit.
+"""Measure the cost of launching: from the command's start to the job's creation, and from the job's end to the exit.
 
 .venv/bin/python benchmarks/launch/overhead.py [--launches 5], with KUBECONFIG naming a cluster that has the images.
 """
@@ -22,7 +22,7 @@ SETTINGS = ("data=synthetic", "epochs=1", "max_steps=3", "cpu=200m", "memory=1Gi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=5, help="of which the median counts")
+    parser.add_argument("--launches", type=int, default=5, help="launches; the median counts")
     launches = parser.parse_args().launches
     with namespace() as api:
         measured = [launch(api, f"launch-{number}") for number in range(launches)]
@@ -45,7 +45,7 @@ def namespace() -> Iterator[KubernetesApi]:
 
 
 def launch(api: KubernetesApi, run_id: str) -> tuple[float, float]:
-    """Seconds before the job is there, and after it is known to have succeeded."""
+    """Return the seconds until the job exists, and from its success to the exit."""
     jobs = Watched(api, api.path("kubeflow.org/v1", "pytorchjobs"), labelSelector=f"kubetrain/run-id={run_id}")
     jobs.start()
     program = [str(Path(sys.executable).with_name("kubetrain")), "train", "--cluster", "--namespace", api.namespace]

@@ -1,4 +1,4 @@
-"""Our trainers beside the scripts that every tutorial has: images a second of both, taking turns.
+"""Compare both trainers with the textbook scripts: images per second, taking turns.
 
 python benchmarks/trainers/beside_textbook.py [--framework tensorflow --model resnet50 --pixels 224 --source files]
 """
@@ -44,10 +44,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--framework", choices=("pytorch", "tensorflow"), default="pytorch")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--pixels", type=int, default=224)
-    parser.add_argument("--batch", type=int, default=32, help="of each process")
-    parser.add_argument("--steps", type=int, default=6, help="that are timed, after two that are not")
+    parser.add_argument("--batch", type=int, default=32, help="batch size of each process")
+    parser.add_argument("--steps", type=int, default=6, help="timed steps, after two untimed ones")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--launches", type=int, default=3, help="of which the median counts")
+    parser.add_argument("--launches", type=int, default=3, help="launches; the median counts")
     parser.add_argument("--source", choices=("resident", "fake", "files"), default="resident")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "auto"])
     return parser.parse_args()

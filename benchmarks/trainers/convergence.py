@@ -1,4 +1,4 @@
-"""The fast path's models beside the plain one's: test accuracy on the digits, from the same settings and several seeds.
+"""Compare test accuracy on the digits with and without the fast path, with the same settings and several seeds.
 
 .venv/bin/python benchmarks/trainers/convergence.py [--framework tensorflow] [--model torchvision:resnet18 --pixels 32]
 """
@@ -53,7 +53,7 @@ def plain(arguments: argparse.Namespace, folder: Path, name: str, seed: int) -> 
 
 
 def ours(arguments: argparse.Namespace, folder: Path, precision: str, seed: int) -> float:
-    """Of the last checkpoint, as the plain training has no other."""
+    """Return the accuracy of the last checkpoint, the only one that the plain training has."""
     output = folder / f"{precision}-{seed}"
     settings = {
         "model": arguments.model,

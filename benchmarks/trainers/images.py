@@ -1,4 +1,4 @@
-"""An image folder of photographs' size: 500 x 375 JPEG, noise smoothed so that it compresses as pictures do."""
+"""Generate an image folder: 500 x 375 JPEGs of smoothed noise, which compresses like photographs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Trainings as processes of their own, and the images a second that they took."""
+"""Run trainings as separate processes and read their images per second."""
 
 import json
 import os
@@ -18,16 +18,16 @@ from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import LIBRARIES
 
 UNTIMED_STEPS = 2
-"""Of each launch, which find everything cold."""
+"""Untimed steps at the start of each launch, while caches are cold."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-"""For each process, unless the environment says otherwise: TensorFlow's textbook would get in its own way without."""
+"""Threads per process, unless the environment sets them: TensorFlow's script is slower with its default."""
 
 Command = tuple[Sequence[str], Mapping[str, str]]
-"""Arguments, and what the environment has beside this process's own."""
+"""Arguments, and additions to this process's environment."""
 
 
 def run_together(commands: Sequence[Command]) -> list[str]:
-    """What each printed; none goes on alone where another fails."""
+    """Return the output of each; if one fails, stop the others."""
     with ExitStack() as started:
         processes = []
         for arguments, environment in commands:
@@ -50,7 +50,7 @@ def printed(process: subprocess.Popen[bytes], output: Any) -> str:
 
 
 def python_program(framework: str, program: Sequence[str], processes: int = 1) -> list[Command]:
-    """A program of either framework, started as its users start it: by torchrun, or once for each of TF_CONFIG."""
+    """Return the commands that start a framework's program: torchrun, or one process per TF_CONFIG entry."""
     if framework == "pytorch":
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         return [([*torchrun, *program], {})]
@@ -87,7 +87,7 @@ def our_program(framework: str, program: str, output: Path, data_dir: Path) -> l
 def measured_settings(
     framework: str, model: str, pixels: int, batch: int, steps: int, processes: int
 ) -> dict[str, Any]:
-    """Of a training that is measured, on data from memory: nothing but steps, and a line of metrics for each."""
+    """Settings of a measured training: data from memory, only steps, one line of metrics per step."""
     return {
         "model": f"{LIBRARIES[framework][0]}:{model}",
         "image_size": pixels,
@@ -109,7 +109,7 @@ def images_needed(batch: int, steps: int, processes: int) -> int:
 
 
 def our_rate(output: Path) -> float:
-    """The median of the steps after the untimed ones, of which metrics.jsonl tells each; the output is removed."""
+    """Return the median over the timed steps in metrics.jsonl, and remove the output."""
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     shutil.rmtree(output)
     rates = [row["samples_per_second"] for row in rows if "loss" in row and row["step"] > UNTIMED_STEPS]
@@ -117,5 +117,5 @@ def our_rate(output: Path) -> float:
 
 
 def printed_rate(texts: Sequence[str]) -> float:
-    """What a textbook's script says."""
+    """Return the figure that a textbook script prints."""
     return float(re.findall(r"images_per_second=([\d.]+)", "".join(texts))[-1])

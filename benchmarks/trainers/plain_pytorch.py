@@ -1,4 +1,4 @@
-"""A plain DDP training of an image folder, start to end: what the trained models of ours are measured against.
+"""A plain DDP training of an image folder from start to end: the reference for trained models.
 
 torchrun --nproc-per-node 2 plain_pytorch.py DATA MODEL PIXELS EPOCHS SEED
 """

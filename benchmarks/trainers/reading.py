@@ -1,4 +1,4 @@
-"""Images of a folder beside the same ones in tar shards, read in random order, as a training does.
+"""Compare reading images from a folder and from tar shards, in the random order of a training.
 
 python benchmarks/trainers/reading.py [--images 2000 --directory DIR]
 """
@@ -24,7 +24,7 @@ SHARD_BYTES = 16_000_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--directory", help="where to write them; what it lies on is what is measured")
+    parser.add_argument("--directory", help="folder for the images, on the disk to measure")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
         write_images(Path(folder, "folder"), arguments.images)
@@ -47,7 +47,7 @@ def ways(folder: Path) -> dict[str, Callable[[], Iterator[bytes]]]:
 
 
 def measured(read: Callable[[], Iterator[bytes]], folder: Path, images: int, *, is_cold: bool) -> str:
-    """The medians of some rounds, after one that does not count."""
+    """Return the medians of several rounds, after one that does not count."""
     rates, costs, size = [], [], 0
     for _ in range(1 + ROUNDS):
         if is_cold:
@@ -61,7 +61,7 @@ def measured(read: Callable[[], Iterator[bytes]], folder: Path, images: int, *, 
 
 
 def forget(folder: Path) -> None:
-    """Have the kernel drop what it keeps of these files in memory."""
+    """Evict these files from the kernel's page cache."""
     os.sync()
     for path in folder.rglob("*.*"):
         with path.open("rb") as file:

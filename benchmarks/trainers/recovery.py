@@ -1,9 +1,9 @@
-"""How long a training stands still when it loses a process: from the signal to the next step, in jobs on this machine.
+"""Measure how long a training pauses after losing a process: from the signal to the next step, on this machine.
 
 .venv/bin/python benchmarks/trainers/recovery.py [--rounds 3] [--only NAME …]
 
-Two workers train digits_cnn and report each step. Imports, of the same programs at the same time, are measured beside
-each round: they are what an image and a disk make of them, not what we do.
+Two workers train digits_cnn and report each step. The imports of the same programs are measured in each round too,
+because they depend on the image and the disk, not on kubetrain.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Scenario:
     flags: tuple[str, ...] = ()
     whole_pod: bool = True
     imports: tuple[str, ...] = (LAUNCHER, PYTORCH)
-    """One after the other, before the next step can come."""
+    """Modules imported one after the other before the next step."""
 
 
 ELASTIC = ("--min-workers", "1")
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=list(SCENARIOS), metavar="NAME")
-    parser.add_argument("--verbose", action="store_true", help="show every line of the jobs, with its time")
+    parser.add_argument("--verbose", action="store_true", help="show every line of the jobs with its time")
     arguments = parser.parse_args()
     print("| scenario | seconds to the next step | of which imports | without them | most |")
     print("| --- | ---: | ---: | ---: | ---: |")
@@ -115,7 +115,7 @@ def training(scenario: Scenario, data: Path, output: Path) -> Iterator["subproce
 
 
 def signal_pod(scenario: Scenario, output: Path) -> None:
-    """A kill is of every process at once; SIGTERM goes to the first, as a kubelet sends it."""
+    """Kill every process at once, or send SIGTERM to the first, as a kubelet does."""
     processes = pod_processes(scenario.pod, output)
     if scenario.signal is Signals.SIGTERM:
         processes = processes[:1]
@@ -126,7 +126,7 @@ def signal_pod(scenario: Scenario, output: Path) -> None:
 
 
 def pod_processes(pod: str, output: Path) -> list[psutil.Process]:
-    """Of this output's job: the launcher, and what it started."""
+    """Return the processes of this output's job: the launcher and its children."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -137,7 +137,7 @@ def pod_processes(pod: str, output: Path) -> list[psutil.Process]:
 
 
 def import_seconds(modules: tuple[str, ...]) -> float:
-    """Of two processes at a time, as many as there are pods; one module after the other, each in a new process."""
+    """Return the import time of two concurrent processes, one per pod; each module in a new process."""
     began = time.monotonic()
     for module in modules:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}

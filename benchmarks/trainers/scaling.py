@@ -1,9 +1,9 @@
-"""What a second process brings: two that exchange their gradients beside one, and beside two that exchange nothing.
+"""Measure the gain from a second process: two that exchange gradients, one alone, and two that exchange nothing.
 
 .venv/bin/python benchmarks/trainers/scaling.py [--framework tensorflow --pixels 64]
 
-The two alone are the machine's own ceiling: CPUs share memory and its bandwidth. One thread each, on CPUs
-of their own.
+Two independent processes are the machine's upper bound, because CPUs share memory bandwidth. Each process has one
+thread on its own CPU.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main() -> None:
     launches: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         for launch in range(arguments.launches):
-            order = list(contenders)[:: -1 if launch % 2 else 1]  # a machine that slows down slows each as often
+            order = list(contenders)[:: -1 if launch % 2 else 1]  # alternate, so a slowing machine affects all equally
             launches.append({name: trained(arguments, Path(folder), contenders[name]) for name in order})
             latest = ", ".join(f"{name} {launches[-1][name]:.2f}" for name in contenders)
             print(f"launch {launch + 1}: {latest} images/s", file=sys.stderr, flush=True)
@@ -36,15 +36,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--framework", choices=("pytorch", "tensorflow"), default="pytorch")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--pixels", type=int, default=224)
-    parser.add_argument("--batch", type=int, default=32, help="of each process")
-    parser.add_argument("--steps", type=int, default=6, help="that are timed, after two that are not")
-    parser.add_argument("--launches", type=int, default=3, help="of which the median counts")
+    parser.add_argument("--batch", type=int, default=32, help="batch size of each process")
+    parser.add_argument("--steps", type=int, default=6, help="timed steps, after two untimed ones")
+    parser.add_argument("--launches", type=int, default=3, help="launches; the median counts")
     parser.add_argument("--precision", default="auto")
     return parser.parse_args()
 
 
 def trained(arguments: argparse.Namespace, folder: Path, groups: list[set[int]]) -> float:
-    """Images a second of all groups at once: each is a training with a process for each of its CPUs."""
+    """Return the images per second of all groups running at once; each group trains with one process per CPU."""
     outputs = [folder / f"group-{number}" for number in range(len(groups))]
     run_together(
         list(
@@ -71,7 +71,7 @@ def pinned(commands: list[Command], cpus: set[int]) -> list[Command]:
 
 
 def table(arguments: argparse.Namespace, launches: list[dict[str, float]]) -> str:
-    """Medians: of the rates, and of each launch's own ratios, since no two launches find the machine alike."""
+    """Return the medians of the rates and of each launch's ratios, because conditions differ between launches."""
     title = f"{arguments.framework}, {arguments.model} at {arguments.pixels}, {arguments.precision}"
     rows = [
         "| {} | {:.2f} | {:.2f} | {:.2f} |".format(

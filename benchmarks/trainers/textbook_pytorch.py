@@ -1,4 +1,4 @@
-"""The DDP script that every tutorial has, as it is: what ours is measured against.
+"""The DDP script of every tutorial: the reference for speed.
 
 torchrun --nproc-per-node 2 textbook_pytorch.py MODEL PIXELS BATCH STEPS SOURCE
 """

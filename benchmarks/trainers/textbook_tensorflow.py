@@ -1,4 +1,4 @@
-"""The MultiWorkerMirroredStrategy script of TensorFlow's own guide, as it is: what ours is measured against.
+"""The MultiWorkerMirroredStrategy script of TensorFlow's guide: the reference for speed.
 
 TF_CONFIG=... python textbook_tensorflow.py MODEL PIXELS BATCH STEPS SOURCE
 """
