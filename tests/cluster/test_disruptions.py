@@ -92,7 +92,7 @@ def test_a_preempted_pod_waits_until_there_is_room_and_goes_on(
     assert [(pod.phase, pod.restarts) for pod in state.pods] == [(Phase.SUCCEEDED, 1)]
     said = "\n".join(heard.of("transfer-0"))
     assert "was preempted by pods of a higher priority: default-scheduler: preempting" in said
-    assert "no node takes it" in said
+    assert "cannot be scheduled" in said
 
 
 def limits_local_storage(node: dict[str, Any]) -> bool:

@@ -7,12 +7,13 @@ from datetime import datetime
 
 import pytest
 
+from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, run_job
-from kubetrain_components.jobs.job import Phase, RestartPolicy, TroubleKind
+from kubetrain_components.jobs.job import Phase, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.patience import SECONDS, Budgets
+from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
 from support.cluster import API_SERVER, FOREVER, Launched, pods_job, stop_api_server
 from support.following import Heard, await_running, failure_of
@@ -58,9 +59,10 @@ def test_out_of_memory_is_called_so(backend: KubernetesBackend) -> None:
     assert "worker-0 ran out of memory (limit 64Mi): raise memory" in str(error)
 
 
-def test_an_image_that_does_not_exist(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SECONDS, TroubleKind.IMAGE_PULL, 3.0)
-    error = failure_of(pods_job(QUICK, QUICK, run_id="image", image="localhost/nowhere:1"), backend)
+def test_an_image_that_does_not_exist(backend: KubernetesBackend) -> None:
+    job = pods_job(QUICK, QUICK, run_id="image", image="localhost/nowhere:1")
+    error = failure_of(job, backend, budgets=Budgets(troubles={TroubleKind.IMAGE_PULL: 3.0}))
+    assert error.trouble is TroubleKind.IMAGE_PULL
     assert "its image cannot be pulled (localhost/nowhere:1:" in str(error)
     assert "correct image" in str(error)
 
@@ -74,19 +76,21 @@ def test_a_gpu_that_no_node_has(backend: KubernetesBackend) -> None:
             heard,
             Budgets(start_seconds=4),
         )
-    assert any("waits: chief-0: no node takes it" in line.text for line in heard.lines), "it is told at once"
+    assert any((line.pod, "cannot be scheduled" in line.text) == ("chief-0", True) for line in heard.lines), (
+        "it is told at once"
+    )
 
 
-def test_a_secret_that_is_missing(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SECONDS, TroubleKind.CONFIGURATION, 2.0)
-    error = failure_of(pods_job(QUICK, QUICK, run_id="secret", secret_env={"TOKEN": "absent/token"}), backend)
+def test_a_secret_that_is_missing(backend: KubernetesBackend) -> None:
+    job = pods_job(QUICK, QUICK, run_id="secret", secret_env={"TOKEN": "absent/token"})
+    error = failure_of(job, backend, budgets=Budgets(troubles={TroubleKind.CONFIGURATION: 2.0}))
     assert 'secret "absent" not found' in str(error)
 
 
-def test_what_pod_security_refuses(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SECONDS, TroubleKind.POD_SECURITY, 1.0)
-    error = failure_of(pods_job(QUICK, QUICK, run_id="refused", host_network=True), backend)
-    assert "Pod Security refuses its pods" in str(error)
+def test_what_pod_security_refuses(backend: KubernetesBackend) -> None:
+    job = pods_job(QUICK, QUICK, run_id="refused", host_network=True)
+    error = failure_of(job, backend, budgets=Budgets(troubles={TroubleKind.POD_SECURITY: 1.0}))
+    assert error.trouble is TroubleKind.POD_SECURITY
     assert "violates PodSecurity" in str(error)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.patience import Budgets
 from support.cluster import pods_job
 from support.following import Heard, batch_job, failure_of, once_running, priority_class, worker_job
 
@@ -92,14 +92,14 @@ def test_what_kueue_never_admits_fails_with_its_reason(backend: KubernetesBacken
     error = str(failure_of(job, backend, budgets=Budgets(queue_seconds=4)))
     assert "waiting in the queue for" in error
     assert "more than the 4 s allowed" in error
-    assert "the queue has not admitted it (Kueue's queue research: couldn't assign flavors to pod set" in error
+    assert "not admitted by the queue (Kueue's queue research: couldn't assign flavors to pod set" in error
     assert "insufficient quota for cpu" in error
 
 
 def test_a_queue_of_kueue_that_does_not_exist(backend: KubernetesBackend, queue: KueueQueue) -> None:
     job = batch_job(QUICK, "queued", **{**KUEUE, "queue": "nosuch"})
     error = str(failure_of(job, backend, budgets=Budgets(queue_seconds=2)))
-    assert "(Kueue's queue nosuch): see that it exists in this namespace" in error
+    assert "(Kueue's queue nosuch): check that the queue exists in this namespace" in error
 
 
 @EACH_KIND

@@ -15,6 +15,7 @@ from kubetrain_components.expose_dataset.expose import StorageFacts
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.sites.plan import planned_manifests
@@ -457,7 +458,7 @@ def test_what_pods_saw() -> None:
 
 
 def test_an_image_that_cannot_be_pulled_says_nothing_of_the_storage() -> None:
-    gone = JobFailed("read failed: probe-0: its image cannot be pulled (trainer:1: not found): correct image")
+    gone = JobFailed("read failed: probe-0: trainer:1 not found", trouble=TroubleKind.IMAGE_PULL)
     found = judged({"write": "writes", "dataset": "lists"}, gone)
     assert found["components image"] == (OK, "components:1 starts in a pod")
     assert found["trainer image"][0] is MISSING
@@ -465,7 +466,7 @@ def test_an_image_that_cannot_be_pulled_says_nothing_of_the_storage() -> None:
 
 
 def test_a_pod_that_does_not_start_says_nothing_of_its_image() -> None:
-    unbound = JobFailed("write failed: probe-0: a volume does not mount (unbound)")
+    unbound = JobFailed("write failed: probe-0: its image is ready, its volume unbound", trouble=TroubleKind.VOLUME)
     found = judged(unbound, KubetrainError("not tried"))
     assert [found[name][0] for name in ("components image", "write")] == [UNKNOWN, MISSING]
     assert [found[name][0] for name in ("trainer image", "read-only mount")] == [UNKNOWN, UNKNOWN]

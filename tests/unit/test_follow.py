@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_components.jobs import follow
+from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
 from kubetrain_components.jobs.job import (
     PROGRESS_ANNOTATION,
@@ -22,11 +23,9 @@ from kubetrain_components.jobs.job import (
     JobState,
     LogLine,
     Phase,
-    Trouble,
-    TroubleKind,
 )
-from kubetrain_components.jobs.patience import Budgets
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from support.jobs import MemoryBackend, job, script
 
@@ -329,7 +328,7 @@ def test_restarts_that_the_operator_forgets_are_counted() -> None:
         backend.change(NAME, pods=(chief, lost))
     assert str(outcome[0]) == (
         "launch_training failed: worker1-0 was evicted: the node is low on memory (after 4 restarts); "
-        "its pods started 4 times anew, which is all that max_restarts allows"
+        "its pods restarted 4 times, the limit set by max_restarts"
     )
     assert backend.deleted == [NAME]
 
@@ -348,14 +347,17 @@ def test_a_success_that_leaves_a_pod_behind_for_ever_is_a_failure() -> None:
 def test_trouble_is_told_once_and_ends_the_job_when_its_time_is_over() -> None:
     backend = MemoryBackend()
     backend.create(JOB)
-    trouble = Trouble(kind=TroubleKind.IMAGE_PULL, subject="worker1-0", sentence="worker1-0: no such image")
+    trouble = Trouble(kind=TroubleKind.IMAGE_PULL, subject="worker1-0", evidence="no such image")
     pods = tuple(replace(pod, phase=Phase.PENDING) for pod in backend.jobs[NAME].pods)
     backend.change(NAME, pods=pods, troubles=(trouble,))
     heard: list[str] = []
     times = itertools.count(0.0, 50.0)
-    with pytest.raises(JobFailed, match="worker1-0: no such image: correct image"):
+    with pytest.raises(JobFailed) as failed:
         run_job(JOB, backend, lambda line: heard.append(f"{line.pod} {line.text}"), clock=lambda: next(times))
-    assert heard == ["worker1-0 waits: worker1-0: no such image"]
+    assert (str(failed.value), failed.value.trouble) == (f"launch_training failed: {trouble.failure}", trouble.kind)
+    (line,) = heard
+    assert line == f"worker1-0 {trouble.notice}"
+    assert line.count("worker1-0") == str(failed.value).count("worker1-0") == 1
 
 
 def test_how_far_the_lead_is_stands_on_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

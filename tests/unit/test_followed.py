@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import JobHandle, JobState, TroubleKind
+from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
+from kubetrain_components.jobs.troubles import TroubleKind
 from support.api_server import PODS, ApiServer
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"

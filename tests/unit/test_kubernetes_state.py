@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import JobState, Phase, PodState, TroubleKind
+from kubetrain_components.jobs.job import JobState, Phase, PodState
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.state import job_state
+from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import describe
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -25,7 +26,7 @@ def recorded(name: str) -> JobState:
         (
             "unschedulable",
             TroubleKind.UNSCHEDULABLE,
-            "worker-0: no node takes it (0/1 nodes are available: 1 Insuffici",
+            "worker-0: cannot be scheduled (0/1 nodes are available: 1 Insuffici",
         ),
         (
             "image_pull",
@@ -35,10 +36,10 @@ def recorded(name: str) -> JobState:
         (
             "image_name",
             TroubleKind.BAD_IMAGE_NAME,
-            "worker-0: its image has no valid name (Upper/Case:1: Failed to app",
+            "worker-0: its image name is invalid (Upper/Case:1: Failed to app",
         ),
-        ("missing_secret", TroubleKind.CONFIGURATION, 'to is missing (secret "nope" not found)'),
-        ("crash_loop", TroubleKind.CRASH_LOOP, "worker-0: it crashes again and again (back-off 40s restarting failed"),
+        ("missing_secret", TroubleKind.CONFIGURATION, 'refers to is missing (secret "nope" not found)'),
+        ("crash_loop", TroubleKind.CRASH_LOOP, "worker-0: it keeps crashing (back-off 40s restarting failed"),
         ("missing_secret_volume", TroubleKind.VOLUME, 'failed for volume "s" : secret "nope" not found)'),
         ("missing_claim", TroubleKind.VOLUME, 'persistentvolumeclaim "nope" not found'),
         ("invalid_pod", TroubleKind.REFUSED, '"2": must be less than or equal to cpu limit of 1)'),
@@ -52,8 +53,8 @@ def recorded(name: str) -> JobState:
         ("quota_without_limits", TroubleKind.REFUSED, "failed quota: q: must specify limits.cpu for: pytorch)"),
         ("denied", TroubleKind.REFUSED, "denied request: every pod names its team)"),
         ("webhook_fails", TroubleKind.NOT_CREATED, 'failed calling webhook "pods.manifests.test"'),
-        ("suspended", TroubleKind.QUEUE, "the job: the queue has not admitted it (Kueue's queue q)"),
-        ("suspended_batch", TroubleKind.QUEUE, "the job: the queue has not admitted it (Kueue's queue q)"),
+        ("suspended", TroubleKind.QUEUE, "the job: not admitted by the queue (Kueue's queue q)"),
+        ("suspended_batch", TroubleKind.QUEUE, "the job: not admitted by the queue (Kueue's queue q)"),
         (
             "kueue_not_admitted",
             TroubleKind.QUEUE,
@@ -74,7 +75,7 @@ def recorded(name: str) -> JobState:
 def test_the_trouble_is_named_with_its_evidence(name: str, kind: TroubleKind, sentence: str) -> None:
     state = recorded(name)
     assert [trouble.kind for trouble in state.troubles] == [kind]
-    assert sentence in state.troubles[0].sentence
+    assert sentence in state.troubles[0].failure
     assert not state.is_under_way or kind is TroubleKind.CRASH_LOOP
 
 
@@ -113,9 +114,9 @@ def test_why_a_pod_ended(name: str, said: str) -> None:
 
 def test_pods_on_a_node_that_does_not_answer_are_in_trouble_though_they_are_called_running() -> None:
     state = recorded("node_lost")
-    assert [trouble.sentence for trouble in state.troubles] == [
-        "master-0: its node does not answer (node2)",
-        "worker-0: its node does not answer (node2)",
+    assert [(trouble.kind, trouble.subject, trouble.evidence) for trouble in state.troubles] == [
+        (TroubleKind.NODE, "master-0", "node2"),
+        (TroubleKind.NODE, "worker-0", "node2"),
     ]
     assert not state.is_under_way, "nothing takes their place as long as the cluster has the node"
 
@@ -368,7 +369,7 @@ def test_a_refusal_is_of_the_past_once_a_pod_was_created_after_it(pod_created: i
 def test_of_several_refusals_the_last_counts() -> None:
     refusals = [event(REFUSAL.replace("worker-1", f"worker-{second}"), second) for second in (12, 10, 11)]
     (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), [], refusals).troubles
-    assert "worker-12" in trouble.sentence
+    assert "worker-12" in trouble.evidence
 
 
 @pytest.mark.parametrize(
@@ -390,21 +391,21 @@ def test_volcano_creates_no_pod_before_its_queue_lets_them_in() -> None:
     waiting = job(runPolicy={"schedulingPolicy": {"queue": "research"}})
     (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting, []).troubles
     assert (trouble.kind, trouble.subject) == (TroubleKind.QUEUE, "the job")
-    assert "Volcano's queue research" in trouble.sentence
+    assert trouble.evidence == "Volcano's queue research"
     assert job_state(JobKind.PYTORCH_JOB, waiting, [pod()]).troubles == ()
 
 
 @pytest.mark.parametrize(
     ("policy", "queues"),
     [
-        ({"minAvailable": 2}, ["the job: the queue has not admitted it (Volcano's queue default)"]),
+        ({"minAvailable": 2}, ["Volcano's queue default"]),
         ({"minAvailable": 2, "scheduleTimeoutSeconds": 60}, []),
     ],
     ids=["volcano", "scheduler-plugins"],
 )
 def test_volcano_has_a_default_queue_and_scheduler_plugins_none(policy: dict[str, Any], queues: list[str]) -> None:
     state = job_state(JobKind.PYTORCH_JOB, job(runPolicy={"schedulingPolicy": policy}), [])
-    assert [trouble.sentence for trouble in state.troubles] == queues
+    assert [trouble.evidence for trouble in state.troubles] == queues
 
 
 @pytest.mark.parametrize("name", ["pytorchjob-j-12345", "job-j-12345", "pytorchjob-j-a2-12345"])
@@ -414,7 +415,9 @@ def test_why_a_queue_admits_another_job_not_is_no_matter(name: str) -> None:
     other = {**event("no quota", 10, reason="Pending"), "type": "Warning"}
     other["involvedObject"] = {"kind": "Workload", "name": name}
     (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting, [], [other]).troubles
-    assert ("no quota" in trouble.sentence) is (name == "pytorchjob-j-12345")
+    is_ours = name == "pytorchjob-j-12345"
+    assert ("no quota" in trouble.evidence) is is_ours
+    assert trouble.subject == ("the job's Workload" if is_ours else "the job"), "the reason is a new trouble"
 
 
 def test_a_pod_behind_a_gate_waits_in_a_queue() -> None:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.backend import JobBackend, JobExists
+from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
 from kubetrain_components.jobs.job import (
     FAILED,
     LABEL_PREFIX,
@@ -31,7 +32,6 @@ from kubetrain_components.jobs.job import (
     Phase,
 )
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine
-from kubetrain_components.jobs.patience import Budgets, Clock, Patience
 from kubetrain_components.jobs.verdict import (
     JobFailed,
     PodsDisrupted,
@@ -78,17 +78,17 @@ def run_job(
     """
     for _ in range(ATTEMPTS_AFTER_LOSS):
         try:
-            return _run_attempt(job, backend, on_line, Patience(budgets or Budgets.of(job), clock))
+            return _run_attempt(job, backend, on_line, BudgetTracker(budgets or Budgets.of(job), clock))
         except PodsDisrupted as loss:
             on_line(LogLine(job.lead, f"{loss}; it is started again once all of its pods have ended"))
-    return _run_attempt(job, backend, on_line, Patience(budgets or Budgets.of(job), clock))
+    return _run_attempt(job, backend, on_line, BudgetTracker(budgets or Budgets.of(job), clock))
 
 
-def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, patience: Patience) -> JobState:
+def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, tracker: BudgetTracker) -> JobState:
     handle = create_or_attach(job, backend)
     try:
         logs = JobLogs(backend.logs(handle), on_line, job.lead)
-        state = _follow(job, handle, backend, logs, patience)
+        state = _follow(job, handle, backend, logs, tracker)
     except KeyboardInterrupt:
         if not backend.run_outlives_launcher():
             backend.delete(handle)
@@ -168,7 +168,7 @@ def _wait_until_gone(handle: JobHandle, backend: JobBackend) -> None:
             return
 
 
-def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, patience: Patience) -> JobState:
+def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, tracker: BudgetTracker) -> JobState:
     """Watch until nothing can change the verdict any more, with the logs beside it."""
     before: JobState | None = None
     status = _StatusLine(handle, backend, logs)
@@ -179,20 +179,20 @@ def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, pat
             # Pods that are left then may go on for ever: theirs are not the lines to wait for.
             logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
             return state
-        if (reason := _hopeless(job, state) or patience.exhausted_by(state)) is not None:
+        if (failure := _incurable(job, state) or tracker.exceeded(state)) is not None:
             backend.delete(handle)
             logs.drain(DRAIN_SECONDS)
-            raise JobFailed(f"{job.identity.stage} failed: {reason}")
+            raise JobFailed(f"{job.identity.stage} failed: {failure.reason}", trouble=failure.trouble)
         for notice in restart_notices(before, state):
             logs.pass_on(notice)
-        for trouble in patience.news(state):
-            logs.pass_on(LogLine(trouble.subject, f"waits: {trouble.sentence}"))
+        for trouble in tracker.new_troubles(state):
+            logs.pass_on(LogLine(trouble.subject, trouble.notice))
         status.renew()
         before = state
     raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over")
 
 
-def _hopeless(job: Job, state: JobState) -> str | None:
+def _incurable(job: Job, state: JobState) -> Failure | None:
     """Why no restart can help, where a process has said so, or no more is allowed.
 
     The operator forgets the restarts of pods that it replaced, and under ExitCode counts none.
@@ -200,10 +200,10 @@ def _hopeless(job: Job, state: JobState) -> str | None:
     for pod in state.pods:
         words = parse_last_words(pod.last_words)
         if words.get("status") == "failed" and not words.get("curable", True):
-            return describe(pod)
+            return Failure(describe(pod))
     restarts = sum(pod.restarts for pod in state.pods)
     if restarts > job.backoff_limit and (culprit := last_to_fail(state.pods)) is not None:
-        return f"{describe(culprit)}; its pods started {restarts} times anew, which is all that max_restarts allows"
+        return Failure(f"{describe(culprit)}; its pods restarted {restarts} times, the limit set by max_restarts")
     return None
 
 

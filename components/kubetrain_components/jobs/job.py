@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.troubles import Trouble
 from kubetrain_trainer.errors import InvalidSetting
 
 LABEL_PREFIX = "kubetrain/"
@@ -47,24 +48,6 @@ class Phase(StrEnum):
     @property
     def is_final(self) -> bool:
         return self in (Phase.SUCCEEDED, Phase.FAILED)
-
-
-class TroubleKind(StrEnum):
-    """In the words of people; how long each is put up with is follow.py's to decide."""
-
-    UNSCHEDULABLE = "no node takes it"
-    IMAGE_PULL = "its image cannot be pulled"
-    BAD_IMAGE_NAME = "its image has no valid name"
-    CONFIGURATION = "something that it refers to is missing"
-    CRASH_LOOP = "it crashes again and again"
-    VOLUME = "a volume does not mount"
-    INIT_CONTAINER = "Pod Security refuses the init container that the operator gives to Workers beside a Master"
-    POD_SECURITY = "Pod Security refuses its pods"
-    REFUSED = "the cluster refuses its pods"
-    NOT_CREATED = "its pods cannot be created"
-    QUOTA = "the namespace's quota is used up"
-    QUEUE = "the queue has not admitted it"
-    NODE = "its node does not answer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,16 +208,6 @@ class PodState:
     @property
     def name(self) -> str:
         return f"{self.role.lower()}-{self.index}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trouble:
-    """What keeps a job from going on, as far as can be told from outside."""
-
-    kind: TroubleKind
-    subject: str
-    """The pod, or the job, that it is the trouble of."""
-    sentence: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from kubetrain_components.jobs.job import (
     Phase,
     PodState,
 )
+from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_last_words
 
@@ -23,10 +24,12 @@ TAIL_LINES = 20
 class JobFailed(KubetrainError):
     """A job did not succeed."""
 
-    def __init__(self, sentence: str, log_tail: Sequence[str] = ()) -> None:
+    def __init__(self, sentence: str, log_tail: Sequence[str] = (), trouble: TroubleKind | None = None) -> None:
         super().__init__(sentence)
         self.log_tail = tuple(log_tail)
         """The last lines of the failing pod."""
+        self.trouble = trouble
+        """What kept the job from running, if that is why it failed."""
 
 
 class PodsDisrupted(JobFailed):

@@ -15,13 +15,14 @@ from kubetrain_components.expose_dataset.expose import Exposure
 from kubetrain_components.expose_dataset.kubernetes_claims import RESOURCES as CLAIM_RESOURCES
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.interrupts import interrupts_deferred
+from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, Replica, RestartPolicy, TroubleKind
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.patience import Budgets
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, attempt, missing, ok, unknown
@@ -148,7 +149,7 @@ def _judge_seen(name: str, outcome: Outcome, remedy: str) -> Finding:
 
 
 def _is_of_image(error: KubetrainError) -> bool:
-    return any(kind.value in str(error) for kind in IMAGE_TROUBLES)
+    return isinstance(error, JobFailed) and error.trouble in IMAGE_TROUBLES
 
 
 def _outcome(job: Job, backend: KubernetesBackend) -> Outcome:

@@ -5,12 +5,11 @@ Pure functions of manifests. Few accounts may read events: what only they tell h
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from kubetrain_components.jobs.job import Trouble, TroubleKind
 from kubetrain_components.jobs.kubernetes.pod_end import is_cut_off, seconds, status_of
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
+from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 
 JOB = "the job"
@@ -65,9 +64,12 @@ def is_suspended(job: Manifest) -> bool:
 def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
     """Why a queue admits no job is told by its own object for the job, and comes a little later: news by itself."""
     if queue := _queue_before(job, pods):
-        reasons = [event.get("message") or "" for event in events if _is_of_queue(job, event)]
-        subject, evidence = (queue, f"{queue}: {reasons[-1]}") if reasons else (JOB, queue)
-        yield replace(_trouble(TroubleKind.QUEUE, JOB, evidence), subject=subject)
+        told = [event for event in events if _is_of_queue(job, event)]
+        for event in told[-1:]:
+            subject = f"the job's {event['involvedObject']['kind']}"
+            yield _trouble(TroubleKind.QUEUE, subject, f"{queue}: {event.get('message') or ''}")
+        if not told:
+            yield _trouble(TroubleKind.QUEUE, JOB, queue)
 
 
 def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
@@ -135,5 +137,5 @@ def _last_seen(event: Manifest) -> float:
     return seconds(event.get("lastTimestamp") or event.get("eventTime"))
 
 
-def _trouble(kind: TroubleKind, name: str, message: str) -> Trouble:
-    return Trouble(kind=kind, subject=name, sentence=f"{name}: {kind.value} ({message.strip().rstrip('.')})")
+def _trouble(kind: TroubleKind, subject: str, message: str) -> Trouble:
+    return Trouble(kind=kind, subject=subject, evidence=message.strip().rstrip("."))
