@@ -13,20 +13,13 @@ from typing import Any
 from kfp.compiler import Compiler
 from kfp.compiler.compiler_utils import KubernetesManifestOptions
 
+from kubetrain_pipelines.pipeline_parameters import PIPELINES, function_path
 from kubetrain_pipelines.project import project
-from kubetrain_pipelines.sync_only import sync_only
-from kubetrain_pipelines.train_pytorch import train_pytorch
-from kubetrain_pipelines.train_tensorflow import train_tensorflow
 from kubetrain_pipelines.version_name import version_name
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.import_path import load_function
 
-PIPELINES: dict[str, Callable[..., object]] = {
-    "train_pytorch": train_pytorch,
-    "train_tensorflow": train_tensorflow,
-    "sync_only": sync_only,
-}
 LARGEST_FILE_BYTES = 128 << 10
 SHOWN_DIFF_LINES = 40
 
@@ -54,8 +47,9 @@ class Form:
 
 
 def pipelines() -> dict[str, Callable[..., object]]:
-    own = {path.partition(":")[2]: load_function(path) for path in project().pipelines}
-    return own or PIPELINES
+    """Return the function of each pipeline by its name."""
+    paths = project().pipelines or map(function_path, PIPELINES)
+    return {path.partition(":")[2]: load_function(path) for path in paths}
 
 
 def compiled_pipelines(form: Form = Form()) -> dict[str, bytes]:

@@ -10,8 +10,6 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings import Settings
 
-FRAMEWORKS = {"train-pytorch": "pytorch", "train-tensorflow": "tensorflow"}
-"""By pipeline."""
 PARAMETERS = {
     "dataset_uri": str,
     "model_uri": str,
@@ -32,12 +30,6 @@ class RunSettings:
     config: TrainConfig = field(default_factory=TrainConfig)
     placement: Placement = field(default_factory=Placement)
     storage: Storage = field(default_factory=Storage)
-
-
-def framework_of(pipeline: str) -> str:
-    if pipeline not in FRAMEWORKS:
-        raise InvalidSetting(f"unknown pipeline '{pipeline}': {did_you_mean(pipeline, FRAMEWORKS)}")
-    return FRAMEWORKS[pipeline]
 
 
 def parameters_of(framework: str) -> list[str]:

@@ -3,15 +3,13 @@
 python -m kubetrain_pipelines.settings_page >docs/settings.md
 """
 
-import inspect
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_pipelines.compile import PIPELINES
+from kubetrain_pipelines.pipeline_parameters import PIPELINES, describe, parameters_of
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.settings import Settings, as_text
 
@@ -30,28 +28,19 @@ def page() -> str:
 
 def _pipelines() -> Iterator[str]:
     yield from ("## Parameters of the pipelines", "", PIPELINES_HEAD, "")
-    for name, pipeline in PIPELINES.items():
-        yield from (f"### {name}", "", "| parameter | default | what it says |", "| --- | --- | --- |")
-        yield from _rows(pipeline)
+    for pipeline in PIPELINES:
+        yield from (f"### {pipeline}", "", "| parameter | default | meaning |", "| --- | --- | --- |")
+        for each in parameters_of(pipeline):
+            yield _row(each.name, "required" if each.is_required else _code(each.default), each.description)
         yield ""
-
-
-def _rows(pipeline: Callable[..., object]) -> Iterator[str]:
-    function = pipeline.pipeline_func  # type: ignore[attr-defined]
-    meanings = dict(re.findall(r"^        (\w+): (.*)$", function.__doc__, re.MULTILINE))
-    for name, parameter in inspect.signature(function).parameters.items():
-        default = "required" if parameter.default is parameter.empty else _code(parameter.default)
-        yield _row(name, default, meanings[name])
 
 
 def _settings() -> Iterator[str]:
     for kind, title in SETTINGS.items():
-        yield from (f"## {title}", "", SETTINGS_HEAD, "", "| setting | default | what it says |", "| --- | --- | --- |")
+        yield from (f"## {title}", "", SETTINGS_HEAD, "", "| setting | default | meaning |", "| --- | --- | --- |")
         for each in fields(kind):
             default = each.default_factory() if each.default_factory is not MISSING else each.default
-            choices = [choice for choice in each.metadata["choices"] if choice]
-            among = f" ({', '.join(choices)})" if choices else ""
-            yield _row(each.name, _code(default), each.metadata["meaning"] + among)
+            yield _row(each.name, _code(default), describe(each))
         yield ""
 
 

@@ -1,4 +1,4 @@
-"""The five stages of a training pipeline, whatever the framework."""
+"""The stages of a training pipeline, the same for every framework."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,58 +11,48 @@ from kubetrain_components.launch_training.component import launch_training
 from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines import images
+from kubetrain_pipelines.pipeline_parameters import PARAMETERS, signature_of
 from kubetrain_pipelines.task_settings import as_launcher, as_step, with_output, with_own_resources, with_s3_secret
 
-Parameter = Any
-"""A channel while the pipeline is being built, whatever the type that its function declares."""
+Channel = Any
+"""A parameter of a pipeline during its compilation (a KFP PipelineChannel), or a constant."""
+TRAINING_PARAMETERS = ("output_claim", "train_config", "workers", "min_workers", "processes_per_worker")
+PUBLISHING_PARAMETERS = ("model_uri", "s3_endpoint", "min_accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
     sync: dsl.PipelineTask
     launch: dsl.PipelineTask
-    """What is set on it describes the pods that train."""
+    """KFP settings of this task (resources, tolerations, ...) apply to the training pods."""
     collect: dsl.PipelineTask
     evaluate: dsl.PipelineTask
     promote: dsl.PipelineTask
-    """Its output is the URI of the published version."""
+    """Outputs the URI of the published version."""
 
 
-def sync_train_evaluate_promote(
-    *,
-    framework: str,
-    pipeline: str,
-    dataset_uri: Parameter,
-    dataset_access: Parameter,
-    model_uri: Parameter,
-    s3_endpoint: Parameter,
-    s3_secret: Parameter,
-    output_claim: Parameter,
-    workers: Parameter,
-    min_workers: Parameter | int,
-    processes_per_worker: Parameter | int,
-    train_config: Parameter,
-    min_accuracy: Parameter,
-    **for_the_first_step: Parameter,
-) -> Stages:
-    """The stages as tasks, for a pipeline to set more on them or to go on from them."""
+def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: Channel) -> Stages:
+    """Add the stages to the pipeline that is being compiled.
+
+    Args:
+        framework: pytorch or tensorflow.
+        pipeline: Name of the pipeline.
+        parameters: Parameters of train-pytorch (docs/settings.md); those left out have their defaults.
+
+    Returns:
+        The tasks, for a pipeline to set more on them or to continue from them.
+    """
     run = {"pipeline": pipeline, "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
-    group = {"workers": workers, "min_workers": min_workers, "processes_per_worker": processes_per_worker}
+    bound = signature_of(PARAMETERS).bind(**parameters)
+    bound.apply_defaults()
+    given = bound.arguments
+    s3_secret, output_claim = given["s3_secret"], given["output_claim"]
 
     synced = sync_dataset(
         framework=framework,
         components_image=images.COMPONENTS,
         trainer_image=images.TRAINERS[framework],
-        dataset_uri=dataset_uri,
-        dataset_access=dataset_access,
-        s3_endpoint=s3_endpoint,
-        s3_secret=s3_secret,
-        output_claim=output_claim,
-        train_config=train_config,
-        min_accuracy=min_accuracy,
-        model_uri=model_uri,
-        **group,
-        **for_the_first_step,
+        **given,
         **run,
     )
     with_s3_secret(with_own_resources(as_launcher(as_step(synced, "Sync the dataset"))), s3_secret)
@@ -71,11 +61,9 @@ def sync_train_evaluate_promote(
     trained = launch_training(
         framework=framework,
         dataset=dataset,
-        output_claim=output_claim,
-        train_config=train_config,
         placement=synced.outputs["placement"],
         reused=reused,
-        **group,
+        **{name: given[name] for name in TRAINING_PARAMETERS},
         **run,
     )
     as_launcher(as_step(trained, "Train on several pods"))
@@ -95,12 +83,10 @@ def sync_train_evaluate_promote(
     with_output(with_own_resources(as_launcher(as_step(evaluated, "Evaluate the model"))), output_claim)
 
     promoted = promote_model(
-        model_uri=model_uri,
-        s3_endpoint=s3_endpoint,
-        min_accuracy=min_accuracy,
         image=trained.outputs["image"],
         reused=reused,
         run_id=run["run_id"],
+        **{name: given[name] for name in PUBLISHING_PARAMETERS},
     )
     with_output(with_own_resources(as_step(promoted, "Promote the model")), output_claim)
     with_s3_secret(promoted.after(evaluated), s3_secret)

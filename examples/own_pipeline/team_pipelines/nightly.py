@@ -23,23 +23,11 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
         pipeline=NAME,
         dataset_uri=dataset_uri,
         model_uri=model_uri,
-        dataset_access="credentials",
-        s3_endpoint="",
-        s3_secret="team-s3",  # noqa: S106 - its name
-        staging_claim="team-staging",
-        staging_size="500Gi",
-        output_claim="team-output",
-        exposure="auto",
-        storage_class="fast-ssd",
-        storage={},
-        workers=2,
-        min_workers=0,
-        processes_per_worker=8,
-        placement={"network": "infiniband", "rdma": 1, "memory": "200Gi", "shm_size": "64Gi"},
         train_config={"model": "team_models.text:build", "epochs": 3, "batch_size": 64},
+        processes_per_worker=8,
         min_accuracy=0.8,
     )
-    # What is set on this task describes the pods that train.
+    # KFP settings of the launch task apply to the training pods.
     stages.launch.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(8).set_cpu_request("64")
     kubernetes.add_toleration(stages.launch, key="nvidia.com/gpu", operator="Exists", effect="NoSchedule")
 

@@ -13,7 +13,8 @@ from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.sync import S3_SECRET, transfer_placement
 from kubetrain_pipelines.images import COMPONENTS, TRAINERS
 from kubetrain_pipelines.params_file import single_settings
-from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
+from kubetrain_pipelines.pipeline_parameters import framework_of
+from kubetrain_pipelines.settings import parameters_of, parse_settings
 
 CLUSTER_ONLY = ("s3_secret", "skip_unchanged")
 """Parameters that a run on one machine has not."""

@@ -7,8 +7,9 @@ from rich.console import Console
 
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.summary import print_summary
+from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import open_view
-from kubetrain_pipelines.settings import framework_of, parameters_of, parse_settings
+from kubetrain_pipelines.settings import parameters_of, parse_settings
 
 
 def run_and_show(pipeline: str, workspace: Path, pairs: Iterable[str]) -> int:

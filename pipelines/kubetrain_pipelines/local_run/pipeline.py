@@ -10,7 +10,8 @@ from pathlib import Path
 
 from kfp import local
 
-from kubetrain_pipelines.compile import PIPELINES
+from kubetrain_pipelines.pipeline_parameters import function_path
+from kubetrain_trainer.import_path import load_function
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="You may be attemping to run a task that uses custom")
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(workspace / "kfp"), raise_on_error=True)
     try:
-        PIPELINES[pipeline](**json.load(sys.stdin))
+        load_function(function_path(pipeline))(**json.load(sys.stdin))
     except RuntimeError as error:
         print(error)
         sys.exit(1)

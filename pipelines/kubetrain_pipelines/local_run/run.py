@@ -121,7 +121,7 @@ def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_news: 
                     sys.executable,
                     "-m",
                     "kubetrain_pipelines.local_run.pipeline",
-                    record.pipeline.replace("-", "_"),
+                    record.pipeline,
                     str(record.workspace),
                 ],
                 env={
