@@ -76,11 +76,10 @@ def sh(command: str) -> None:
 
 def examine(api: KubernetesApi, *pairs: str, with_pods: bool = False, **changes: Any) -> dict[str, Finding]:
     uris = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models", f"s3_endpoint={ENDPOINT_IN_PODS}")
-    parameters, request = planned_run("train-pytorch", "doctor", [*uris, *SMALL, *pairs])
+    parameters = planned_run("train-pytorch", "doctor", [*uris, *SMALL, *pairs])
     examination = Examination(
         api=api,
         parameters=parameters,
-        request=request,
         say=print,
         connection=Connection(endpoint=NOWHERE),
         with_pods=with_pods,

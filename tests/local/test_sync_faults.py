@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.run.sync_request import SyncRequest
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.sync import transfer_job
 from support.cli import KUBETRAIN, Finished, interrupt, kubetrain, read_until, start
 from support.faulty_s3 import Fault, FaultyS3, cut_short, refused, silent, slow
@@ -78,8 +78,8 @@ def test_the_transfer_job_asks_as_the_run_says(tmp_path: Path, access: str, head
     store = FaultyS3()
     store.put("data/key", b"x")
     with store.serving() as url:
-        request = SyncRequest(source="s3://bucket/data", endpoint_url=url, access=access, pipeline="p", run_id="r")
-        (replica,) = transfer_job(request, tmp_path).replicas
+        run = RunParameters(dataset_uri="s3://bucket/data", s3_endpoint=url, dataset_access=access, run_id="r")
+        (replica,) = transfer_job(run, tmp_path).replicas
         keys = {} if access == "anonymous" else {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         without = {name: each for name, each in os.environ.items() if not name.startswith("AWS_")}
         subprocess.run([sys.executable, *replica.command[1:]], env=without | keys, check=True)

@@ -18,16 +18,15 @@ from kubetrain_components.expose_dataset.expose import Exposure, ExposureRequest
 from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
 from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots
 from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.job import ClaimMount, LogLine, Phase
+from kubetrain_components.jobs.job import LogLine, Phase
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.sync_request import SyncRequest
-from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
+from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, sync_on_cluster
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.publish import locked
-from kubetrain_components.sync_dataset.sync import transfer_job, transfer_placement
+from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -363,13 +362,19 @@ class TestPruneVersions:
         assert not left.exists()
 
 
-class TestJobs:
-    REQUEST = SyncRequest(source="s3://bucket/digits", endpoint_url="", access="credentials", pipeline="p", run_id="r")
+PARAMETERS = RunParameters(
+    dataset_uri="s3://bucket/digits",
+    pipeline="p",
+    run_id="r",
+    components_image="components",
+    framework="pytorch",
+    model_uri="s3://bucket/models",
+)
 
+
+class TestJobs:
     def test_pods_mount_both_claims_and_see_first_that_they_may_write(self) -> None:
-        mounts = (ClaimMount(claim="s", path="/staging"), ClaimMount(claim="o", path="/output"))
-        request = replace(self.REQUEST, mounts=mounts, placement=Placement(image="i"))
-        spec = job_manifest(transfer_job(request, Path("/staging")))["spec"]["template"]["spec"]
+        spec = job_manifest(cluster_transfer_job(PARAMETERS))["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         assert container["command"][-4:] == ["--check-writable", "/staging", "--check-writable", "/output"]
         assert container["envFrom"] == [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
@@ -377,15 +382,15 @@ class TestJobs:
 
     def test_the_transfers_pod_is_placed_like_those_that_train_but_needs_less(self) -> None:
         training = Placement(image="trainer", gpus=8, memory="100Gi", user=1000, image_pull_secrets=["registry"])
-        placed = transfer_placement(training, "components", "s3", {"memory": "2Gi", "tolerations": [{"key": "io"}]})
+        storage = Storage(transfer={"memory": "2Gi", "tolerations": [{"key": "io"}]})
+        placed = transfer_placement(replace(PARAMETERS, placement=training, storage=storage, s3_secret="s3"))
         assert (placed.image, placed.user, placed.image_pull_secrets) == ("components", 1000, ["registry"])
         assert (placed.gpus, placed.memory, placed.env_secrets) == (0, "2Gi", ["s3"])
         assert placed.tolerations == [{"key": "io"}]
 
-    def test_whoever_needs_no_credentials_gets_none(self) -> None:
-        assert transfer_job(replace(self.REQUEST, access="anonymous"), Path("/s")).placement.env_secrets == []
-        own = replace(self.REQUEST, placement=Placement(env_secrets=["mine"]))
-        assert transfer_job(own, Path("/s")).placement.env_secrets == ["mine"]
+    def test_the_transfer_can_be_given_other_secrets(self) -> None:
+        own = replace(PARAMETERS, storage=Storage(transfer={"env_secrets": ["mine"]}))
+        assert transfer_placement(own).env_secrets == ["mine"]
 
     def test_a_folder_that_may_not_be_written_is_named(self, tmp_path: Path) -> None:
         check_writable(tmp_path)
@@ -416,12 +421,10 @@ class Finishing(MemoryBackend):
 
 
 class TestWhole:
-    PARAMETERS = RunParameters(dataset_uri="s3://bucket/digits", framework="pytorch", model_uri="s3://bucket/models")
-
     def _sync(self, claims: MemoryClaims, backend: Finishing, **settings: Any) -> tuple[dict[str, Any], list[str]]:
         lines: list[LogLine] = []
-        parameters = replace(self.PARAMETERS, storage=replace(STORAGE, **settings))
-        report = sync_on_cluster(parameters, TestJobs.REQUEST, backend, claims, lines.append)
+        parameters = replace(PARAMETERS, storage=replace(STORAGE, **settings))
+        report = sync_on_cluster(parameters, backend, claims, lines.append)
         return report, [line.text for line in lines]
 
     def test_a_run_learns_what_to_mount(self, claims: MemoryClaims) -> None:
@@ -454,7 +457,7 @@ class TestWhole:
         backend = Finishing(versions=9)
         _, lines = self._sync(claims, backend)
         assert len(backend.commands) == 1
-        assert lines[-1] == "no versions are pruned: Pod p sees all of kubetrain-staging"
+        assert lines[-1] == "no versions are pruned: Pod p mounts all of kubetrain-staging"
 
     def test_that_nothing_could_be_pruned_fails_no_run(self, claims: MemoryClaims) -> None:
         class Forbidden(MemoryClaims):
@@ -462,9 +465,9 @@ class TestWhole:
                 raise KubetrainError("you may not list pods")
 
         _, lines = self._sync(Forbidden(), Finishing(versions=9))
-        assert lines[-1] == "not all was pruned that might be: you may not list pods"
+        assert lines[-1] == "pruning was incomplete: you may not list pods"
 
     def test_a_run_that_trains_nothing_has_no_output(self, claims: MemoryClaims) -> None:
-        parameters = RunParameters(dataset_uri="s3://bucket/digits", storage=STORAGE)
-        sync_on_cluster(parameters, TestJobs.REQUEST, Finishing(), claims, lambda line: None)
+        parameters = replace(PARAMETERS, framework="", storage=STORAGE)
+        sync_on_cluster(parameters, Finishing(), claims, lambda line: None)
         assert (CLAIM, "kubetrain-output") not in claims.made

@@ -39,7 +39,7 @@ URIS = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
 
 
 def needs(*pairs: str, pipeline: str = "train-pytorch") -> Needs:
-    return Needs.of(planned_manifests(*planned_run(pipeline, "doctor", [*URIS, *pairs])))
+    return Needs.of(planned_manifests(planned_run(pipeline, "doctor", [*URIS, *pairs])))
 
 
 def operator(*arguments: str, image: str = "training-operator:v1.9.4", has_template: bool = True) -> Manifest:
@@ -527,9 +527,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def examine(**changes: Any) -> dict[str, Finding]:
-    parameters, request = planned_run("train-pytorch", "doctor", [*URIS])
+    parameters = planned_run("train-pytorch", "doctor", [*URIS])
     api = KubernetesApi.connect(retry_seconds=0.2)
-    examination = Examination(api=api, parameters=parameters, request=request, say=print, **changes)
+    examination = Examination(api=api, parameters=parameters, say=print, **changes)
     return {each.check: each for each in examination.findings()}
 
 

@@ -1,20 +1,21 @@
 """Whether a run trains or goes on with the model that is published."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.admission import model_to_reuse
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import PublishedModel, why_to_train
-from kubetrain_components.sync_dataset.reuse import model_to_reuse
 from kubetrain_trainer.config import TrainConfig
 
 IMAGE = "registry.example.com/trainer@sha256:" + "1" * 64
 DIGEST = "0123456789abcdef"
-CONFIG = {"epochs": 3}
+CONFIG = TrainConfig(epochs=3)
 
 
 def published(**changes: Any) -> PublishedModel:
@@ -23,7 +24,7 @@ def published(**changes: Any) -> PublishedModel:
         "run_id": "r1",
         "image": IMAGE,
         "dataset_digest": DIGEST,
-        "config_digest": TrainConfig.from_dict(CONFIG).digest,
+        "config_digest": CONFIG.digest,
     }
     return PublishedModel(**{**usual, **changes})
 
@@ -40,27 +41,27 @@ def published(**changes: Any) -> PublishedModel:
     ],
 )
 def test_only_a_repetition_is_needless(latest: PublishedModel | None, image: str, says: str) -> None:
-    reason = why_to_train(latest, DIGEST, TrainConfig.from_dict(CONFIG).digest, image)
+    reason = why_to_train(latest, DIGEST, CONFIG.digest, image)
     assert reason.startswith(says)
     assert bool(reason) == bool(says)
 
 
 def test_a_run_says_which_model_it_reuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def decide() -> dict[str, Any]:
-        parameters = RunParameters(
-            dataset_uri="s3://b/d",
-            framework="pytorch",
-            model_uri=tmp_path.as_uri(),
-            train_config=CONFIG,
-            placement=Placement(image=IMAGE),
-        )
-        return model_to_reuse(parameters, DIGEST, "")
-
-    assert decide() == {}
-    assert "a training is due: no model was published yet" in capsys.readouterr().out
+    parameters = RunParameters(
+        dataset_uri="s3://b/d",
+        framework="pytorch",
+        model_uri=tmp_path.as_uri(),
+        train_config=CONFIG,
+        placement=Placement(image=IMAGE),
+        skip_unchanged=True,
+    )
+    assert model_to_reuse(parameters, DIGEST) == {}
+    assert "training is needed: no model was published yet" in capsys.readouterr().out
     model = published().to_dict() | {"version": "v1", "metrics": {"accuracy": 0.9}}
     (tmp_path / "latest.json").write_text(json.dumps(model))
-    reused = decide()
+    reused = model_to_reuse(parameters, DIGEST)
     assert reused["uri"].endswith("/v1/")
     assert reused["metrics"] == {"accuracy": 0.9}
-    assert "of run r1 is what a training would make again" in capsys.readouterr().out
+    assert "nothing to train" in (words := capsys.readouterr().out)
+    assert reused["uri"] in words
+    assert model_to_reuse(replace(parameters, skip_unchanged=False), DIGEST) == {}

@@ -4,26 +4,17 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.sync_request import SyncRequest
+from kubetrain_components.run.admission import admit_run
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_trainer.errors import InvalidSetting
 
 
 def plan(**changes: Any) -> list[dict[str, Any]]:
-    usual = {"dataset_uri": "s3://bucket/Digits v2/", "framework": "pytorch", "model_uri": "s3://bucket/models"}
-    settings = {"pods": {}, "placement": {}, "claims": {}, "storage": {}, "image": "trainer:1", "workers": 2}
-    parameters = RunParameters.of_pipeline(**{**settings, **usual, **changes})
-    request = SyncRequest(
-        source=parameters.dataset_uri,
-        endpoint_url="",
-        access="credentials",
-        pipeline="train-pytorch",
-        run_id="5f2c",
-        placement=transfer_placement(parameters.placement, "components:1", "s3", parameters.storage.transfer),
-    )
-    return planned_manifests(parameters, request)
+    uris = {"dataset_uri": "s3://bucket/Digits v2/", "model_uri": "s3://bucket/models"}
+    names = {"pipeline": "train-pytorch", "run_id": "5f2c", "framework": "pytorch"}
+    images = {"components_image": "components:1", "trainer_image": "trainer:1"}
+    settings: dict[str, Any] = {"placement": {}, "storage": {}, "train_config": {}, "workers": 2}
+    return planned_manifests(admit_run(**{**uris, **names, **images, **settings, **changes}))
 
 
 def images(manifest: dict[str, Any]) -> set[str]:
@@ -33,7 +24,7 @@ def images(manifest: dict[str, Any]) -> set[str]:
 
 
 def test_a_training_makes_two_claims_and_three_jobs() -> None:
-    made = plan(claims={"staging_claim": "stage", "output_claim": "out"})
+    made = plan(staging_claim="stage", output_claim="out")
     names = [(each["kind"], each["metadata"]["name"].rsplit("-", 2)[0]) for each in made]
     assert names[:2] == [("PersistentVolumeClaim", "stage"), ("PersistentVolumeClaim", "out")]
     assert names[2:] == [
@@ -69,8 +60,11 @@ def test_a_sync_alone_makes_one_claim_and_one_job() -> None:
         ({"placement": {"env": {"MASTER_ADDR": "x"}}}, "MASTER_ADDR is set by the operator"),
         ({"storage": {"exposure": "static"}}, "static needs the name"),
         ({"storage": {"transfer": {"memory": "much"}}}, "memory 'much' is no Kubernetes quantity"),
-        ({"claims": {"staging_size": "big"}}, "'big' is no Kubernetes quantity"),
-        ({"pods": {"memory": "1Gi"}, "placement": {"memory": "2Gi"}}, "set it in one place"),
+        ({"staging_size": "big"}, "'big' is no Kubernetes quantity"),
+        ({"train_config": {"epoch": 1}}, "unknown setting 'epoch'"),
+        ({"min_accuracy": 1.5}, "min_accuracy must be a number from 0 to 1"),
+        ({"model_uri": "gs://bucket"}, "model_uri 'gs://bucket'"),
+        ({"memory": "1Gi", "placement": {"memory": "2Gi"}}, "set it in one place"),
     ],
 )
 def test_what_would_fail_hours_later_is_refused_now(changes: dict[str, Any], says: str) -> None:

@@ -113,7 +113,7 @@ class TestKeys:
         put(s3)
         transfer_dataset(store, tmp_path)
         s3.put("data/a//b", b"x")
-        with pytest.raises(KubetrainError, match="1 of the keys under s3://bucket/data cannot be files: 'a//b'"):
+        with pytest.raises(KubetrainError, match="1 keys under s3://bucket/data cannot be files: 'a//b'"):
             transfer_dataset(store, tmp_path)
 
     def test_a_dataset_of_none_but_such_keys_is_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
-"""The parameters of a whole run, checked by its first step before anything is made."""
+"""The parameters of a run, which cannot be created unless all of them can be used."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_access, check_uri
-from kubetrain_components.run.combined_settings import combined
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -21,56 +20,42 @@ RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 @dataclass(frozen=True, kw_only=True)
 class RunParameters:
+    """
+    Raises:
+        InvalidSetting: for the first parameter that cannot be used, with the remedy.
+    """
+
     dataset_uri: str
     dataset_access: str = "credentials"
+    s3_endpoint: str = ""
+    s3_secret: str = DEFAULT_SECRET
+    pipeline: str = ""
+    run_id: str = ""
+    """Empty if it is not known yet."""
+    components_image: str = ""
     framework: str = ""
-    """Empty: the run trains nothing."""
-    train_config: Mapping[str, Any] = field(default_factory=dict)
+    """Empty if the run only syncs the dataset."""
+    train_config: TrainConfig = TrainConfig()
     workers: int = 1
     processes_per_worker: int = 1
     min_workers: int = 0
     min_accuracy: float = 0.0
     model_uri: str = ""
-    run_id: str = ""
-    """Empty: one will be made."""
+    skip_unchanged: bool = False
     placement: Placement = Placement()
     storage: Storage = Storage()
 
-    @classmethod
-    def of_pipeline(
-        cls,
-        *,
-        image: str,
-        pods: Mapping[str, Any],
-        placement: Mapping[str, Any],
-        claims: Mapping[str, Any],
-        storage: Mapping[str, Any],
-        **others: Any,
-    ) -> Self:
-        """As a pipeline's parameters say it, of which some are the most wanted settings of placement and storage.
-
-        Args:
-            image: What trains, unless the placement names another.
-        """
-        placed = combined(Placement, {"its parameter": pods, "placement": placement})
-        return cls(
-            placement=placed.with_default_image(image),
-            storage=combined(Storage, {"its parameter": claims, "storage": storage}),
-            **others,
-        )
-
-    def check(self) -> None:
-        """See that every parameter can be used.
-
-        Raises:
-            InvalidSetting: naming the first that cannot, and the remedy.
-        """
+    def __post_init__(self) -> None:
         check_uri("dataset_uri", self.dataset_uri)
         check_access("dataset_access", self.dataset_access)
-        if not self.framework:
-            return
+        if self.framework:
+            self._check_training()
+        if self.run_id:
+            check_run_id("run_id", self.run_id)
+
+    def _check_training(self) -> None:
         package_of(self.framework)
-        check_model(self.framework, TrainConfig.from_dict(self.train_config).model)
+        check_model(self.framework, self.train_config.model)
         _check_range("workers", self.workers, 1, 10_000)
         _check_range("processes_per_worker", self.processes_per_worker, 1, 64)
         _check_range("min_workers", self.min_workers, 0, self.workers)
@@ -81,16 +66,14 @@ class RunParameters:
                 "pod: leave it at 1 and raise workers"
             )
         check_uri("model_uri", self.model_uri)
-        if self.run_id:
-            check_run_id("run_id", self.run_id)
 
     def check_folders(self, folders: Sequence[str]) -> None:
-        """Whether a dataset of these folders has the splits of the run: better said before the training than after.
+        """Check that a dataset of these folders has the splits that the run uses.
 
         Raises:
-            KubetrainError: naming the split that is missing.
+            KubetrainError: for a split that is missing.
         """
-        config = TrainConfig.from_dict(self.train_config)
+        config = self.train_config
         if not self.framework or config.data not in LAYOUTS or is_import_path(config.model):
             return
         for setting, split in (
@@ -99,22 +82,26 @@ class RunParameters:
             ("test_split", config.test_split),
         ):
             if split not in folders:
-                there = ", ".join(folders) or "none"
+                found = ", ".join(folders) or "none"
                 raise KubetrainError(
-                    f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {there}): "
+                    f"{self.dataset_uri} has no folder '{split}' for {setting} (it has: {found}): "
                     f"{LAYOUTS[config.data]}, and validation_split and test_split name the folders to use"
                 )
 
 
 def check_run_id(name: str, run_id: str) -> None:
-    """It becomes a folder's name."""
+    """Check that a run's id can name a folder.
+
+    Raises:
+        InvalidSetting: if it cannot.
+    """
     if not re.fullmatch(RUN_ID, run_id):
         raise InvalidSetting(
             f"{name} '{run_id}' cannot name a folder: use up to 100 letters, digits, '.', '_' and '-', "
-            "a letter or digit first"
+            "starting with a letter or digit"
         )
 
 
-def _check_range(name: str, value: float, least: float, most: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidSetting(f"{name} must be a number from {least:g} to {most:g}, not {value!r}")
+def _check_range(name: str, value: float, minimum: float, maximum: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise InvalidSetting(f"{name} must be a number from {minimum:g} to {maximum:g}, not {value!r}")

@@ -12,7 +12,6 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage
-from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_trainer.training_output import TrainingOutput
 
 WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
@@ -20,9 +19,7 @@ WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
 
 
 class Site(Protocol):
-    def sync(
-        self, parameters: RunParameters, request: SyncRequest, backend: JobBackend, on_line: OnLine
-    ) -> dict[str, Any]:
+    def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
         """What bringing the dataset found and did; where pods find it is in there for DatasetPlace."""
         ...
 

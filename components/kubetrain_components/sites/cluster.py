@@ -15,7 +15,6 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
-from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_trainer.training_output import TrainingOutput
@@ -24,13 +23,11 @@ DISCARD_EVENTS = EventLog(Path(os.devnull))
 
 
 class ClusterSite:
-    def sync(
-        self, parameters: RunParameters, request: SyncRequest, backend: JobBackend, on_line: OnLine
-    ) -> dict[str, Any]:
-        for manifest in planned_manifests(parameters, request):
+    def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
+        for manifest in planned_manifests(parameters):
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             print(f"planned: {kind} {name}", flush=True)
-        return sync_on_cluster(parameters, request, backend, KubernetesClaims.connect(), on_line)
+        return sync_on_cluster(parameters, backend, KubernetesClaims.connect(), on_line)
 
     def data_dir(self, dataset: DatasetPlace) -> Path:
         return Path(DATA_PATH)

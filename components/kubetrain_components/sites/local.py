@@ -13,8 +13,7 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
-from kubetrain_components.run.sync_request import SyncRequest
-from kubetrain_components.sync_dataset.sync import sync_dataset
+from kubetrain_components.sync_dataset.sync import sync_dataset, transfer_job
 from kubetrain_trainer.training_output import TrainingOutput
 
 
@@ -26,10 +25,8 @@ class LocalSite:
     def staging(self) -> Path:
         return self.workspace / "staging"
 
-    def sync(
-        self, parameters: RunParameters, request: SyncRequest, backend: JobBackend, on_line: OnLine
-    ) -> dict[str, Any]:
-        return sync_dataset(parameters, request, self.staging, backend, on_line)
+    def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
+        return sync_dataset(parameters, transfer_job(parameters, self.staging), backend, on_line)
 
     def data_dir(self, dataset: DatasetPlace) -> Path:
         return self.staging / "versions" / dataset.digest / "data"

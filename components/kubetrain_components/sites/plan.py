@@ -1,6 +1,5 @@
 """All that a run will make on a cluster: checked by its first step, printed by `kubetrain render`."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
@@ -12,45 +11,41 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.sync_request import SyncRequest
-from kubetrain_components.sync_dataset.cluster_sync import STAGING, run_mounts, wanted_claims
-from kubetrain_components.sync_dataset.sync import transfer_job
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
 from kubetrain_trainer.training_output import TrainingOutput
 
 UNKNOWN_DIGEST = "0" * 16
 
 
-def planned_manifests(parameters: RunParameters, request: SyncRequest) -> list[Manifest]:
+def planned_manifests(parameters: RunParameters) -> list[Manifest]:
     """Claims and jobs in the order of their making, with a digest of zeros: only the transfer learns the real one.
 
     Raises:
         InvalidSetting: for what the cluster would not take or not run as it is meant.
     """
-    parameters.check()
     claims = [wanted.manifest() for wanted in wanted_claims(parameters)]
-    return [*claims, *(job_manifest(job) for job in _jobs(parameters, request))]
+    return [*claims, *(job_manifest(job) for job in _jobs(parameters))]
 
 
-def _jobs(parameters: RunParameters, request: SyncRequest) -> list[Job]:
-    transfer = transfer_job(replace(request, mounts=run_mounts(parameters)), STAGING)
+def _jobs(parameters: RunParameters) -> list[Job]:
+    transfer = cluster_transfer_job(parameters)
     if not parameters.framework:
         return [transfer]
-    name = parameters.storage.exposure_of(request.source).dataset_name
+    name = parameters.storage.exposure_of(parameters.dataset_uri).dataset_name
     dataset = DatasetPlace(
         digest=UNKNOWN_DIGEST, claim=claim_name(name, UNKNOWN_DIGEST), sub_path=f"{version_path(UNKNOWN_DIGEST)}/data"
     )
-    return [transfer, _training(parameters, request, dataset).to_job(), _evaluation(parameters, request, dataset)]
+    return [transfer, _training(parameters, dataset).to_job(), _evaluation(parameters, dataset)]
 
 
-def _training(parameters: RunParameters, request: SyncRequest, dataset: DatasetPlace) -> TrainingJob:
+def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
     return TrainingJob(
         framework=parameters.framework,
-        config=TrainConfig.from_dict(parameters.train_config),
-        pipeline=request.pipeline,
-        run_id=request.run_id,
+        config=parameters.train_config,
+        pipeline=parameters.pipeline,
+        run_id=parameters.run_id,
         data_dir=Path(DATA_PATH),
-        output_dir=Path(OUTPUT_PATH, request.run_id),
+        output_dir=Path(OUTPUT_PATH, parameters.run_id),
         dataset_digest=dataset.digest,
         workers=parameters.workers,
         processes_per_worker=parameters.processes_per_worker,
@@ -60,15 +55,15 @@ def _training(parameters: RunParameters, request: SyncRequest, dataset: DatasetP
     )
 
 
-def _evaluation(parameters: RunParameters, request: SyncRequest, dataset: DatasetPlace) -> Job:
+def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> Job:
     evaluation = EvaluationRequest(
         framework=parameters.framework,
-        pipeline=request.pipeline,
-        run_id=request.run_id,
+        pipeline=parameters.pipeline,
+        run_id=parameters.run_id,
         data_dir=Path(DATA_PATH),
         dataset_digest=dataset.digest,
         manifest_sha256="",
         placement=parameters.placement,
         mounts=dataset.mounts(parameters.storage.output_claim),
     )
-    return evaluation_job(evaluation, TrainingOutput(Path(OUTPUT_PATH, request.run_id)))
+    return evaluation_job(evaluation, TrainingOutput(Path(OUTPUT_PATH, parameters.run_id)))

@@ -73,49 +73,44 @@ def sync_dataset(
     Returns:
         Where pods find the dataset version, where and how they are to run, and the model that makes them needless.
     """
+    from kubetrain_components.expose_dataset.storage import Storage
+    from kubetrain_components.run.admission import admit_run, model_to_reuse
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.metrics_artifact import log_numbers
-    from kubetrain_components.run.parameters import RunParameters
     from kubetrain_components.run.site import this_site
-    from kubetrain_components.run.sync_request import SyncRequest
-    from kubetrain_components.sync_dataset.reuse import model_to_reuse
-    from kubetrain_components.sync_dataset.sync import transfer_placement
 
     site = this_site()
     with site.stage("sync_dataset", run_id) as stage, site.backend() as backend:
-        parameters = RunParameters.of_pipeline(
-            image=trainer_image,
-            pods={"cpu": cpu, "memory": memory, "gpus": gpus, "shm_size": shm_size},
-            placement=placement,
-            claims={
-                "staging_claim": staging_claim,
-                "staging_size": staging_size,
-                "exposure": exposure,
-                "storage_class": storage_class,
-                **({"output_claim": output_claim} if output_claim else {}),
-            },
-            storage=storage,
+        parameters = admit_run(
             dataset_uri=dataset_uri,
             dataset_access=dataset_access,
+            s3_endpoint=s3_endpoint,
+            s3_secret=s3_secret,
+            pipeline=pipeline,
+            run_id=run_id,
+            components_image=components_image,
+            staging_claim=staging_claim,
+            staging_size=staging_size,
+            output_claim=output_claim or Storage.output_claim,
+            exposure=exposure,
+            storage_class=storage_class,
+            storage=storage,
             framework=framework,
+            trainer_image=trainer_image,
             train_config=train_config,
             workers=workers,
             min_workers=min_workers,
             processes_per_worker=processes_per_worker,
+            cpu=cpu,
+            memory=memory,
+            gpus=gpus,
+            shm_size=shm_size,
+            placement=placement,
             min_accuracy=min_accuracy,
             model_uri=model_uri,
+            skip_unchanged=skip_unchanged,
         )
-        request = SyncRequest(
-            source=dataset_uri,
-            endpoint_url=s3_endpoint,
-            access=dataset_access,
-            pipeline=pipeline,
-            run_id=run_id,
-            placement=transfer_placement(
-                parameters.placement, components_image, s3_secret, parameters.storage.transfer
-            ),
-        )
-        stage.result = site.sync(parameters, request, backend, stage.on_line)
-        reused = model_to_reuse(parameters, stage.result["digest"], s3_endpoint) if skip_unchanged else {}
+        stage.result = site.sync(parameters, backend, stage.on_line)
+        reused = model_to_reuse(parameters, stage.result["digest"])
     log_numbers(metrics, stage.result)
     return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changed_settings(), reused

@@ -33,7 +33,7 @@ class Reusable(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPlan:
-    source: str
+    dataset_uri: str
     sha256: str
     objects: tuple[StoredObject, ...]
     """By UTF-8 key."""
@@ -62,10 +62,10 @@ class SyncPlan:
             KubetrainError: naming the keys that cannot be files.
         """
         if self.unusable:
-            _refuse(self.source, self.unusable)
+            _refuse(self.dataset_uri, self.unusable)
 
 
-def plan_sync(source: str, listed: Iterable[StoredObject]) -> SyncPlan:
+def plan_sync(dataset_uri: str, listed: Iterable[StoredObject]) -> SyncPlan:
     """What to sync from a listing: its objects, by key, and their digest.
 
     Raises:
@@ -74,7 +74,9 @@ def plan_sync(source: str, listed: Iterable[StoredObject]) -> SyncPlan:
     # Text sorts as its UTF-8 does.
     objects = tuple(sorted([each for each in listed if each[1] or not _is_folder(each)], key=itemgetter(0)))
     if not objects:
-        raise KubetrainError(f"no objects under {source}: check the bucket and the prefix, which must name a folder")
+        raise KubetrainError(
+            f"no objects under {dataset_uri}: check the bucket and the prefix, which must name a folder"
+        )
     problems = _problems_of([each.key for each in objects])
     if problems:
         objects = tuple(each for each in objects if each.key not in problems)
@@ -83,8 +85,8 @@ def plan_sync(source: str, listed: Iterable[StoredObject]) -> SyncPlan:
     conflicts += [f"{key!r} is there twice" for key, following in pairwise(keys) if key == following]
     unusable = tuple(f"{key!r} {problem}" for key, problem in problems.items())
     if conflicts or not objects:
-        _refuse(source, [*conflicts, *unusable])
-    return SyncPlan(source=source, sha256=listing_sha256(objects), objects=objects, unusable=unusable)
+        _refuse(dataset_uri, [*conflicts, *unusable])
+    return SyncPlan(dataset_uri=dataset_uri, sha256=listing_sha256(objects), objects=objects, unusable=unusable)
 
 
 def listing_sha256(objects: Iterable[StoredObject]) -> str:
@@ -107,7 +109,7 @@ def check_twins(plan: SyncPlan) -> None:
         twin = seen.setdefault(unicodedata.normalize("NFC", key).casefold(), key)
         if twin != key:
             raise KubetrainError(
-                f"{twin!r} and {key!r} under {plan.source} are one file on this volume, which ignores case: "
+                f"{twin!r} and {key!r} under {plan.dataset_uri} are one file on this volume, which ignores case: "
                 "rename one, or sync to another volume"
             )
 
@@ -117,10 +119,10 @@ def _is_folder(each: StoredObject) -> bool:
     return each.size == 0 and (each.key == "" or each.key.endswith("/"))
 
 
-def _refuse(source: str, problems: Sequence[str]) -> NoReturn:
+def _refuse(dataset_uri: str, problems: Sequence[str]) -> NoReturn:
     shown = "; ".join(problems[:SHOWN_PROBLEMS])
     raise KubetrainError(
-        f"{len(problems)} of the keys under {source} cannot be files: {shown}; rename them or sync a narrower prefix"
+        f"{len(problems)} keys under {dataset_uri} cannot be files: {shown}; rename them or sync a narrower prefix"
     )
 
 

@@ -183,7 +183,7 @@ def _write_manifest(path: Path, plan: SyncPlan, checksums: Mapping[str, str]) ->
 def _header(plan: SyncPlan, lines_sha256: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "source": plan.source,
+        "source": plan.dataset_uri,
         "digest": plan.digest,
         "sha256": plan.sha256,
         "objects": len(plan.objects),

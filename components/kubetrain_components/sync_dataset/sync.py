@@ -1,74 +1,58 @@
 """The step: check the run's parameters, then have the transfer job make the dataset version."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, Job, JobIdentity, Replica
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, Replica
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
-from kubetrain_components.object_store.store import Access
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.sync_request import SyncRequest
 
 STAGE = "sync_dataset"
-S3_SECRET = "kubetrain-s3"  # noqa: S105 - its name
-"""May be missing: the pods' service account counts then."""
 TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """What a transfer needs; nothing of it grows with the dataset."""
 EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")
 """Settings of the training's pods that hold for the transfer's too."""
 
 
-def sync_dataset(
-    parameters: RunParameters, request: SyncRequest, staging: Path, backend: JobBackend, on_line: OnLine
-) -> dict[str, Any]:
-    """What the transfer job found and did; the version's digest is in it.
+def sync_dataset(parameters: RunParameters, transfer: Job, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
+    """Run the transfer job and return its report, which has the digest of the version.
 
     Raises:
-        InvalidSetting: where any parameter of the run cannot be used.
-        JobFailed: where the transfer failed.
-        KubetrainError: where the dataset lacks a split that the run needs.
+        JobFailed: if the transfer failed.
+        KubetrainError: if the dataset lacks a split that the run needs.
     """
-    parameters.check()
-    job = transfer_job(request, staging)
-    report = lead_result(job, run_job(job, backend, on_line))
+    report = lead_result(transfer, run_job(transfer, backend, on_line))
     if report.get("status") != "completed":
-        raise JobFailed(f"{STAGE} failed: the transfer job ended without saying what it made; look at its log")
-    if not report["folders_cut"]:  # of a dataset with thousands of folders the report names some only
+        raise JobFailed(f"{STAGE} failed: the transfer job ended without a report; see its log")
+    if not report["folders_cut"]:
         parameters.check_folders(report["folders"])
     return report
 
 
-def transfer_placement(training: Placement, image: str, s3_secret: str, changes: Mapping[str, Any]) -> Placement:
-    """Where the transfer's pod runs: not on the nodes that the training's pods ask for."""
-    shared = {name: getattr(training, name) for name in EVERY_POD}
-    return Placement.from_dict({**TRANSFER, **shared, "image": image, "env_secrets": [s3_secret], **changes})
+def transfer_placement(parameters: RunParameters) -> Placement:
+    """The placement of the transfer's pod, which does not use the nodes of the training pods."""
+    shared = {name: getattr(parameters.placement, name) for name in EVERY_POD}
+    own = {"image": parameters.components_image, "env_secrets": [parameters.s3_secret]}
+    return Placement.from_dict({**TRANSFER, **shared, **own, **parameters.storage.transfer})
 
 
-def transfer_job(request: SyncRequest, staging: Path) -> Job:
+def transfer_job(parameters: RunParameters, staging: Path, mounts: tuple[ClaimMount, ...] = ()) -> Job:
     command = ["python", "-m", "kubetrain_components.sync_dataset.transfer"]
-    command += ["--source", request.source, "--staging", str(staging), "--access", request.access]
-    if request.endpoint_url:
-        command += ["--endpoint-url", request.endpoint_url]
-    for mount in request.mounts:
-        command += [] if mount.read_only else ["--check-writable", mount.path]
+    command += ["--dataset-uri", parameters.dataset_uri, "--staging", str(staging)]
+    command += ["--access", parameters.dataset_access]
+    if parameters.s3_endpoint:
+        command += ["--endpoint-url", parameters.s3_endpoint]
+    command += [part for mount in mounts for part in ("--check-writable", mount.path)]
     return Job(
-        identity=JobIdentity(pipeline=request.pipeline, stage=STAGE, run_id=request.run_id),
+        identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),
         kind=JobKind.BATCH_JOB,
         replicas=(Replica(role="Transfer", count=1, command=tuple(command), env=UNBUFFERED),),
         backoff_limit=3,
-        placement=_with_credentials(request),
-        mounts=request.mounts,
+        placement=transfer_placement(parameters),
+        mounts=mounts,
     )
-
-
-def _with_credentials(request: SyncRequest) -> Placement:
-    if request.placement.env_secrets or request.access == Access.ANONYMOUS:
-        return request.placement
-    return replace(request.placement, env_secrets=[S3_SECRET])

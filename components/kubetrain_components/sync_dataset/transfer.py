@@ -1,6 +1,6 @@
 """The transfer job's program: one dataset version from a store to the staging volume.
 
-python -m kubetrain_components.sync_dataset.transfer --source s3://BUCKET/PREFIX --staging DIR [--check-writable DIR]
+python -m kubetrain_components.sync_dataset.transfer --dataset-uri URI --staging DIR [--check-writable DIR]
 """
 
 import argparse
@@ -161,7 +161,7 @@ def _empty_report(plan: SyncPlan) -> SyncReport:
     shown = _fitting(folders)
     return SyncReport(
         digest=plan.digest,
-        source=plan.source,
+        source=plan.dataset_uri,
         objects=len(plan.objects),
         bytes=plan.bytes,
         folders=shown,
@@ -278,7 +278,7 @@ def _print_progress() -> OnProgress:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One dataset version from a store to the staging volume.")
-    parser.add_argument("--source", required=True, help="s3://BUCKET/PREFIX, or a directory")
+    parser.add_argument("--dataset-uri", required=True, help="s3://BUCKET/PREFIX, or a directory")
     parser.add_argument("--staging", type=Path, required=True, help="the folder that holds the versions")
     parser.add_argument("--endpoint-url", default="", help="S3 server; default AWS")
     parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
@@ -286,7 +286,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for directory in arguments.check_writable:
         check_writable(directory)
-    store = open_store(arguments.source, arguments.endpoint_url, arguments.access)
+    store = open_store(arguments.dataset_uri, arguments.endpoint_url, arguments.access)
     report = transfer_dataset(store, arguments.staging, on_progress=_print_progress())
     report_result({"status": "completed", **asdict(report)})
 

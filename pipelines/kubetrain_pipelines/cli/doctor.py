@@ -57,7 +57,7 @@ def examine_and_show(options: DoctorOptions) -> int:
     connection = options.connection()
     said = single_settings(options.params, options.pairs)
     usual = [f"{name}={uri}" for name, uri in UNNAMED.items()]
-    parameters, request = planned_run(options.pipeline, "doctor", [*usual, *said])
+    parameters = planned_run(options.pipeline, "doctor", [*usual, *said])
     given = {setting.partition("=")[0] for setting in said}
     progress = Console(stderr=True)
     with interrupted_by_sigterm(), progress.status("asking the cluster") as status:
@@ -69,7 +69,6 @@ def examine_and_show(options: DoctorOptions) -> int:
             examination = Examination(
                 api=api,
                 parameters=parameters,
-                request=request,
                 account=options.account,
                 connection=connection,
                 asks_dataset="dataset_uri" in given,

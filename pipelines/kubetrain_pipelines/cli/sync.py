@@ -100,7 +100,7 @@ def count_of(progress: Progress) -> str:
 def describe_plan(plan: SyncPlan) -> dict[str, Any]:
     return {
         "digest": plan.digest,
-        "source": plan.source,
+        "source": plan.dataset_uri,
         "objects": len(plan.objects),
         "bytes": plan.bytes,
         "exists": plan.exists,

@@ -77,12 +77,12 @@ def training_of(options: TrainOptions) -> TrainingJob:
     RunParameters(
         dataset_uri=options.data or "none",
         framework=options.framework,
-        train_config=settings.config.to_dict(),
+        train_config=settings.config,
         workers=options.workers,
         processes_per_worker=options.processes_per_worker,
         model_uri=options.output,
         run_id=options.run_id,
-    ).check()
+    )
     run_id = options.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     training = TrainingJob(
         framework=options.framework,

@@ -9,9 +9,9 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unauthorized, Unreachable
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
+from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, attempt, missing, ok, skipped, unknown
@@ -35,7 +35,6 @@ def cluster_missing(error: KubetrainError) -> Finding:
 class Examination:
     api: KubernetesApi
     parameters: RunParameters
-    request: SyncRequest
     say: Say
     account: str = ""
     """Empty: the first that is there of those that runs have."""
@@ -54,7 +53,7 @@ class Examination:
 
     @cached_property
     def needs(self) -> Needs:
-        return Needs.of(planned_manifests(self.parameters, self.request))
+        return Needs.of(planned_manifests(self.parameters))
 
     def findings(self) -> Iterator[Finding]:
         try:
@@ -212,12 +211,12 @@ class Examination:
     def _exposure(self) -> Finding:
         storage = self.parameters.storage
         claim = self.cluster.claim(storage.staging_claim) or storage.staging.manifest()
-        return data.judge_exposure(storage.exposure_of(self.request.source), storage_facts(self.cluster, claim))
+        return data.judge_exposure(storage.exposure_of(self.parameters.dataset_uri), storage_facts(self.cluster, claim))
 
     def _secret(self, name: str, needed: NeededSecret, s3: Verdict) -> Finding:
         found = self.cluster.own("v1", "secrets", name)
         keys = None if found is None else frozenset(found.get("data") or {})  # no values
-        if name in self.request.placement.env_secrets:
+        if name in transfer_placement(self.parameters).env_secrets:
             return data.judge_s3_secret(name, keys, self.cluster.namespace, s3)
         return data.judge_secret(name, needed, keys, self.cluster.namespace)
 
@@ -225,7 +224,7 @@ class Examination:
         s3 = self._s3_tries()
         if self.with_pods and not self._lost:
             try:
-                planned = plan_probes(self.cluster, self.parameters, self.request, s3)
+                planned = plan_probes(self.cluster, self.parameters, s3)
             except KubetrainError as error:
                 yield replace(unknown(str(error)), check="pods")
                 return
@@ -237,10 +236,10 @@ class Examination:
             yield replace(skipped(f"not asked: --set {name}_uri=s3://BUCKET/PREFIX"), check=f"S3 {name}")
 
     def _s3_tries(self) -> dict[str, list[str]]:
-        endpoint = self.request.endpoint_url
+        run = self.parameters
         tries = {
-            "dataset": [self.request.source, endpoint, self.request.access],
-            "model": [self.parameters.model_uri, endpoint],
+            "dataset": [run.dataset_uri, run.s3_endpoint, run.dataset_access],
+            "model": [run.model_uri, run.s3_endpoint],
         }
         return {name: tries[name] for name, is_asked in self._asks().items() if is_asked}
 

@@ -8,19 +8,17 @@ from typing import Any
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, StorageFacts, plan_exposure
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.sync_request import SyncRequest
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
+from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_pipelines.doctor import data, probes
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_trainer.errors import InvalidSetting
 
 
-def plan_probes(
-    cluster: Cluster, parameters: RunParameters, request: SyncRequest, s3: Mapping[str, list[str]]
-) -> probes.Probes:
+def plan_probes(cluster: Cluster, parameters: RunParameters, s3: Mapping[str, list[str]]) -> probes.Probes:
     token, storage = secrets.token_hex(4), parameters.storage
     claims = tuple(probes.stand_in(_like_found(cluster, wanted), token) for wanted in wanted_claims(parameters))
-    wanted = replace(storage.exposure_of(request.source), dataset_name="doctor", digest=token.rjust(16, "0"))
+    wanted = replace(storage.exposure_of(parameters.dataset_uri), dataset_name="doctor", digest=token.rjust(16, "0"))
     try:
         exposure = plan_exposure(wanted, storage_facts(cluster, claims[0]))
     except InvalidSetting:  # which the finding on the exposure says
@@ -28,7 +26,7 @@ def plan_probes(
     return probes.Probes(
         claims=claims,
         exposure=exposure,
-        writes=probes.writing_job(token, request.placement, claims, s3),
+        writes=probes.writing_job(token, transfer_placement(parameters), claims, s3),
         reads=probes.reading_job(
             token,
             parameters.placement,

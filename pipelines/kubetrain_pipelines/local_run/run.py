@@ -63,11 +63,7 @@ def run_local(pipeline: str, workspace: Path, settings: RunSettings, view: RunVi
 
 
 def _check(settings: RunSettings, parameters: Mapping[str, Any]) -> None:
-    RunParameters(
-        framework=settings.framework,
-        train_config=settings.config.to_dict(),
-        **{name: value for name, value in parameters.items() if name != "s3_endpoint"},
-    ).check()
+    RunParameters(framework=settings.framework, train_config=settings.config, **parameters)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,57 @@
+"""The admission of a run: check its parameters before anything is created, and decide whether it has to train."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kubetrain_components.expose_dataset.storage import Storage
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.run.combined_settings import combined
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.published_model import latest_model, why_to_train
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.settings import Settings
+
+
+def admit_run(
+    *,
+    trainer_image: str,
+    placement: Mapping[str, Any],
+    storage: Mapping[str, Any],
+    train_config: Mapping[str, Any],
+    **parameters: Any,
+) -> RunParameters:
+    """Check the parameters of a pipeline and combine those that set the same thing.
+
+    Args:
+        trainer_image: Image of the training pods, unless the placement sets another.
+        parameters: Fields of RunParameters, and settings of the placement and storage.
+
+    Raises:
+        InvalidSetting: for the first parameter that cannot be used, with the remedy.
+    """
+    pods, claims = _take_settings(Placement, parameters), _take_settings(Storage, parameters)
+    placed = combined(Placement, {"its parameter": pods, "placement": placement})
+    return RunParameters(
+        placement=placed.with_default_image(trainer_image),
+        storage=combined(Storage, {"its parameter": claims, "storage": storage}),
+        train_config=TrainConfig.from_dict(train_config),
+        **parameters,
+    )
+
+
+def _take_settings(kind: type[Settings], parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: parameters.pop(name) for name in kind.names() if name in parameters}
+
+
+def model_to_reuse(parameters: RunParameters, dataset_digest: str) -> dict[str, Any]:
+    """Return the published model if training would only reproduce it, else an empty dictionary."""
+    if not parameters.skip_unchanged:
+        return {}
+    latest = latest_model(open_store(parameters.model_uri, parameters.s3_endpoint))
+    reason = why_to_train(latest, dataset_digest, parameters.train_config.digest, parameters.placement.image)
+    if latest is None or reason:
+        print(f"training is needed: {reason}", flush=True)
+        return {}
+    print(f"nothing to train: {latest.uri} of run {latest.run_id} is unchanged", flush=True)
+    return latest.to_dict()
