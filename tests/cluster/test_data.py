@@ -138,7 +138,7 @@ def test_pods_read_a_clone_that_the_next_run_reuses(cluster: Cluster) -> None:
     again = cluster.sync("run-2")
     assert (again["digest"], again["claim"], again["downloaded"]) == (report["digest"], report["claim"], 0)
     assert cluster.uid(report["claim"]) == uid
-    assert cluster.heard[-1] == f"claim {report['claim']} is there, for version {report['digest']}"
+    assert cluster.heard[-1] == f"PVC {report['claim']} is ready with version {report['digest']}"
 
 
 def test_a_launcher_started_again_ends_the_same(cluster: Cluster) -> None:
@@ -184,7 +184,7 @@ def test_a_shared_staging_claim_is_mounted_itself(cluster: Cluster) -> None:
 
 def test_an_administrators_claim_over_the_same_storage(cluster: Cluster) -> None:
     storage = replace(STORAGE, exposure="static", static_claim="admins")
-    with pytest.raises(KubetrainError, match="there is no claim admins in this namespace: make it, or correct"):
+    with pytest.raises(KubetrainError, match="no PVC admins: create it"):
         cluster.sync(storage=storage)
     staging = settled(cluster.claims, STORAGE.staging_claim)
     volume = cluster.api.get(f"/api/v1/persistentvolumes/{staging['spec']['volumeName']}")
@@ -202,7 +202,7 @@ def test_a_claim_that_is_not_ours_is_refused_and_left_alone(cluster: Cluster) ->
     wanted = replace(STORAGE.staging, name=theirs).manifest()
     wanted["metadata"] = {"name": theirs}
     cluster.claims.create(wanted)
-    with pytest.raises(KubetrainError, match=f"claim {theirs} was not made by kubetrain: delete it if nobody needs"):
+    with pytest.raises(KubetrainError, match=f"PVC {theirs} was not created by kubetrain: delete it"):
         cluster.sync("run-2", replace(STORAGE, dataset_name="theirs"))
     assert cluster.claims.find(CLAIM, theirs)["metadata"].get("annotations", {}).get("kubetrain/last-used") is None
 
@@ -234,10 +234,10 @@ def test_nobody_waits_for_claims_that_wait_for_a_pod(cluster: Cluster) -> None:
     try:
         ensure_claim(replace(STORAGE, storage_class=late).staging, cluster.claims, cluster.heard.append)
         request = STORAGE.exposure_of("s3://bucket/digits", "0123456789abcdef", 1)
-        made = expose_version(request, STORAGE.staging_claim, cluster.claims, cluster.heard.append, patience_seconds=0)
+        made = expose_version(request, STORAGE.staging_claim, cluster.claims, cluster.heard.append, timeout_seconds=0)
     finally:
         cluster.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{late}")
-    assert cluster.heard[-1] == f"claim {made.claim} is there; the first pod that mounts it has it filled"
+    assert cluster.heard[-1] == f"PVC {made.claim} exists and is filled when the first pod mounts it"
     assert {claim["status"]["phase"] for claim in cluster.claims.all(CLAIM)} == {"Pending"}
 
 
@@ -250,7 +250,7 @@ def test_two_at_once_make_one_claim(cluster: Cluster) -> None:
         launcher.start()
     for launcher in launchers:
         launcher.join()
-    assert len([line for line in cluster.heard if "is there, for version" in line]) == 8
+    assert len([line for line in cluster.heard if "is ready with version" in line]) == 8
     assert len(cluster.claims.all(CLAIM)) == 2
 
 

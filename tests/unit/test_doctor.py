@@ -11,8 +11,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from kubetrain_components.expose_dataset.expose import StorageFacts
 from kubetrain_components.expose_dataset.storage import Storage
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import TroubleKind
@@ -348,7 +348,7 @@ def test_without_claims_to_make_no_storage_class_is_needed() -> None:
     [
         (["ReadWriteMany"], {"phase": "Bound"}, OK, "ReadWriteMany, Bound"),
         (["ReadWriteOnce"], {"phase": "Bound"}, WARNING, "pods on several nodes cannot write"),
-        (["ReadOnlyMany"], {}, MISSING, "nobody may write"),
+        (["ReadOnlyMany"], {}, MISSING, "pods cannot write"),
         (["ReadWriteMany"], {"phase": "Lost"}, MISSING, "is Lost"),
     ],
 )
@@ -370,7 +370,7 @@ def test_a_claim_that_is_not_there_is_made() -> None:
             "ebs.csi.aws.com",
             MISSING,
             "cannot mount files ReadOnlyMany",
-            "use a staging claim that is ReadWriteMany",
+            "use a ReadWriteMany staging PVC",
         ),
         ("clone", "ebs.csi.aws.com", MISSING, "cannot mount files ReadOnlyMany", "static"),
         ("shared", "ebs.csi.aws.com", OK, "by shared", ""),

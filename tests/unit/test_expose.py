@@ -1,4 +1,4 @@
-"""Exposure: the manifests of every mode, which claim is reused, and what pruning may delete."""
+"""Exposure: the manifests of every mode, the reuse of PVCs, and what pruning may delete."""
 
 import re
 from dataclasses import replace
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.expose_dataset.claim_reuse import Verdict, judge_claims, last_used_patch
+from kubetrain_components.expose_dataset.claim_reuse import ClaimAction, decide_reuse, last_used_annotation
 from kubetrain_components.expose_dataset.expose import (
     Exposure,
     ExposureRequest,
-    StorageFacts,
     claim_name,
     plan_exposure,
     without_credentials,
 )
 from kubetrain_components.expose_dataset.prune import exposed_claims, plan_pruning, staged_versions, uses_of
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -61,7 +61,7 @@ def exposure(mode: str, storage: StorageFacts = SHARED_STORAGE, **settings: Any)
 
 
 def as_api_returns(manifest: dict[str, Any], phase: str = "Bound", created: str = "2026-11-01T00:00:00Z") -> Any:
-    """A claim made from this manifest."""
+    """A PVC created from this manifest."""
     metadata = {**manifest["metadata"], "uid": "u-1", "resourceVersion": "7", "creationTimestamp": created}
     status: dict[str, Any] = {"phase": phase}
     if phase == "Bound":
@@ -70,7 +70,7 @@ def as_api_returns(manifest: dict[str, Any], phase: str = "Bound", created: str 
 
 
 def claim_of(digest: str = DIGEST, days_old: float = 20, source: str = SOURCE, **metadata: Any) -> Any:
-    """An exposed claim, as the API returns it."""
+    """An exposed PVC, as the API returns it."""
     planned = plan_exposure(replace(REQUEST, digest=digest, source=source, mode="clone"), STORAGE)
     created = (NOW - timedelta(days=days_old)).strftime("%Y-%m-%dT%H:%M:%SZ")
     claim = as_api_returns(planned.manifests()[0], created=created)
@@ -112,7 +112,7 @@ def job(kind: str, *conditions: str, claim: str = NAME, **labels: str) -> dict[s
 
 
 class TestManifests:
-    def test_a_clone_is_a_read_only_claim_made_from_the_staging_claim(self) -> None:
+    def test_a_clone_is_a_read_only_pvc_created_from_the_staging_pvc(self) -> None:
         assert exposure("clone").manifests() == [
             {
                 "apiVersion": "v1",
@@ -128,7 +128,7 @@ class TestManifests:
             }
         ]
 
-    def test_a_snapshot_comes_before_the_claim_made_from_it(self) -> None:
+    def test_a_snapshot_comes_before_the_pvc_restored_from_it(self) -> None:
         labels = {**METADATA["labels"], "kubetrain/exposure": "snapshot"}
         snapshot, claim = exposure("snapshot", snapshot_class="daily").manifests()
         assert snapshot == {
@@ -145,32 +145,21 @@ class TestManifests:
             "spec": {**clone["spec"], "dataSource": origin},
         }
 
-    def test_without_a_snapshot_class_the_drivers_default_is_taken(self) -> None:
+    def test_the_drivers_snapshot_class_is_the_default(self) -> None:
         assert "volumeSnapshotClassName" not in exposure("snapshot").manifests()[0]["spec"]
 
-    def test_without_a_storage_class_the_clusters_default_is_taken(self) -> None:
+    def test_the_clusters_storage_class_is_the_default(self) -> None:
         assert "storageClassName" not in exposure("clone", replace(STORAGE, storage_class=None)).manifests()[0]["spec"]
 
     @pytest.mark.parametrize(("mode", "claim"), [("shared", "staging"), ("static", "admins")])
-    def test_shared_and_static_make_nothing(self, mode: str, claim: str) -> None:
+    def test_shared_and_static_create_nothing(self, mode: str, claim: str) -> None:
         planned = exposure(mode)
         assert planned.manifests() == []
         assert planned.claim == claim
 
-    @pytest.mark.parametrize("mode", ["clone", "snapshot", "shared", "static"])
-    def test_pods_mount_the_versions_data_read_only_on_volume_and_mount(self, mode: str) -> None:
-        planned = exposure(mode)
-        claim = {"clone": NAME, "snapshot": NAME, "shared": "staging", "static": "admins"}[mode]
-        assert planned.volume() == {
-            "name": "dataset",
-            "persistentVolumeClaim": {"claimName": claim, "readOnly": True},
-        }
-        assert planned.mount() == {
-            "name": "dataset",
-            "mountPath": "/data",
-            "subPath": f"versions/{DIGEST}/data",
-            "readOnly": True,
-        }
+    def test_pods_mount_the_versions_data(self) -> None:
+        planned = exposure("clone")
+        assert (planned.claim, planned.sub_path) == (NAME, f"versions/{DIGEST}/data")
 
     def test_claims_outlive_the_run(self) -> None:
         for manifest in exposure("snapshot").manifests():
@@ -237,23 +226,20 @@ class TestChoice:
             can_read_only_many=can_read_only_many,
         )
         if mode is None:
-            with pytest.raises(InvalidSetting, match="no exposure works by itself"):
+            with pytest.raises(InvalidSetting, match="exposure 'auto' found no mode that works"):
                 exposure("auto", storage)
         else:
             assert exposure("auto", storage).mode == mode
 
     def test_auto_says_which_and_why(self) -> None:
-        assert str(exposure("auto", replace(STORAGE, can_clone=True))) == (
-            f"version {DIGEST} is exposed by clone as claim {NAME} (the storage driver 'csi.example.com' can clone "
-            "volumes)"
-        )
-        assert str(exposure("auto", replace(SHARED_STORAGE, can_clone=False))).endswith(
-            "(the storage driver 'csi.example.com' cannot clone volumes, and the staging claim 'staging' is "
-            "ReadWriteMany)"
-        )
-        assert str(exposure("auto", replace(SHARED_STORAGE, provisioner=""))).endswith(
-            "(whether the storage driver can clone volumes is not known, and the staging claim 'staging' is "
-            "ReadWriteMany)"
+        clone = str(exposure("auto", replace(STORAGE, can_clone=True)))
+        assert f"version {DIGEST} is exposed by clone as PVC {NAME}" in clone
+        assert "'csi.example.com' can clone volumes" in clone
+        shared = str(exposure("auto", replace(SHARED_STORAGE, can_clone=False)))
+        assert "'csi.example.com' cannot clone volumes" in shared
+        assert "'staging' is ReadWriteMany" in shared
+        assert "unknown whether the storage driver can clone" in str(
+            exposure("auto", replace(SHARED_STORAGE, provisioner=""))
         )
 
     @pytest.mark.parametrize(
@@ -261,7 +247,11 @@ class TestChoice:
         [
             ("clone", {"can_clone": False}, "'csi.example.com' cannot clone volumes; set exposure to snapshot"),
             ("snapshot", {"can_snapshot": False}, "cannot take snapshots; set exposure to clone"),
-            ("clone", {"can_read_only_many": False}, "cannot mount files ReadOnlyMany; use a staging claim that is"),
+            (
+                "clone",
+                {"can_read_only_many": False},
+                "cannot mount files ReadOnlyMany; use a ReadWriteMany staging PVC",
+            ),
             ("snapshot", {"can_read_only_many": False}, "cannot mount files ReadOnlyMany"),
             ("clone", {"storage_class": ""}, "'staging' has no storage class"),
             ("shared", {}, "'staging' is ReadWriteOnce, not ReadWriteMany; set exposure to clone or snapshot"),
@@ -281,11 +271,11 @@ class TestChoice:
         storage = replace(STORAGE, storage_class="", volume_mode="Block", can_read_only_many=False)
         assert exposure("static", storage).mode == "static"
 
-    def test_what_is_asked_for_is_taken_where_nothing_speaks_against_it(self) -> None:
+    def test_the_requested_mode_is_used_unless_it_is_known_not_to_work(self) -> None:
         for mode in ("clone", "snapshot", "static"):
             assert exposure(mode, STORAGE).mode == mode
 
-    def test_an_unknown_mode_is_met_with_the_nearest(self) -> None:
+    def test_an_unknown_mode_suggests_the_nearest(self) -> None:
         with pytest.raises(InvalidSetting, match=r"unknown exposure 'snapshots': did you mean 'snapshot'\?"):
             exposure("snapshots")
 
@@ -306,12 +296,12 @@ class TestChoice:
             ("snapshot_class", lambda: exposure("snapshot", snapshot_class=name)),
             ("staging_claim", lambda: replace(STORAGE, staging_claim=name)),
         ):
-            with pytest.raises(InvalidSetting, match=f"^{setting} '.*' cannot name an object"):
+            with pytest.raises(InvalidSetting, match=f"^{setting} '.*' is not a valid object name"):
                 make()
         assert exposure("static", static_claim="team-a.data").claim == "team-a.data"
 
-    def test_a_size_that_is_none_is_refused(self) -> None:
-        with pytest.raises(InvalidSetting, match="size '500 GB' is no Kubernetes quantity"):
+    def test_an_invalid_size_is_refused(self) -> None:
+        with pytest.raises(InvalidSetting, match="size '500 GB'"):
             replace(STORAGE, size="500 GB")
 
     @pytest.mark.parametrize(
@@ -333,7 +323,7 @@ class TestChoice:
         assert whole_amount(quantity) == size
 
     @pytest.mark.parametrize("quantity", ["", "Gi", "1GB", "-1Gi", "1 Gi", "1gi", "1e", "NaN"])
-    def test_what_is_no_quantity(self, quantity: str) -> None:
+    def test_invalid_quantities(self, quantity: str) -> None:
         with pytest.raises(InvalidSetting):
             whole_amount(quantity)
 
@@ -341,7 +331,7 @@ class TestChoice:
 class TestFacts:
     def test_they_are_what_the_api_says(self) -> None:
         storage_class = {"provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
-        assert StorageFacts.read(STAGING_CLAIM, storage_class) == replace(SHARED_STORAGE, binds_at_once=False)
+        assert StorageFacts.read(STAGING_CLAIM, storage_class) == replace(SHARED_STORAGE, binds_immediately=False)
 
     def test_the_request_counts_until_there_is_a_capacity(self) -> None:
         assert StorageFacts.read({**STAGING_CLAIM, "status": {"phase": "Pending"}}, None).size == "400Gi"
@@ -354,8 +344,8 @@ class TestFacts:
         assert StorageFacts.read(STAGING_CLAIM, None) == replace(SHARED_STORAGE, provisioner="")
 
     @pytest.mark.parametrize("binding", [{}, {"volumeBindingMode": "Immediate"}])
-    def test_a_class_binds_at_once_unless_it_says_otherwise(self, binding: dict[str, str]) -> None:
-        assert StorageFacts.read(STAGING_CLAIM, {"provisioner": "x", **binding}).binds_at_once is True
+    def test_a_class_binds_immediately_unless_it_says_otherwise(self, binding: dict[str, str]) -> None:
+        assert StorageFacts.read(STAGING_CLAIM, {"provisioner": "x", **binding}).binds_immediately is True
 
     @pytest.mark.parametrize(
         ("provisioner", "abilities"),
@@ -379,54 +369,54 @@ class TestFacts:
 
 class TestReuse:
     @pytest.mark.parametrize("mode", ["clone", "snapshot"])
-    def test_nothing_there_is_made(self, mode: str) -> None:
-        decision = judge_claims(exposure(mode), [claim_of(OTHER)])
-        assert decision.verdict is Verdict.CREATE
-        assert NAME in decision.sentence
+    def test_a_missing_pvc_is_created(self, mode: str) -> None:
+        decision = decide_reuse(exposure(mode), None)
+        assert decision.action is ClaimAction.CREATE
+        assert NAME in decision.reason
 
     @pytest.mark.parametrize("mode", ["clone", "snapshot"])
-    def test_what_we_would_make_is_reused(self, mode: str) -> None:
+    def test_a_matching_pvc_is_reused(self, mode: str) -> None:
         planned = exposure(mode)
         there = as_api_returns(planned.manifests()[-1])
-        decision = judge_claims(planned, [claim_of(OTHER), there])
-        assert decision.verdict is Verdict.REUSE
-        assert decision.sentence == f"claim {NAME} is there, for version {DIGEST}"
+        decision = decide_reuse(planned, there)
+        assert decision.action is ClaimAction.REUSE
+        assert decision.reason == f"PVC {NAME} is ready with version {DIGEST}"
 
-    def test_the_apis_way_to_write_the_core_group_is_no_difference(self) -> None:
+    def test_a_null_api_group_is_the_core_group(self) -> None:
         there = claim_of()
         there["spec"]["dataSource"]["apiGroup"] = None
-        assert judge_claims(exposure("clone"), [there]).verdict is Verdict.REUSE
+        assert decide_reuse(exposure("clone"), there).action is ClaimAction.REUSE
 
     def test_a_staging_claim_that_grew_does_not_spoil_older_clones(self) -> None:
-        assert judge_claims(exposure("clone", replace(STORAGE, size="2Ti")), [claim_of()]).verdict is Verdict.REUSE
+        assert decide_reuse(exposure("clone", replace(STORAGE, size="2Ti")), claim_of()).action is ClaimAction.REUSE
 
     def test_a_claim_of_just_the_size_is_enough(self) -> None:
         there = claim_of()
         there["status"]["capacity"]["storage"] = "3Gi"
-        assert judge_claims(exposure("clone"), [there]).verdict is Verdict.REUSE
+        assert decide_reuse(exposure("clone"), there).action is ClaimAction.REUSE
 
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda claim: claim["metadata"].pop("labels"), "was not made by kubetrain"),
+            (lambda claim: claim["metadata"].pop("labels"), "was not created by kubetrain"),
             (
                 lambda claim: claim["metadata"]["labels"].update({"app.kubernetes.io/managed-by": "Helm"}),
-                "was not made by kubetrain",
+                "was not created by kubetrain",
             ),
-            (lambda claim: claim["metadata"]["labels"].pop("kubetrain/exposure"), "was not made by kubetrain"),
+            (lambda claim: claim["metadata"]["labels"].pop("kubetrain/exposure"), "was not created by kubetrain"),
             (
                 lambda claim: claim["metadata"]["labels"].update({"kubetrain/dataset": OTHER}),
                 f"has version {OTHER}, not {DIGEST}",
             ),
             (
                 lambda claim: claim["spec"]["dataSource"].update(name="another"),
-                "was made from PersistentVolumeClaim another, not from PersistentVolumeClaim staging",
+                "was created from PersistentVolumeClaim another, not from PersistentVolumeClaim staging",
             ),
             (
                 lambda claim: claim["spec"]["dataSource"].update(apiGroup="snapshot.storage.k8s.io"),
-                "was made from PersistentVolumeClaim.snapshot.storage.k8s.io staging",
+                "was created from PersistentVolumeClaim.snapshot.storage.k8s.io staging",
             ),
-            (lambda claim: claim["spec"].pop("dataSource"), "was made from nothing"),
+            (lambda claim: claim["spec"].pop("dataSource"), "was created from nothing"),
             (lambda claim: claim["spec"].update(accessModes=["ReadWriteOnce"]), "is ReadWriteOnce, not ReadOnlyMany"),
             (
                 lambda claim: claim["spec"].update(accessModes=["ReadOnlyMany", "ReadWriteMany"]),
@@ -441,73 +431,66 @@ class TestReuse:
             (lambda claim: claim.pop("status"), "is Unknown, not Bound"),
         ],
     )
-    def test_what_is_not_what_it_says_is_refused_with_the_reason(self, change: Any, words: str) -> None:
+    def test_a_mismatching_pvc_is_refused_with_the_reason(self, change: Any, words: str) -> None:
         there = claim_of()
         change(there)
-        decision = judge_claims(exposure("clone"), [there])
-        assert decision.verdict is Verdict.REFUSE
-        assert words in decision.sentence
-        assert NAME in decision.sentence
-        assert re.search("delete it|another name", decision.sentence), "the remedy"
-
-    def test_a_refusal_is_a_sentence_with_the_remedy(self) -> None:
-        assert judge_claims(exposure("clone"), [claim_of(labels={})]).sentence == (
-            f"claim {NAME} was not made by kubetrain: delete it if nobody needs it, or give the dataset another name"
-        )
+        decision = decide_reuse(exposure("clone"), there)
+        assert decision.action is ClaimAction.REFUSE
+        assert words in decision.reason
+        assert NAME in decision.reason
+        assert re.search("delete it|dataset_name", decision.reason), "the remedy"
 
     def test_a_clone_does_not_pass_for_a_snapshot(self) -> None:
-        decision = judge_claims(exposure("snapshot"), [claim_of()])
-        assert decision.verdict is Verdict.REFUSE
-        assert f"not from VolumeSnapshot.snapshot.storage.k8s.io {NAME}" in decision.sentence
+        decision = decide_reuse(exposure("snapshot"), claim_of())
+        assert decision.action is ClaimAction.REFUSE
+        assert f"not from VolumeSnapshot.snapshot.storage.k8s.io {NAME}" in decision.reason
 
-    def test_what_is_being_deleted_is_waited_for_and_made_again(self) -> None:
+    def test_a_pvc_being_deleted_is_waited_for(self) -> None:
         there = claim_of(deletionTimestamp="2026-11-21T11:00:00Z")
         there["spec"]["dataSource"]["name"] = "another"
-        assert judge_claims(exposure("clone"), [there]).verdict is Verdict.WAIT
+        assert decide_reuse(exposure("clone"), there).action is ClaimAction.WAIT
 
     def test_a_foreign_claim_that_is_being_deleted_is_still_foreign(self) -> None:
         there = claim_of(deletionTimestamp="2026-11-21T11:00:00Z", labels={})
-        assert judge_claims(exposure("clone"), [there]).verdict is Verdict.REFUSE
+        assert decide_reuse(exposure("clone"), there).action is ClaimAction.REFUSE
 
     @pytest.mark.parametrize(
-        ("binds_at_once", "verdict"), [(True, Verdict.WAIT), (False, Verdict.REUSE), (None, Verdict.REUSE)]
+        ("binds_immediately", "action"),
+        [(True, ClaimAction.WAIT), (False, ClaimAction.REUSE), (None, ClaimAction.REUSE)],
     )
-    def test_pending_is_waited_for_only_where_claims_bind_at_once(
-        self, binds_at_once: bool | None, verdict: Verdict
+    def test_a_pending_pvc_is_waited_for_only_if_its_class_binds_immediately(
+        self, binds_immediately: bool | None, action: ClaimAction
     ) -> None:
-        planned = exposure("clone", replace(STORAGE, binds_at_once=binds_at_once))
+        planned = exposure("clone", replace(STORAGE, binds_immediately=binds_immediately))
         there = as_api_returns(planned.manifests()[0], phase="Pending")
-        assert judge_claims(planned, [there]).verdict is verdict
+        assert decide_reuse(planned, there).action is action
 
     @pytest.mark.parametrize(("mode", "access_mode"), [("shared", "ReadWriteMany"), ("static", "ReadOnlyMany")])
-    def test_others_claims_are_judged_by_what_pods_need_of_them(self, mode: str, access_mode: str) -> None:
+    def test_the_administrators_pvcs_need_only_suit_the_pods(self, mode: str, access_mode: str) -> None:
         planned = exposure(mode)
         there: dict[str, Any] = {
             "metadata": {"name": planned.claim},
             "spec": {"accessModes": ["ReadWriteOnce", access_mode], "resources": {"requests": {"storage": "1Mi"}}},
             "status": {"phase": "Bound", "capacity": {"storage": "1Mi"}},
         }
-        assert judge_claims(planned, [there]).verdict is Verdict.REUSE
-        absent = judge_claims(planned, [])
-        assert absent.verdict is Verdict.REFUSE
-        setting = {"shared": "the staging claim", "static": "static_claim"}[mode]
-        assert absent.sentence == (
-            f"there is no claim {planned.claim} in this namespace: make it, or correct {setting}"
-        )
+        assert decide_reuse(planned, there).action is ClaimAction.REUSE
+        absent = decide_reuse(planned, None)
+        assert absent.action is ClaimAction.REFUSE
+        setting = {"shared": "staging_claim", "static": "static_claim"}[mode]
+        assert f"no PVC {planned.claim}: create it, or correct {setting}" in absent.reason
         for broken, words in (
             ({**there, "spec": {**there["spec"], "accessModes": ["ReadWriteOnce"]}}, f"not {access_mode}"),
             ({**there, "spec": {**there["spec"], "volumeMode": "Block"}}, "is a Block volume"),
             ({**there, "status": {"phase": "Pending"}}, "is Pending, not Bound"),
             ({**there, "metadata": {**there["metadata"], "deletionTimestamp": "x"}}, "is being deleted"),
         ):
-            decision = judge_claims(planned, [broken])
-            assert decision.verdict is Verdict.REFUSE
-            assert words in decision.sentence
-            assert "another name" not in decision.sentence, "a remedy for our own claims only"
+            decision = decide_reuse(planned, broken)
+            assert decision.action is ClaimAction.REFUSE
+            assert words in decision.reason
+            assert "dataset_name" not in decision.reason, "a remedy for our own PVCs only"
 
     def test_reuse_is_noted_on_the_claim(self) -> None:
-        patch = {"metadata": {"annotations": {"kubetrain/last-used": "2026-11-21T12:00:00Z"}}}
-        assert last_used_patch(NOW.astimezone()) == patch
+        assert last_used_annotation(NOW.astimezone()) == {"kubetrain/last-used": "2026-11-21T12:00:00Z"}
 
 
 class TestUses:
@@ -580,7 +563,7 @@ class TestUses:
         assert (use.claim, use.sub_path, use.digest) == ("staging", f"versions/{DIGEST}", "")
         assert "not filled yet" in use.by
         pending["metadata"]["labels"] = {}
-        assert uses_of([pending])[0].sub_path == "", "whatever it is, it copies all"
+        assert uses_of([pending])[0].sub_path == "", "a PVC without our label copies the whole volume"
 
     def test_other_claims_use_nothing(self) -> None:
         restored = as_api_returns(exposure("snapshot").manifests()[1], phase="Pending")
@@ -611,24 +594,24 @@ class TestPruning:
         items = exposed_claims(claims) + staged_versions([header(made[3], 5)], ["staging"], {})
         assert deleted(items) == [made[1]]
 
-    def test_none_younger_than_a_day(self) -> None:
+    def test_items_younger_than_a_day_stay(self) -> None:
         made = digests(3)
         claims = [claim_of(made[0], 0), claim_of(made[1], 0.999), claim_of(made[2], 1)]
         assert deleted(exposed_claims(claims)) == [made[2]]
         headers = [header(made[0], 0), header(made[1], 0.999), header(made[2], 1)]
         assert deleted(staged_versions(headers, [], {})) == [made[2]]
 
-    def test_nor_one_that_a_run_took_less_than_a_day_ago(self) -> None:
+    def test_items_used_less_than_a_day_ago_stay(self) -> None:
         made = digests(3)
         claims = [claim_of(digest, days_old) for digest, days_old in zip(made, (3, 30, 40), strict=True)]
-        patch = last_used_patch(NOW - timedelta(hours=5))["metadata"]["annotations"]
+        patch = last_used_annotation(NOW - timedelta(hours=5))
         claims[1]["metadata"]["annotations"] = {**claims[1]["metadata"]["annotations"], **patch}
         assert deleted(exposed_claims(claims), keep=2) == [made[2]]
         headers = [header(digest, days_old) for digest, days_old in zip(made, (3, 30, 40), strict=True)]
         taken = {made[1]: "2026-11-21T07:00:00Z"}
         assert deleted(staged_versions(headers, [], taken), keep=1) == [made[0], made[2]], "it is the newest now"
 
-    def test_an_older_note_makes_a_claim_no_older(self) -> None:
+    def test_an_older_last_used_annotation_changes_nothing(self) -> None:
         made = digests(2)
         claims = [claim_of(made[0], 0.1), claim_of(made[1], 0.2)]
         claims[1]["metadata"]["annotations"] = {
@@ -638,14 +621,14 @@ class TestPruning:
         assert deleted(exposed_claims(claims)) == []
 
     @pytest.mark.parametrize("stamp", [None, "", "yesterday", "2020-13-01T00:00:00Z", "2020-01-01T00:00:00", 7])
-    def test_nor_one_whose_age_cannot_be_read(self, stamp: object) -> None:
+    def test_items_of_unreadable_age_stay(self, stamp: object) -> None:
         made = digests(3)
         claims = [claim_of(made[0], 2), claim_of(made[1], 9, creationTimestamp=stamp), claim_of(made[2], 9)]
-        assert deleted(exposed_claims(claims)) == [made[2]], "and it takes no place among the newest"
+        assert deleted(exposed_claims(claims)) == [made[2]], "and it does not count among the newest"
         headers = [header(made[0], 2), {**header(made[1]), "created": stamp}, header(made[2], 9)]
         assert deleted(staged_versions(headers, [], {})) == [made[2]]
 
-    def test_nor_one_whose_note_cannot_be_read(self) -> None:
+    def test_items_with_an_unreadable_last_used_annotation_stay(self) -> None:
         claims = [claim_of(digests(2)[0], 2), claim_of(digests(2)[1], 9)]
         claims[1]["metadata"]["annotations"] = {
             **claims[1]["metadata"]["annotations"],
@@ -653,18 +636,18 @@ class TestPruning:
         }
         assert deleted(exposed_claims(claims)) == []
 
-    def test_nor_the_one_just_made_whatever_the_clocks_say(self) -> None:
+    def test_the_current_version_stays_at_any_age(self) -> None:
         made = digests(3)
         claims = [claim_of(digest, days_old=number + 2) for number, digest in enumerate(made)]
         assert deleted(exposed_claims(claims), current=made[2]) == [made[1]]
 
     @pytest.mark.parametrize("user", [pod(pod_spec()), job("PyTorchJob"), job("TFJob"), job("Job", "Suspended")])
-    def test_nor_a_claim_in_use(self, user: dict[str, Any]) -> None:
+    def test_a_pvc_in_use_stays(self, user: dict[str, Any]) -> None:
         items = exposed_claims([claim_of(OTHER, 2), claim_of(DIGEST, 9)])
         assert deleted(items, [user]) == []
         assert deleted(items) == [DIGEST]
 
-    def test_a_finished_user_holds_nothing(self) -> None:
+    def test_finished_users_do_not_count(self) -> None:
         items = exposed_claims([claim_of(OTHER, 2), claim_of(DIGEST, 9)])
         finished = [pod(pod_spec(), "Succeeded"), pod(pod_spec(), "Failed"), job("PyTorchJob", "Succeeded")]
         assert deleted(items, finished) == [DIGEST]
@@ -684,25 +667,25 @@ class TestPruning:
             ("another", "", False),
         ],
     )
-    def test_nor_a_version_that_a_pod_sees(self, claim: str, path: str, is_used: bool) -> None:
+    def test_a_version_that_a_pod_mounts_stays(self, claim: str, path: str, is_used: bool) -> None:
         items = staged_versions([header(digests(1)[0], 2), header(DIGEST, 9)], ["staging", "static"], {})
         mounted = pod(pod_spec(claim, **({"subPath": path} if path else {})))
         assert deleted(items, [mounted]) == ([] if is_used else [DIGEST])
 
-    def test_nor_one_that_a_waiting_job_names_on_its_label(self) -> None:
+    def test_a_version_on_the_label_of_a_waiting_job_stays(self) -> None:
         items = exposed_claims([claim_of(OTHER, 2), claim_of(DIGEST, 9)])
         items += staged_versions([header(OTHER, 2), header(DIGEST, 9)], ["staging"], {})
         assert deleted(items) == [DIGEST, DIGEST]
         assert deleted(items, [job("Job", claim="x", **{"kubetrain/dataset": DIGEST})]) == []
 
-    def test_nor_a_version_that_a_clone_has_still_to_copy(self) -> None:
+    def test_a_version_that_a_clone_still_has_to_copy_stays(self) -> None:
         pending = claim_of()
         pending["status"] = {"phase": "Pending"}
         items = staged_versions([header(OTHER, 2), header(DIGEST, 9)], ["staging"], {})
         assert deleted(items, [pending]) == []
-        assert deleted(exposed_claims([claim_of(OTHER, 2), pending]), [pending]) == [DIGEST], "itself it may go"
+        assert deleted(exposed_claims([claim_of(OTHER, 2), pending]), [pending]) == [DIGEST], "the clone itself may go"
 
-    def test_what_goes_already_is_not_deleted_again_and_takes_no_place(self) -> None:
+    def test_items_being_deleted_are_not_deleted_again_and_do_not_count(self) -> None:
         made = digests(3)
         claims = [claim_of(made[0], 2, deletionTimestamp="x"), claim_of(made[1], 3), claim_of(made[2], 4)]
         assert deleted(exposed_claims(claims)) == [made[2]]
@@ -719,10 +702,10 @@ class TestPruning:
             {**METADATA["labels"], "kubetrain/dataset": "x"},
         ],
     )
-    def test_only_what_kubetrain_exposed_is_looked_at(self, labels: Any) -> None:
+    def test_only_pvcs_exposed_by_kubetrain_are_considered(self, labels: Any) -> None:
         assert exposed_claims([claim_of(labels=labels)]) == []
 
-    def test_a_claim_without_annotations_is_pruned_among_its_like(self) -> None:
+    def test_pvcs_without_annotations_form_a_group(self) -> None:
         made = digests(2)
         claims = [claim_of(made[0], 2, annotations=None), claim_of(made[1], 3, annotations=None)]
         assert deleted(exposed_claims(claims)) == [made[1]]
@@ -731,7 +714,7 @@ class TestPruning:
         items = exposed_claims([as_api_returns(exposure("snapshot").manifests()[1]), claim_of(OTHER, 2)])
         assert [(item.name, item.snapshot) for item in items] == [(NAME, NAME), (f"ds-digits-{OTHER}", "")]
 
-    def test_deletion_is_of_this_claim_as_it_was_seen(self) -> None:
+    def test_only_the_pvc_seen_by_the_plan_is_deleted(self) -> None:
         (item,) = exposed_claims([claim_of()])
         assert item.preconditions == {"uid": "u-1", "resourceVersion": "7"}
 
@@ -750,16 +733,15 @@ class TestPruning:
         uses = uses_of([job("TFJob", claim=f"ds-digits-{made[3]}")])
         plan = plan_pruning(exposed_claims(claims), uses, keep=1, current=made[6], now=NOW)
         assert str(plan).splitlines() == [
-            f"keep claim ds-digits-{made[4]}: made or used less than a day ago",
-            f"delete claim ds-digits-{made[0]}: not among the 1 newest, and nothing uses it",
-            f"keep claim ds-digits-{made[2]}: is being deleted already",
-            f"keep claim ds-digits-{made[3]}: used by TFJob j",
-            f"keep claim ds-digits-{made[6]}: the version of this run",
-            f"delete claim ds-digits-{made[1]} and snapshot ds-digits-{made[1]}: "
-            "not among the 1 newest, and nothing uses it",
-            f"keep claim ds-digits-{made[5]}: nobody knows how old it is",
+            f"keep PVC ds-digits-{made[4]}: created or used less than a day ago",
+            f"delete PVC ds-digits-{made[0]}: not among the 1 newest and not in use",
+            f"keep PVC ds-digits-{made[2]}: already being deleted",
+            f"keep PVC ds-digits-{made[3]}: used by TFJob j",
+            f"keep PVC ds-digits-{made[6]}: this run's version",
+            f"delete PVC ds-digits-{made[1]} and snapshot ds-digits-{made[1]}: not among the 1 newest and not in use",
+            f"keep PVC ds-digits-{made[5]}: its age is unknown",
         ]
         kept = plan_pruning(exposed_claims(claims[:1]), [], keep=1, current="", now=NOW)
-        assert str(kept) == f"keep claim ds-digits-{made[0]}: among the 1 newest"
+        assert str(kept) == f"keep PVC ds-digits-{made[0]}: among the 1 newest"
         kept = plan_pruning(staged_versions([header(DIGEST)], [], {}), [], keep=3, current="", now=NOW)
         assert str(kept) == f"keep version versions/{DIGEST}: among the 3 newest"

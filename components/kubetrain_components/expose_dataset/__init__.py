@@ -1,1 +1,1 @@
-"""How training pods get a dataset version, and how long it is kept: PVCs, exposure, pruning."""
+"""The PVCs of a run: creating them, exposing dataset versions to training pods, and pruning old versions."""

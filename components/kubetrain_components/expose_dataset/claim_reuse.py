@@ -1,16 +1,16 @@
-"""Whether a claim that is there serves this version.
+"""Decide whether an existing PVC can serve a dataset version.
 
-What is there under the claim's name         | verdict
-nothing                                      | create; refuse where it is not ours to make
-not made by kubetrain                        | refuse: never touch it
-being deleted                                | wait until it is gone, then create
-of another version, source, mode or size     | refuse: never delete to make room
-unbound, of a class that binds at once       | wait: it is still being filled
-unbound, of a class that waits for a pod     | reuse: the first pod binds it
-bound                                        | reuse
+The PVC with the exposure's name               | action
+does not exist                                 | create; refuse if it isn't ours to create
+was not created by kubetrain                   | refuse: never touch it
+is being deleted                               | wait until it is gone, then create
+is of another version, source, mode or size    | refuse: never delete to make room
+is unbound, of a class that binds immediately  | wait: it is still being filled
+is unbound, of a class that waits for a pod    | reuse: the first pod binds it
+is bound                                       | reuse
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -20,16 +20,16 @@ from kubetrain_components.expose_dataset.expose import (
     LAST_USED_ANNOTATION,
     Exposure,
     ExposureMode,
-    claimed_size,
     is_exposed,
 )
+from kubetrain_components.expose_dataset.storage_facts import claim_size
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 
-MAKE_ROOM = "delete it if nobody needs it, or give the dataset another name"
+MAKE_ROOM = "delete it if it is no longer needed, or set dataset_name to another name"
 
 
-class Verdict(StrEnum):
+class ClaimAction(StrEnum):
     CREATE = "create"
     REUSE = "reuse"
     WAIT = "wait"
@@ -37,66 +37,65 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Decision:
-    verdict: Verdict
-    sentence: str
+class ClaimDecision:
+    action: ClaimAction
+    reason: str
 
 
-def judge_claims(exposure: Exposure, claims: Iterable[Manifest]) -> Decision:
-    """What to do about the claim of this exposure, by the table above."""
-    found = next((claim for claim in claims if claim["metadata"]["name"] == exposure.claim), None)
-    name = f"claim {exposure.claim}"
+def decide_reuse(exposure: Exposure, found: Manifest | None) -> ClaimDecision:
+    """Decide what to do about the PVC of this exposure, by the table above."""
     if found is None:
-        return _decide_absent(exposure)
-    if exposure.makes_claim and not is_exposed(found):
-        return Decision(Verdict.REFUSE, f"{name} was not made by kubetrain: {MAKE_ROOM}")
+        return _decide_missing(exposure)
+    name = f"PVC {exposure.claim}"
+    if exposure.creates_claim and not is_exposed(found):
+        return ClaimDecision(ClaimAction.REFUSE, f"{name} was not created by kubetrain: {MAKE_ROOM}")
     if found["metadata"].get("deletionTimestamp"):
-        verdict = Verdict.WAIT if exposure.makes_claim else Verdict.REFUSE
-        return Decision(verdict, f"{name} is being deleted: it can be made again once no pod mounts it any more")
-    if (problem := next(_mismatches(exposure, found), None)) is not None:
-        remedy = MAKE_ROOM if exposure.makes_claim else "name another claim, or choose another exposure"
-        return Decision(Verdict.REFUSE, f"{name} {problem}: {remedy}")
+        action = ClaimAction.WAIT if exposure.creates_claim else ClaimAction.REFUSE
+        return ClaimDecision(action, f"{name} is being deleted: it can be created again once no pod mounts it")
+    if (mismatch := next(_mismatches(exposure, found), None)) is not None:
+        remedy = MAKE_ROOM if exposure.creates_claim else "name another PVC, or choose another exposure"
+        return ClaimDecision(ClaimAction.REFUSE, f"{name} {mismatch}: {remedy}")
     return _decide_by_phase(exposure, (found.get("status") or {}).get("phase", "Unknown"))
 
 
-def last_used_patch(now: datetime) -> Manifest:
-    """For a claim that is reused: pruning by another run leaves it alone for a day, before any job of ours uses it."""
-    stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"metadata": {"annotations": {LAST_USED_ANNOTATION: stamp}}}
+def last_used_annotation(now: datetime) -> dict[str, str]:
+    """The annotation of a reused PVC; it keeps other runs from pruning the PVC before a job of this run uses it."""
+    return {LAST_USED_ANNOTATION: now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
-def _decide_absent(exposure: Exposure) -> Decision:
-    if exposure.makes_claim:
+def _decide_missing(exposure: Exposure) -> ClaimDecision:
+    if exposure.creates_claim:
         origin = exposure.data_source
-        return Decision(Verdict.CREATE, f"claim {exposure.claim} is made from {origin['kind']} {origin['name']}")
-    setting = "static_claim" if exposure.mode is ExposureMode.STATIC else "the staging claim"
-    return Decision(
-        Verdict.REFUSE, f"there is no claim {exposure.claim} in this namespace: make it, or correct {setting}"
-    )
+        return ClaimDecision(
+            ClaimAction.CREATE, f"creating PVC {exposure.claim} from {origin['kind']} {origin['name']}"
+        )
+    setting = "static_claim" if exposure.mode is ExposureMode.STATIC else "staging_claim"
+    reason = f"this namespace has no PVC {exposure.claim}: create it, or correct {setting}"
+    return ClaimDecision(ClaimAction.REFUSE, reason)
 
 
-def _decide_by_phase(exposure: Exposure, phase: str) -> Decision:
-    name = f"claim {exposure.claim}"
+def _decide_by_phase(exposure: Exposure, phase: str) -> ClaimDecision:
+    name = f"PVC {exposure.claim}"
     if phase == "Bound":
-        return Decision(Verdict.REUSE, f"{name} is there, for version {exposure.request.digest}")
-    if phase == "Pending" and exposure.makes_claim:
-        if exposure.storage.binds_at_once:
-            return Decision(Verdict.WAIT, f"{name} is there and still being filled")
-        return Decision(Verdict.REUSE, f"{name} is there; the first pod that mounts it has it filled")
-    return Decision(
-        Verdict.REFUSE,
-        f"{name} is {phase}, not Bound: look at `kubectl describe pvc {exposure.claim}`, then have its volume restored "
-        "or delete it",
+        return ClaimDecision(ClaimAction.REUSE, f"{name} is ready with version {exposure.request.digest}")
+    if phase == "Pending" and exposure.creates_claim:
+        if exposure.storage.binds_immediately:
+            return ClaimDecision(ClaimAction.WAIT, f"{name} is still being filled")
+        return ClaimDecision(ClaimAction.REUSE, f"{name} exists and is filled when the first pod mounts it")
+    return ClaimDecision(
+        ClaimAction.REFUSE,
+        f"{name} is {phase}, not Bound: check `kubectl describe pvc {exposure.claim}`, then restore its volume or "
+        "delete it",
     )
 
 
 def _mismatches(exposure: Exposure, claim: Manifest) -> Iterator[str]:
-    """In what the claim is not the one that this exposure needs."""
+    """Yield how the PVC differs from the one that this exposure needs."""
     spec = claim["spec"]
     modes = spec["accessModes"]
     if (volume_mode := spec.get("volumeMode") or "Filesystem") != "Filesystem":
-        yield f"is a {volume_mode} volume, which holds no files"
-    if not exposure.makes_claim:
+        yield f"is a {volume_mode} volume, which cannot hold files"
+    if not exposure.creates_claim:
         wanted = "ReadWriteMany" if exposure.mode is ExposureMode.SHARED else "ReadOnlyMany"
         if wanted not in modes:
             yield f"is {', '.join(modes)}, not {wanted}"
@@ -106,8 +105,8 @@ def _mismatches(exposure: Exposure, claim: Manifest) -> Iterator[str]:
     if (digest := claim["metadata"]["labels"].get(DATASET_LABEL)) != exposure.request.digest:
         yield f"has version {digest}, not {exposure.request.digest}"
     if (origin := _origin(spec.get("dataSource"))) != (wanted := _origin(exposure.data_source)):
-        yield f"was made from {origin}, not from {wanted}"
-    if whole_amount(size := claimed_size(claim)) < exposure.request.bytes:
+        yield f"was created from {origin}, not from {wanted}"
+    if whole_amount(size := claim_size(claim)) < exposure.request.bytes:
         yield f"has {size}, less than the {exposure.request.bytes} bytes of the version"
 
 

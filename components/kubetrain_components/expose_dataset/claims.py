@@ -1,4 +1,4 @@
-"""The port to the claims of a namespace, and to the snapshots that claims are made from. Adapters hold no policy."""
+"""The port to a namespace's PVCs and to the snapshots that they are restored from. Adapters hold no policy."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,37 +13,37 @@ class Claims(Protocol):
     def find(self, kind: str, name: str) -> Manifest | None: ...
 
     def all(self, kind: str) -> list[Manifest]:
-        """Every one of this kind, whoever made it; none where the cluster knows no such kind."""
+        """Return all objects of this kind; none if the cluster does not have the kind."""
         ...
 
     def create(self, manifest: Manifest) -> bool:
-        """Whether it was made; False where the name is taken: look at what is there."""
+        """Create the object; return False if the name is taken."""
         ...
 
     def annotate(self, found: Manifest, values: Mapping[str, str]) -> Manifest | None:
-        """What was found, with these annotations; None where it is gone, and another may have its name."""
+        """Annotate this object and return it; None if it is gone, even if another object has its name."""
         ...
 
     def delete(self, kind: str, name: str, preconditions: Mapping[str, str]) -> bool:
-        """Whether it was there, with this uid and this resourceVersion."""
+        """Delete the object with this uid and resourceVersion; return False if it does not exist or has changed."""
         ...
 
     def storage_class(self, name: str) -> Manifest | None:
-        """None where there is none, and where our account may not know."""
+        """Return the storage class; None if it does not exist or our account may not read it."""
         ...
 
     def has_snapshots(self) -> bool:
-        """Whether the cluster has objects of that kind."""
+        """Return True if the cluster has the VolumeSnapshot API."""
         ...
 
     def warnings(self, name: str) -> list[str]:
-        """What the cluster says is wrong with a claim, the newest last; nothing where our account may not know."""
+        """Return the messages of a PVC's warning events, newest last; none if our account may not read events."""
         ...
 
     def users(self) -> list[Manifest]:
-        """The pods, and the jobs of the kinds that kubetrain makes: those that wait have no pod. Each names its kind.
+        """Return all pods, and all jobs of kubetrain's kinds because a waiting job has no pods, each with its kind.
 
         Raises:
-            KubetrainError: where our account may not know all of them.
+            KubetrainError: if our account may not list all of them.
         """
         ...

@@ -1,4 +1,4 @@
-"""The claims of a run, by name: made on demand, used as they are where they are there."""
+"""Find the staging or output PVC of a run by name, or create it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import InvalidSetting
 
-CREATION_SECONDS = 60.0
+CREATION_TIMEOUT_SECONDS = 60.0
 WRITABLE = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 
 
@@ -28,7 +28,7 @@ class WantedClaim:
         whole_amount(self.size)
 
     def manifest(self) -> Manifest:
-        """Nothing owns it: it outlives the run."""
+        """Return the PVC's manifest, without an owner because the PVC outlives the run."""
         spec: Manifest = {
             "accessModes": [self.access_mode],
             "volumeMode": "Filesystem",
@@ -41,33 +41,33 @@ class WantedClaim:
 
 
 def ensure_claim(wanted: WantedClaim, claims: Claims, say: Say) -> Manifest:
-    """The claim of this name. Nobody waits for it to be bound: it may be so only once a pod uses it.
+    """Return the PVC of this name, created if missing; it may stay unbound until a pod uses it.
 
     Raises:
-        InvalidSetting: where the one that is there cannot serve.
+        InvalidSetting: if the existing PVC cannot be used.
     """
-    waiting = Waiting(say, CREATION_SECONDS, "look at `kubectl get events` and the namespace's quota")
+    waiting = Waiting(say, CREATION_TIMEOUT_SECONDS, "check `kubectl get events` and the namespace's quota")
     while (found := claims.find(CLAIM, wanted.name)) is None:
         if claims.create(wanted.manifest()):
-            say(f"made {wanted.purpose} claim {wanted.name}: {wanted.size}, {wanted.access_mode}")
+            say(f"created {wanted.purpose} PVC {wanted.name}: {wanted.size}, {wanted.access_mode}")
         elif claims.find(CLAIM, wanted.name) is None:
-            waiting.poll(f"{wanted.purpose} claim {wanted.name} cannot be made yet")
+            waiting.poll(f"{wanted.purpose} PVC {wanted.name} cannot be created yet")
     for objection in objections(found):
         raise InvalidSetting(
-            f"{wanted.purpose} claim {wanted.name} {objection}: name another as {wanted.purpose}_claim, or delete "
-            "this one if nobody needs it, and it is made again"
+            f"{wanted.purpose} PVC {wanted.name} {objection}: set {wanted.purpose}_claim to another PVC, or delete "
+            "this one if it is no longer needed, and the run creates it again"
         )
     return found
 
 
 def objections(claim: Manifest) -> Iterator[str]:
-    """Why nothing could be written there."""
+    """Yield the reasons why pods cannot write to the PVC."""
     modes = claim["spec"]["accessModes"]
     if claim["metadata"].get("deletionTimestamp"):
-        yield "is being deleted, which ends once no pod mounts it any more"
+        yield "is being deleted, which completes once no pod mounts it"
     if (volume_mode := claim["spec"].get("volumeMode") or "Filesystem") != "Filesystem":
-        yield f"is a {volume_mode} volume, which holds no files"
+        yield f"is a {volume_mode} volume, which cannot hold files"
     if (claim.get("status") or {}).get("phase") == "Lost":
         yield "is Lost: its volume is gone"
     if not set(modes) & set(WRITABLE):
-        yield f"is {', '.join(modes)}, so nobody may write to it"
+        yield f"is {', '.join(modes)}, so pods cannot write to it"

@@ -1,50 +1,58 @@
-"""Have training pods see a dataset version read-only. Killed at any moment and run again, it ends the same.
+"""Give training pods read-only access to a dataset version. After a kill, running it again has the same result.
 
-Only after the transfer's pod has ended: what is written later may or may not be in a copy of the volume.
+Call it only after the transfer's pod has ended: a copy of the volume may miss what is written later.
 """
 
 from datetime import UTC, datetime
 
-from kubetrain_components.expose_dataset.claim_reuse import MAKE_ROOM, Decision, Verdict, judge_claims, last_used_patch
+from kubetrain_components.expose_dataset.claim_reuse import (
+    MAKE_ROOM,
+    ClaimAction,
+    ClaimDecision,
+    decide_reuse,
+    last_used_annotation,
+)
 from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
 from kubetrain_components.expose_dataset.expose import (
     Exposure,
     ExposureMode,
     ExposureRequest,
-    StorageFacts,
     is_exposed,
     plan_exposure,
 )
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.expose_dataset.waiting import Say, Waiting
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
-PATIENCE_SECONDS = 3600.0
-"""A clone of a large volume takes its driver as long as a copy does."""
+EXPOSE_TIMEOUT_SECONDS = 3600.0
+"""The driver may need as long to clone a large volume as to copy it."""
 
 
 def storage_facts(staging_claim: str, claims: Claims) -> StorageFacts:
     """
     Raises:
-        KubetrainError: where there is no such claim.
+        KubetrainError: if the staging PVC does not exist.
     """
     claim = claims.find(CLAIM, staging_claim)
     if claim is None:
-        raise KubetrainError(f"the staging claim {staging_claim} is gone: start the run again, which makes it anew")
+        raise KubetrainError(f"the staging PVC {staging_claim} is gone: start the run again to create it")
     class_name = claim["spec"].get("storageClassName")
     storage_class = claims.storage_class(class_name) if class_name else None
     return StorageFacts.read(claim, storage_class, has_snapshots=claims.has_snapshots())
 
 
 def check_exposure(request: ExposureRequest, staging_claim: str, claims: Claims) -> None:
-    """What cannot work is better said before a long transfer.
+    """Check before a long transfer that the version can be exposed, as far as is known without the version.
 
     Raises:
-        KubetrainError: as expose_version does, as far as that can be known before there is the version.
+        KubetrainError: as in expose_version.
     """
     exposure = plan_exposure(request, storage_facts(staging_claim, claims))
-    if exposure.mode is ExposureMode.STATIC and (decision := _look(exposure, claims)[1]).verdict is Verdict.REFUSE:
-        raise KubetrainError(decision.sentence)
+    if exposure.mode is ExposureMode.STATIC:
+        _, decision = _look(exposure, claims)
+        if decision.action is ClaimAction.REFUSE:
+            raise KubetrainError(decision.reason)
 
 
 def expose_version(
@@ -52,53 +60,53 @@ def expose_version(
     staging_claim: str,
     claims: Claims,
     say: Say,
-    patience_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = EXPOSE_TIMEOUT_SECONDS,
 ) -> Exposure:
-    """The exposure of this version, whose claim is there for pods to mount.
+    """Expose this version and return once pods can mount its PVC.
 
     Raises:
-        InvalidSetting: where it cannot be exposed so.
-        KubetrainError: where the claim under its name is another's, or is not filled in time.
+        InvalidSetting: if the version cannot be exposed in the requested mode.
+        KubetrainError: if another PVC has the name, or the PVC is not filled before the timeout.
     """
     exposure = plan_exposure(request, storage_facts(staging_claim, claims))
     say(str(exposure))
-    remedy = f"look at `kubectl describe pvc {exposure.claim}`, or choose another exposure"
-    waiting = Waiting(say, patience_seconds, remedy)
-    while (sentence := _advance(exposure, claims, say)) is not None:
-        waiting.poll(sentence)
+    remedy = f"check `kubectl describe pvc {exposure.claim}`, or choose another exposure"
+    waiting = Waiting(say, timeout_seconds, remedy)
+    while (reason := _advance(exposure, claims, say)) is not None:
+        waiting.poll(reason)
     return exposure
 
 
 def _advance(exposure: Exposure, claims: Claims, say: Say) -> str | None:
-    """Do what can be done now; what there is to wait for then, or None where pods may mount the claim."""
+    """Take the next step; return why to wait for another one, or None once pods can mount the PVC."""
     found, decision = _look(exposure, claims)
-    if decision.verdict is Verdict.CREATE:
-        obstacle = _make(exposure, claims)
+    if decision.action is ClaimAction.CREATE:
+        obstacle = _create(exposure, claims)
         found, decision = (None, obstacle) if obstacle else _look(exposure, claims)
-    if decision.verdict is Verdict.REFUSE:
-        raise KubetrainError(decision.sentence)
-    if decision.verdict is Verdict.REUSE and _is_taken(exposure, found, claims):
-        say(decision.sentence)
+    if decision.action is ClaimAction.REFUSE:
+        raise KubetrainError(decision.reason)
+    if decision.action is ClaimAction.REUSE and _is_reserved(exposure, found, claims):
+        say(decision.reason)
         return None
-    complaints = claims.warnings(exposure.claim) if decision.verdict is Verdict.WAIT else []
-    return f"{decision.sentence} ({complaints[-1]})" if complaints else decision.sentence
+    warnings = claims.warnings(exposure.claim) if decision.action is ClaimAction.WAIT else []
+    return f"{decision.reason} ({warnings[-1]})" if warnings else decision.reason
 
 
-def _look(exposure: Exposure, claims: Claims) -> tuple[Manifest | None, Decision]:
+def _look(exposure: Exposure, claims: Claims) -> tuple[Manifest | None, ClaimDecision]:
     found = claims.find(CLAIM, exposure.claim)
-    return found, judge_claims(exposure, [found] if found else [])
+    return found, decide_reuse(exposure, found)
 
 
-def _is_taken(exposure: Exposure, found: Manifest | None, claims: Claims) -> bool:
-    """Note the use of a claim of ours: from then on pruning by others leaves it alone, if it has not come before."""
-    if not exposure.makes_claim or found is None:
+def _is_reserved(exposure: Exposure, found: Manifest | None, claims: Claims) -> bool:
+    """Mark our PVC as used, so that other runs do not prune it; return False if it is being pruned already."""
+    if not exposure.creates_claim or found is None:
         return True
-    noted = _note_use(found, claims)
-    return noted is not None and not noted["metadata"].get("deletionTimestamp")
+    marked = _mark_used(found, claims)
+    return marked is not None and not marked["metadata"].get("deletionTimestamp")
 
 
-def _make(exposure: Exposure, claims: Claims) -> Decision | None:
-    """Make what is missing, in order; what is in the way of that, or None."""
+def _create(exposure: Exposure, claims: Claims) -> ClaimDecision | None:
+    """Create what is missing, in order; return why that is impossible, or None."""
     for manifest in exposure.manifests():
         claims.create(manifest)
         if manifest["kind"] == SNAPSHOT and (obstacle := _obstacle(exposure, manifest, claims)) is not None:
@@ -106,17 +114,18 @@ def _make(exposure: Exposure, claims: Claims) -> Decision | None:
     return None
 
 
-def _obstacle(exposure: Exposure, wanted: Manifest, claims: Claims) -> Decision | None:
-    """A snapshot that is not the wanted one; a launcher that was killed may have left that."""
+def _obstacle(exposure: Exposure, wanted: Manifest, claims: Claims) -> ClaimDecision | None:
+    """Return why the snapshot of this name cannot be used, or None; a killed launcher may have created it."""
     found = claims.find(SNAPSHOT, exposure.claim)
     name = f"snapshot {exposure.claim}"
     if found is not None and (not is_exposed(found) or found["spec"]["source"] != wanted["spec"]["source"]):
-        return Decision(Verdict.REFUSE, f"{name} was not made by kubetrain for this version: {MAKE_ROOM}")
-    noted = _note_use(found, claims) if found else None
-    if noted is None or noted["metadata"].get("deletionTimestamp"):
-        return Decision(Verdict.WAIT, f"{name} is being deleted: it can be made again then")
+        reason = f"{name} was not created by kubetrain for this version: {MAKE_ROOM}"
+        return ClaimDecision(ClaimAction.REFUSE, reason)
+    marked = _mark_used(found, claims) if found else None
+    if marked is None or marked["metadata"].get("deletionTimestamp"):
+        return ClaimDecision(ClaimAction.WAIT, f"{name} is being deleted, and can then be created again")
     return None
 
 
-def _note_use(found: Manifest, claims: Claims) -> Manifest | None:
-    return claims.annotate(found, last_used_patch(datetime.now(UTC))["metadata"]["annotations"])
+def _mark_used(found: Manifest, claims: Claims) -> Manifest | None:
+    return claims.annotate(found, last_used_annotation(datetime.now(UTC)))

@@ -1,4 +1,4 @@
-"""Claims and snapshots on a Kubernetes cluster: the adapter of the port in claims.py."""
+"""PVCs and snapshots on a Kubernetes cluster: the adapter of the port in claims.py."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -64,9 +64,9 @@ class KubernetesClaims:
         return self._is_known(SNAPSHOTS)
 
     def warnings(self, name: str) -> list[str]:
-        about = f"type=Warning,involvedObject.kind=PersistentVolumeClaim,involvedObject.name={name}"
+        selector = f"type=Warning,involvedObject.kind=PersistentVolumeClaim,involvedObject.name={name}"
         try:
-            found = self._api.get(self._api.path("v1", "events"), fieldSelector=about)
+            found = self._api.get(self._api.path("v1", "events"), fieldSelector=selector)
         except Forbidden:
             return []
         events = sorted((found or {}).get("items") or [], key=lambda event: event.get("lastTimestamp") or "")
@@ -80,11 +80,11 @@ class KubernetesClaims:
             found = self._api.get(self._api.path(group_version, plural))
         except UnknownKind:
             return []
-        except Forbidden:  # which is said of kinds that do not exist, too
+        except Forbidden:  # also the answer for kinds that the cluster does not have
             if self._is_known(group_version):
                 raise
             return []
-        # In a list the objects do not say what they are.
+        # List items do not carry their kind.
         return [{**each, "kind": kind} for each in (found or {}).get("items") or []]
 
     def _is_known(self, group_version: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which exposed claims and staged versions nobody needs any more. What is not known is not deleted."""
+"""Decide which exposed PVCs and staged versions to delete. Whatever cannot be determined is kept."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,72 +21,72 @@ from kubetrain_trainer.errors import InvalidSetting
 
 YOUNG = timedelta(days=1)
 OVER_PHASES = ("Succeeded", "Failed", "Bound")
-"""Of pods that do not use a volume any more, and of claims that do not wait for their source any more."""
+"""Phases in which a pod no longer uses its volumes, and a PVC or snapshot no longer needs its source."""
 OVER_CONDITIONS = ("Succeeded", "Failed", "Complete", "Completed")
-"""Of jobs that will not start another pod: the training operator's, batch, TrainJob and JobSet."""
+"""Conditions of jobs that start no more pods: the training operator's, batch, TrainJob and JobSet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """Something that is not over and needs a version, by its digest or through a claim."""
+    """An active object that needs a version, named by its digest or mounted from a PVC."""
 
     by: str
     digest: str = ""
     claim: str = ""
     sub_path: str = ""
-    """Of the claim's volume; empty: all of it."""
+    """Path on the PVC's volume; empty: the whole volume."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prunable:
-    """A claim that exposes one version, or a version on the staging volume."""
+    """A PVC that exposes one version, a snapshot without such a PVC, or a version on the staging volume."""
 
     kind: str
-    """claim, snapshot or version"""
+    """PVC, snapshot or version"""
     name: str
     digest: str
     source: str
     last_used: datetime | None
-    """When it was made, or a run last took it; None: cannot be read."""
-    seen_through: Mapping[str, str] = field(default_factory=dict)
-    """From the claims that show it to its path on their volumes."""
+    """The last time a run created or used it; None: unreadable."""
+    path_by_claim: Mapping[str, str] = field(default_factory=dict)
+    """Its path on the volume of each PVC that contains it."""
     is_deleting: bool = False
     snapshot: str = ""
-    """The VolumeSnapshot that the claim was made from, which goes with it."""
+    """The VolumeSnapshot that the PVC was restored from, which is deleted with it."""
     preconditions: Mapping[str, str] = field(default_factory=dict)
-    """For its deletion: whoever took or made it again meanwhile keeps it."""
+    """uid and resourceVersion, so that an item used or recreated after the plan is not deleted."""
 
 
 @dataclass(frozen=True)
-class Fate:
+class PruneDecision:
     item: Prunable
-    is_deleted: bool
+    deletes: bool
     reason: str
 
     def __str__(self) -> str:
         snapshot = f" and snapshot {self.item.snapshot}" if self.item.snapshot else ""
-        return f"{'delete' if self.is_deleted else 'keep'} {self.item.kind} {self.item.name}{snapshot}: {self.reason}"
+        return f"{'delete' if self.deletes else 'keep'} {self.item.kind} {self.item.name}{snapshot}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class PrunePlan:
-    fates: tuple[Fate, ...]
+    decisions: tuple[PruneDecision, ...]
 
     @property
     def delete(self) -> tuple[Prunable, ...]:
-        return tuple(fate.item for fate in self.fates if fate.is_deleted)
+        return tuple(decision.item for decision in self.decisions if decision.deletes)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.fates))
+        return "\n".join(map(str, self.decisions))
 
 
 def exposed_claims(claims: Iterable[Manifest]) -> list[Prunable]:
-    """The claims among these that kubetrain made to expose a version; no other is ever pruned."""
+    """Return the PVCs that kubetrain created to expose a version; others are never pruned."""
     return [_prunable(claim) for claim in claims if is_exposed(claim)]
 
 
 def orphaned_snapshots(snapshots: Iterable[Manifest], claims: Iterable[Manifest]) -> list[Prunable]:
-    """Those that kubetrain made and that no claim was made from: a launcher was killed between both, or the pruning."""
+    """Return kubetrain's snapshots without a PVC, which a killed launcher or a killed pruning leaves behind."""
     sources = {(claim["spec"].get("dataSource") or {}).get("name") for claim in claims}
     return [
         _prunable(each, kind="snapshot")
@@ -98,53 +98,53 @@ def orphaned_snapshots(snapshots: Iterable[Manifest], claims: Iterable[Manifest]
 def staged_versions(
     headers: Iterable[Mapping[str, Any]], claims: Iterable[str], last_used: Mapping[str, str]
 ) -> list[Prunable]:
-    """The versions with these manifest headers.
+    """Return the versions with these manifest headers.
 
     Args:
-        claims: those that show the staging volume: the staging claim, a static one.
-        last_used: from digest to when a run last took a version that was there; a header never changes.
+        claims: PVCs of the staging volume: the staging PVC, a static one.
+        last_used: for each digest the time when a run last reused the version; headers never change.
     """
     return [_staged_version(header, list(claims), last_used) for header in headers]
 
 
 def uses_of(objects: Iterable[Manifest], now: datetime | None = None) -> list[Use]:
-    """What pods, jobs of any kind and claims need, as far as they are not over.
+    """Return what active pods, jobs of any kind, PVCs and snapshots need.
 
-    Jobs count beside their pods: one that waits in a queue, or between two attempts, has none. One that has just ended
-    keeps the version on its label: its run goes on, and evaluation needs that too.
+    Jobs count in addition to pods, because a job has no pods while it is queued or between two attempts. A job that
+    ended less than a day ago still needs the version on its label, because its run may have to evaluate the model.
     """
-    return [use for each in objects for use in (_lasting_uses(each, now) if _is_over(each) else _uses(each))]
+    return [use for each in objects for use in (_uses_after_end(each, now) if _is_over(each) else _uses(each))]
 
 
 def plan_pruning(
     items: Iterable[Prunable], uses: Iterable[Use], *, keep: int, current: str, now: datetime
 ) -> PrunePlan:
-    """Which of these to delete, so that of each source the newest few stay. What is not known is not deleted.
+    """Decide what to delete, keeping the newest items of each source.
 
     Raises:
-        InvalidSetting: where keep is less than one version.
+        InvalidSetting: if keep is less than one version.
     """
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
         raise InvalidSetting(f"keep_versions must be a whole number from 1 up, not {keep!r}")
-    uses, fates = list(uses), list[Fate]()
+    uses, decisions = list(uses), list[PruneDecision]()
     for _, group in groupby(sorted(items, key=_group), key=_group):
-        fates += _fates(list(group), uses, keep, current, now)
-    return PrunePlan(tuple(fates))
+        decisions += _decide(list(group), uses, keep, current, now)
+    return PrunePlan(tuple(decisions))
 
 
-def _prunable(claim: Manifest, kind: str = "claim") -> Prunable:
+def _prunable(claim: Manifest, kind: str = "PVC") -> Prunable:
     metadata = claim["metadata"]
     annotations = metadata.get("annotations") or {}
-    is_snapshot = kind == "claim" and metadata["labels"][EXPOSURE_LABEL] == ExposureMode.SNAPSHOT
+    is_restored = kind == "PVC" and metadata["labels"][EXPOSURE_LABEL] == ExposureMode.SNAPSHOT
     return Prunable(
         kind=kind,
         name=metadata["name"],
         digest=metadata["labels"][DATASET_LABEL],
         source=annotations.get(SOURCE_ANNOTATION, ""),
         last_used=_later(metadata.get("creationTimestamp"), annotations.get(LAST_USED_ANNOTATION)),
-        seen_through={metadata["name"]: ""},
+        path_by_claim={metadata["name"]: ""},
         is_deleting=bool(metadata.get("deletionTimestamp")),
-        snapshot=claim["spec"]["dataSource"]["name"] if is_snapshot else "",
+        snapshot=claim["spec"]["dataSource"]["name"] if is_restored else "",
         preconditions={key: metadata[key] for key in ("uid", "resourceVersion")},
     )
 
@@ -157,13 +157,13 @@ def _staged_version(header: Mapping[str, Any], claims: list[str], last_used: Map
         digest=header["digest"],
         source=header["source"],
         last_used=_later(header["created"], last_used.get(header["digest"])),
-        seen_through=dict.fromkeys(claims, path),
+        path_by_claim=dict.fromkeys(claims, path),
     )
 
 
-def _later(made: object, used: object) -> datetime | None:
-    """The later of both; None where one that is there cannot be read."""
-    times = [_time(text) for text in (made, used or made)]
+def _later(created: object, used: object) -> datetime | None:
+    """Return the later time; None if either is unreadable. An empty `used` counts as never."""
+    times = [_time(text) for text in (created, used or created)]
     return max(time for time in times if time) if all(times) else None
 
 
@@ -183,7 +183,7 @@ def _is_over(each: Manifest) -> bool:
     return any(each.get("type") in OVER_CONDITIONS and each.get("status") == "True" for each in conditions)
 
 
-def _lasting_uses(each: Manifest, now: datetime | None) -> Iterator[Use]:
+def _uses_after_end(each: Manifest, now: datetime | None) -> Iterator[Use]:
     conditions = (each.get("status") or {}).get("conditions") or []
     ends = [_time(condition.get("lastTransitionTime")) for condition in conditions]
     digest = (each["metadata"].get("labels") or {}).get(DATASET_LABEL, "")
@@ -201,12 +201,12 @@ def _uses(each: Manifest) -> Iterator[Use]:
     by = _name(each)
     if "persistentVolumeClaimName" in (source := spec.get("source") or {}):
         path = version_path(digest) if digest else ""
-        yield Use(by=f"{by}, which is not taken yet", claim=source["persistentVolumeClaimName"], sub_path=path)
+        yield Use(by=f"{by}, which is not ready yet", claim=source["persistentVolumeClaimName"], sub_path=path)
         return
     if "accessModes" in spec:
         origin = spec.get("dataSource") or {}
         if origin.get("kind") == "PersistentVolumeClaim":
-            # Where a class waits for a pod, the copy is made only then: of what is on the source by that time.
+            # A class that waits for a pod copies the source only then, in the state that it has at that time.
             path = version_path(digest) if digest else ""
             yield Use(by=f"{by}, which is not filled yet", claim=origin["name"], sub_path=path)
         return
@@ -218,7 +218,7 @@ def _uses(each: Manifest) -> Iterator[Use]:
 
 
 def _pod_specs(node: Any) -> Iterator[Mapping[str, Any]]:
-    """Those with volumes, wherever a kind keeps its pod templates: replica specs, template, jobTemplate."""
+    """Yield the pod specs with volumes at any depth: each kind has its pod templates in another field."""
     if isinstance(node, list):
         for each in node:
             yield from _pod_specs(each)
@@ -229,7 +229,7 @@ def _pod_specs(node: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _mounted(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The claims of a pod, each with the paths of its volume that are mounted; an unclear path is the whole volume."""
+    """Yield the PVCs of a pod with their mounted paths; a mount without subPath counts as the whole volume."""
     kinds = ("containers", "initContainers", "ephemeralContainers")
     containers = [each for kind in kinds for each in pod.get(kind) or []]
     mounts = [mount for container in containers for mount in container.get("volumeMounts") or []]
@@ -243,8 +243,8 @@ def _group(item: Prunable) -> tuple[str, str]:
     return item.kind, item.source
 
 
-def _fates(items: list[Prunable], uses: list[Use], keep: int, current: str, now: datetime) -> Iterator[Fate]:
-    """Newest first; those whose age cannot be read come last, and take no place among the newest."""
+def _decide(items: list[Prunable], uses: list[Use], keep: int, current: str, now: datetime) -> Iterator[PruneDecision]:
+    """Decide on the items, newest first; those of unknown age come last and do not count among the newest."""
     dated = [item for item in items if item.last_used is not None]
     ranked = sorted(dated, key=lambda item: (item.last_used, item.name), reverse=True)
     newest = [item.name for item in ranked if not item.is_deleting][:keep]
@@ -252,29 +252,29 @@ def _fates(items: list[Prunable], uses: list[Use], keep: int, current: str, now:
         reason = _reason_to_keep(item, uses, current, now)
         if reason is None and item.name in newest:
             reason = f"among the {keep} newest"
-        yield Fate(item, reason is None, reason or f"not among the {keep} newest, and nothing uses it")
+        yield PruneDecision(item, reason is None, reason or f"not among the {keep} newest and not in use")
 
 
 def _reason_to_keep(item: Prunable, uses: list[Use], current: str, now: datetime) -> str | None:
     if item.is_deleting:
-        return "is being deleted already"
+        return "already being deleted"
     if item.digest == current:
-        return "the version of this run"
+        return "this run's version"
     if (use := next((use for use in uses if _concerns(use, item)), None)) is not None:
         return f"used by {use.by}"
     if item.last_used is None:
-        return "nobody knows how old it is"
-    return "made or used less than a day ago" if now - item.last_used < YOUNG else None
+        return "its age is unknown"
+    return "created or used less than a day ago" if now - item.last_used < YOUNG else None
 
 
 def _concerns(use: Use, item: Prunable) -> bool:
     if use.digest == item.digest:
         return True
-    path = item.seen_through.get(use.claim)
+    path = item.path_by_claim.get(use.claim)
     return path is not None and _overlap(use.sub_path, path)
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one of two paths holds the other."""
+    """Return True if one of the paths contains the other."""
     parts = zip(PurePosixPath(one).parts, PurePosixPath(other).parts, strict=False)
     return all(left == right for left, right in parts)

@@ -1,11 +1,11 @@
-"""Delete the exposed claims that nobody needs any more, with the snapshots they were made from."""
+"""Delete the exposed PVCs that are no longer needed, with the snapshots that they were restored from."""
 
 from datetime import UTC, datetime
 
 from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT, Claims
 from kubetrain_components.expose_dataset.expose import is_exposed
 from kubetrain_components.expose_dataset.prune import (
-    Fate,
+    Prunable,
     PrunePlan,
     Use,
     exposed_claims,
@@ -17,10 +17,10 @@ from kubetrain_components.expose_dataset.waiting import Say
 
 
 def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> PrunePlan:
-    """What is kept and what was to be deleted; what a run took meanwhile stays, whatever the plan says.
+    """Delete exposed PVCs and return the plan; a PVC that a run started to use after the plan stays.
 
     Raises:
-        KubetrainError: where our account may not know who uses claims: then nothing is deleted.
+        KubetrainError: if our account may not list the users of PVCs; then nothing is deleted.
     """
     now = datetime.now(UTC)
     items = exposed_claims(claims.all(CLAIM))
@@ -30,7 +30,7 @@ def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> PruneP
 
 
 def prune_snapshots(claims: Claims, *, keep: int, current: str, say: Say) -> PrunePlan:
-    """Those whose claims are gone already, or were never made."""
+    """Delete snapshots whose PVCs are gone or were never created."""
     snapshots = claims.all(SNAPSHOT)
     items = orphaned_snapshots(snapshots, claims.all(CLAIM))
     plan = plan_pruning(items, uses_of(snapshots), keep=keep, current=current, now=datetime.now(UTC))
@@ -43,14 +43,13 @@ def uses_now(claims: Claims, now: datetime) -> list[Use]:
 
 
 def _carry_out(plan: PrunePlan, claims: Claims, say: Say) -> None:
-    for fate in plan.fates:
-        if fate.is_deleted and _delete(fate, claims):
-            say(str(fate))
+    for decision in plan.decisions:
+        if decision.deletes and _delete(decision.item, claims):
+            say(str(decision))
 
 
-def _delete(fate: Fate, claims: Claims) -> bool:
-    """The claim first: without its snapshot one that is not filled yet would never be."""
-    item = fate.item
+def _delete(item: Prunable, claims: Claims) -> bool:
+    """Delete the PVC before its snapshot, which it needs until it is filled."""
     if item.kind == "snapshot":
         return claims.delete(SNAPSHOT, item.name, item.preconditions)
     is_deleted = claims.delete(CLAIM, item.name, item.preconditions)

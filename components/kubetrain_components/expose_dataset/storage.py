@@ -1,4 +1,4 @@
-"""Storage: where a run's data is on a cluster and how pods get it, as one JSON object."""
+"""The storage settings of a run on a cluster: its PVCs, and how pods mount them. One JSON object."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -13,21 +13,21 @@ from kubetrain_trainer.settings import Settings, setting
 class Storage(Settings):
     CALLED: ClassVar[str] = "storage"
 
-    staging_claim: str = setting("kubetrain-staging", "claim that dataset versions are brought to; made where missing")
-    staging_size: str = setting("100Gi", "its size where it is made: a dataset's size and more")
-    output_claim: str = setting("kubetrain-output", "claim that trainings write to; made where missing")
-    output_size: str = setting("100Gi", "its size where it is made")
+    staging_claim: str = setting("kubetrain-staging", "PVC for dataset versions; created if missing")
+    staging_size: str = setting("100Gi", "size of the staging PVC if it is created; more than the dataset's size")
+    output_claim: str = setting("kubetrain-output", "PVC for checkpoints and models; created if missing")
+    output_size: str = setting("100Gi", "size of the output PVC if it is created")
     output_access_mode: str = setting(
-        "ReadWriteMany", "its access mode where it is made", choices=("ReadWriteMany", "ReadWriteOnce")
+        "ReadWriteMany", "access mode of the output PVC if it is created", choices=("ReadWriteMany", "ReadWriteOnce")
     )
-    storage_class: str = setting("", "storage class of both where they are made; empty: the cluster's default")
-    dataset_name: str = setting("", "what exposed claims are called; empty: by the last part of the source")
-    exposure: str = setting("auto", "how training pods see a version read-only", choices=tuple(ExposureMode))
-    static_claim: str = setting("", "claim of the administrator over the staging claim's storage, for exposure static")
-    snapshot_class: str = setting("", "VolumeSnapshotClass, for exposure snapshot; empty: the driver's default")
-    expose_seconds: int = setting(3600, "time that a claim with a version may take to be filled", minimum=1)
-    transfer: dict[str, Any] = setting({}, "where and how the transfer's pod runs, as settings of the placement")
-    keep_versions: int = setting(3, "versions of each source that are kept at least", minimum=1)
+    storage_class: str = setting("", "storage class of both PVCs if they are created; empty: the cluster's default")
+    dataset_name: str = setting("", "dataset name in the names of exposed PVCs; empty: last part of the source")
+    exposure: str = setting("auto", "how training pods get read-only access to a version", choices=tuple(ExposureMode))
+    static_claim: str = setting("", "read-only PVC over the staging PVC's storage, for exposure static")
+    snapshot_class: str = setting("", "VolumeSnapshotClass for exposure snapshot; empty: the driver's default")
+    expose_seconds: int = setting(3600, "timeout in seconds for filling the PVC of a dataset version", minimum=1)
+    transfer: dict[str, Any] = setting({}, "placement settings for the transfer pod")
+    keep_versions: int = setting(3, "minimum number of versions to keep of each source", minimum=1)
 
     @property
     def staging(self) -> WantedClaim:

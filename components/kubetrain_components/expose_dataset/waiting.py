@@ -1,4 +1,4 @@
-"""Waiting for what the cluster does in its own time: bounded, and telling now and then what for."""
+"""Wait for the cluster with a timeout, and report now and then what the wait is for."""
 
 import time
 from collections.abc import Callable
@@ -12,22 +12,22 @@ Say = Callable[[str], None]
 
 
 class Waiting:
-    def __init__(self, say: Say, seconds: float, remedy: str) -> None:
-        self._say, self._seconds, self._remedy = say, seconds, remedy
+    def __init__(self, say: Say, timeout_seconds: float, remedy: str) -> None:
+        self._say, self._timeout_seconds, self._remedy = say, timeout_seconds, remedy
         self._began = time.monotonic()
-        self._said = ("", 0.0)
+        self._last_report = ("", 0.0)
 
-    def poll(self, sentence: str) -> None:
-        """A little longer.
+    def poll(self, reason: str) -> None:
+        """Wait until the next poll.
 
         Raises:
-            KubetrainError: saying what was waited for, where it has been long enough.
+            KubetrainError: with the reason, after the timeout.
         """
         waited = time.monotonic() - self._began
-        if waited >= self._seconds:
-            raise KubetrainError(f"{sentence}, for more than the {self._seconds:.0f} s allowed: {self._remedy}")
-        said, when = self._said
-        if sentence != said or waited - when >= HEARTBEAT_SECONDS:
-            self._said = (sentence, waited)
-            self._say(f"waits: {sentence} ({waited:.0f} s)")
-        time.sleep(min(POLL_SECONDS, self._seconds - waited))
+        if waited >= self._timeout_seconds:
+            raise KubetrainError(f"{reason}, after the timeout of {self._timeout_seconds:.0f} s: {self._remedy}")
+        last_reason, reported = self._last_report
+        if reason != last_reason or waited - reported >= HEARTBEAT_SECONDS:
+            self._last_report = (reason, waited)
+            self._say(f"waiting: {reason} ({waited:.0f} s)")
+        time.sleep(min(POLL_SECONDS, self._timeout_seconds - waited))

@@ -67,7 +67,9 @@ def main() -> None:
         now=datetime.now(UTC),
     )
     print(plan, flush=True)
-    report_result({"status": "completed", "deleted": len(plan.delete), "versions": len(plan.fates) - len(plan.delete)})
+    report_result(
+        {"status": "completed", "deleted": len(plan.delete), "versions": len(plan.decisions) - len(plan.delete)}
+    )
 
 
 if __name__ == "__main__":

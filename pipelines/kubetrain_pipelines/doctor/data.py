@@ -3,7 +3,8 @@
 from collections.abc import Collection, Sequence
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, objections
-from kubetrain_components.expose_dataset.expose import ExposureRequest, StorageFacts, plan_exposure
+from kubetrain_components.expose_dataset.expose import ExposureRequest, plan_exposure
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret

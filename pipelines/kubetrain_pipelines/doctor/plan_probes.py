@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
-from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, StorageFacts, plan_exposure
+from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, plan_exposure
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_components.sync_dataset.sync import transfer_placement

@@ -1,0 +1,93 @@
+"""The staging PVC, and what its storage class is known to support."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from kubetrain_components.jobs.quantity import whole_amount
+from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.errors import InvalidSetting
+
+OBJECT_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# Support for cloning, for snapshots and for ReadOnlyMany filesystems; None: unknown or irrelevant.
+KNOWN_DRIVERS: dict[str, tuple[bool | None, bool | None, bool | None]] = {
+    "pd.csi.storage.gke.io": (True, True, True),
+    "rbd.csi.ceph.com": (True, True, True),
+    "cephfs.csi.ceph.com": (True, True, True),
+    "ebs.csi.aws.com": (None, None, False),
+    "disk.csi.azure.com": (None, None, False),
+    "driver.longhorn.io": (None, None, False),  # longhorn/longhorn#5041
+    "rancher.io/local-path": (False, False, None),
+    "kubernetes.io/no-provisioner": (False, False, None),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageFacts:
+    """The staging PVC and the abilities of its storage class; an ability is None if unknown."""
+
+    staging_claim: str
+    access_modes: tuple[str, ...]
+    size: str
+    """Capacity as a Kubernetes quantity."""
+    volume_mode: str = "Filesystem"
+    storage_class: str | None = None
+    """Empty: the PVC is bound to a manually created volume. None: the cluster's default class."""
+    provisioner: str = ""
+    binds_immediately: bool | None = None
+    """False: a PVC stays Pending until a pod uses it (WaitForFirstConsumer)."""
+    can_clone: bool | None = None
+    can_snapshot: bool | None = None
+    can_read_only_many: bool | None = None
+    has_snapshots: bool = True
+    """True if the cluster has the VolumeSnapshot API."""
+
+    def __post_init__(self) -> None:
+        check_object_name("staging_claim", self.staging_claim)
+        whole_amount(self.size)
+
+    @classmethod
+    def read(cls, claim: Manifest, storage_class: Manifest | None, *, has_snapshots: bool = True) -> Self:
+        """Read the facts from both objects; few accounts may read the class, and without it abilities are unknown."""
+        spec, provisioner = claim["spec"], (storage_class or {}).get("provisioner", "")
+        can_clone, can_snapshot, can_read_only_many = _abilities(provisioner)
+        # A class without volumeBindingMode binds immediately.
+        binds_immediately = (storage_class or {}).get("volumeBindingMode") != "WaitForFirstConsumer"
+        return cls(
+            staging_claim=claim["metadata"]["name"],
+            access_modes=tuple(spec["accessModes"]),
+            size=claim_size(claim),
+            volume_mode=spec.get("volumeMode") or "Filesystem",
+            storage_class=spec.get("storageClassName"),
+            provisioner=provisioner,
+            binds_immediately=binds_immediately if storage_class else None,
+            can_clone=can_clone,
+            can_snapshot=can_snapshot,
+            can_read_only_many=can_read_only_many,
+            has_snapshots=has_snapshots,
+        )
+
+    @property
+    def driver(self) -> str:
+        return f"the storage driver '{self.provisioner}'" if self.provisioner else "the storage driver"
+
+
+def claim_size(claim: Manifest) -> str:
+    """The capacity of a PVC, or the size it requests while it has no capacity."""
+    capacity = (claim.get("status") or {}).get("capacity") or claim["spec"]["resources"]["requests"]
+    return str(capacity["storage"])
+
+
+def check_object_name(setting: str, name: str) -> None:
+    if not OBJECT_NAME.fullmatch(name):
+        raise InvalidSetting(
+            f"{setting} '{name}' is not a valid object name: use up to 253 characters of a-z, 0-9, '-' and '.'"
+        )
+
+
+def _abilities(provisioner: str) -> tuple[bool | None, bool | None, bool | None]:
+    for driver, abilities in KNOWN_DRIVERS.items():
+        # Rook prefixes the driver's name with its namespace.
+        if provisioner == driver or provisioner.endswith(f".{driver}"):
+            return abilities
+    return None, None, None
