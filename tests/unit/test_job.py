@@ -1,14 +1,19 @@
 """A job's name, labels and spec hash: what a launcher started again finds it by."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs import job
 from kubetrain_components.jobs.job import Job, JobIdentity, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.local.operator import wants_restart
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings import setting
+from support.manifests import MOUNTS
 
 IDENTITY = JobIdentity(
     pipeline="train-pytorch", stage="launch_training", run_id="3F2A9c1b-77aa-4b1c-9f00-123456789abc", dataset="d" * 16
@@ -62,6 +67,43 @@ def test_the_spec_hash_is_of_what_runs_not_of_who_runs_it() -> None:
     assert replace(JOB, processes_per_replica=2).spec_hash != JOB.spec_hash
     changed = (Replica(role="Master", count=1, command=("x",), env={"A": "1"}),)
     assert replace(JOB, replicas=changed).spec_hash != JOB.spec_hash
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterPlacement(Placement):
+    bandwidth: str = setting("", "a setting of a later release")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterReplica(Replica):
+    nice: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterJob(Job):
+    notes: tuple[str, ...] = ()
+
+
+def later(**changes: Any) -> LaterJob:
+    """The job that a later release makes of CPU_JOB."""
+    replica = LaterReplica(role="Master", count=1, command=("x",), nice=changes.pop("nice", 0))
+    placement = LaterPlacement(cpu="2", bandwidth=changes.pop("bandwidth", ""))
+    return LaterJob(identity=IDENTITY, kind=JOB.kind, replicas=(replica,), placement=placement, **changes)
+
+
+CPU_JOB = replace(JOB, placement=Placement(cpu="2"))
+
+
+def test_a_later_releases_settings_leave_the_spec_hash_alone_until_they_are_set() -> None:
+    assert later().spec_hash == CPU_JOB.spec_hash != JOB.spec_hash
+    changed = [later(bandwidth="1G"), later(nice=1), later(notes=("n",)), replace(CPU_JOB, mounts=MOUNTS)]
+    assert len({CPU_JOB.spec_hash, *(each.spec_hash for each in changed)}) == 5
+
+
+def test_other_defaults_are_another_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = CPU_JOB.spec_hash
+    monkeypatch.setattr(job, "DEFAULTS_VERSION", 2)
+    assert CPU_JOB.spec_hash != before
 
 
 def test_a_role_without_pods_is_refused() -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import Trouble
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.settings import DEFAULTS_VERSION
 
 LABEL_PREFIX = "kubetrain/"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
@@ -143,9 +144,13 @@ class Job:
 
     @property
     def spec_hash(self) -> str:
-        """What is run, without who runs it: equal for every attempt of one launch."""
-        spec = {name: value for name, value in asdict(self).items() if name != "identity"}
-        return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+        """The hash of what runs, without who runs it: the same for every attempt of one launch.
+
+        It covers only what differs from the defaults, so that a launcher of a release with more settings still
+        recognizes its job.
+        """
+        spec = {name: value for name, value in _changed_fields(self).items() if name != "identity"}
+        return hashlib.sha256(json.dumps([DEFAULTS_VERSION, spec], sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -237,6 +242,20 @@ class JobState:
 class LogLine:
     pod: str
     text: str
+
+
+def _changed_fields(value: Any) -> Any:
+    """Return a value for JSON, and of each dataclass in it only the fields that differ from their defaults."""
+    if isinstance(value, tuple):
+        return [_changed_fields(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    values = {each: getattr(value, each.name) for each in fields(value)}
+    return {each.name: _changed_fields(own) for each, own in values.items() if own != _default(each)}
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def slug(text: str, length: int) -> str:
