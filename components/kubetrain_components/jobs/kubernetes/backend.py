@@ -20,11 +20,11 @@ from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
 LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LOG_POSITION_SECONDS = 10.0
 LAST_REQUESTS_SECONDS = 5.0
-"""For what an interrupted launcher still does: it is about to be killed."""
+"""Time for the last requests of an interrupted launcher, which is about to be killed."""
 
 
 class KubernetesBackend:
-    """A context: leaving it ends its watches, and nothing else."""
+    """A context manager that stops its watches on exit, but leaves jobs alone."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
@@ -63,20 +63,20 @@ class KubernetesBackend:
         yield None
 
     def logs(self, handle: JobHandle) -> Iterator[LogLine]:
-        """From where a launcher before this one had come to."""
+        """Yield lines from the position that an earlier launcher reached."""
         followed = self._follow(handle)
         before = followed.state()
         since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
         logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since)
-        noted = time.monotonic()
+        saved = time.monotonic()
         for line in logs.lines(followed.is_over):
             yield line
-            if time.monotonic() - noted >= LOG_POSITION_SECONDS:
-                noted = time.monotonic()
+            if time.monotonic() - saved >= LOG_POSITION_SECONDS:
+                saved = time.monotonic()
                 self.annotate(handle, {LOG_POSITION_ANNOTATION: logs.position})
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
-        # With the uid, the server refuses where the name is another job's by now.
+        # With the uid, the server rejects the patch if another job has this name now.
         metadata = {"uid": handle.uid, "annotations": dict(values)}
         with contextlib.suppress(Conflict):
             self._api.patch(self._path(handle.kind, handle.name), {"metadata": metadata})
@@ -84,11 +84,11 @@ class KubernetesBackend:
     def clean(self, handle: JobHandle, pods: str) -> None:
         if pods == "None":
             return
-        for pod in self._follow(handle).living_pods(with_those_that_ended=pods == "All"):
+        for pod in self._follow(handle).existing_pods(include_ended=pods == "All"):
             self._api.delete(self._api.path("v1", "pods", pod["metadata"]["name"]), uid=pod["metadata"]["uid"])
 
     def delete(self, handle: JobHandle) -> None:
-        """One request: what the job has made, the cluster's garbage collection ends."""
+        """Delete the job in one request; garbage collection deletes its pods."""
         self._api.retry_seconds = LAST_REQUESTS_SECONDS
         self._api.delete(self._path(handle.kind, handle.name), uid=handle.uid)
 
@@ -97,7 +97,7 @@ class KubernetesBackend:
         return self._run is not None and self._run.is_active()
 
     def _follow(self, handle: JobHandle) -> FollowedJob:
-        with self._lock:  # its logs are read in a thread of their own
+        with self._lock:  # another thread reads the logs
             if handle not in self._followed:
                 self._followed[handle] = FollowedJob(self._api, self._path(handle.kind), handle)
             return self._followed[handle]

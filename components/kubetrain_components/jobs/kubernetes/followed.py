@@ -1,4 +1,4 @@
-"""One job as the cluster shows it: the job, its pods, and while it does not get going the warnings about them."""
+"""One job in the cluster: the job itself, its pods, and warnings about them until all have started."""
 
 import threading
 
@@ -21,23 +21,23 @@ class FollowedJob:
         self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=of_job)
         self._events: list[Watched] = []
         self._state: JobState | None = None
-        self._state_of: list[tuple[Watched, int]] = []
+        self._state_versions: list[tuple[Watched, int]] = []
         for watched in (self._job, self.pods):
             watched.start()
 
     def state(self) -> JobState | None:
-        """What is known now; None where the job is gone, or another has its name.
+        """Return the current state; None if the job is gone or another one has its name.
 
-        Made once for each change, whoever asks: of a job of hundreds of pods it takes a while.
+        It is derived only once per change, which takes a while for a job with hundreds of pods.
         """
         self._await_lists()
         with self._changed:
-            seen = [(watched, watched.changes) for watched in self._watches()]
-            if seen != self._state_of:
-                self._state, self._state_of = self._made_state(), seen
+            versions = [(watched, watched.changes) for watched in self._watches()]
+            if versions != self._state_versions:
+                self._state, self._state_versions = self._derive_state(), versions
             return self._state
 
-    def _made_state(self) -> JobState | None:
+    def _derive_state(self) -> JobState | None:
         found = [each for each in self._job.objects() if each.uid == self._handle.uid and not each.is_gone]
         if not found:
             return None
@@ -49,16 +49,16 @@ class FollowedJob:
         return state is None or state.is_over
 
     def await_change(self, state: JobState) -> None:
-        """Return once it is another state, or after a second."""
+        """Wait until the state is another one, for at most a second."""
         with self._changed:
-            self._attend_to_events(state)
+            self._update_event_watches(state)
             self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
 
-    def living_pods(self, *, with_those_that_ended: bool) -> list[Manifest]:
+    def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
         pods = [
             each.manifest for each in self.pods.objects() if not each.is_gone and is_of(each.manifest, self._handle)
         ]
-        return [pod for pod in pods if with_those_that_ended or not has_ended(pod)]
+        return [pod for pod in pods if include_ended or not has_ended(pod)]
 
     def stop(self) -> None:
         for watched in self._watches():
@@ -76,18 +76,18 @@ class FollowedJob:
                     raise watched.error
 
     def _known_events(self) -> list[Manifest]:
-        """Few accounts may read events: without them the troubles that only they tell have no name."""
+        """Return the events seen. Few accounts may read events; without them, some troubles are not recognized."""
         return [each.manifest for watched in self._events for each in watched.objects()]
 
-    def _attend_to_events(self, state: JobState) -> None:
-        """Those of the whole namespace come in: they are watched no longer than needed."""
+    def _update_event_watches(self, state: JobState) -> None:
+        """Watch events only until the job is under way: they are those of the whole namespace."""
         if state.is_under_way:
             for watched in self._events:
                 watched.stop()
             self._events = []
         elif not self._events and not state.phase.is_final:
             of_podgroup = f"involvedObject.kind=PodGroup,involvedObject.name={self._handle.name}"
-            for selector in ("type=Warning", of_podgroup):  # Volcano does not warn
+            for selector in ("type=Warning", of_podgroup):  # Volcano's events are not warnings
                 path = self._api.path("v1", "events")
                 self._events.append(Watched(self._api, path, self._changed, fieldSelector=selector))
                 self._events[-1].start()

@@ -1,4 +1,4 @@
-"""A Job as what a cluster runs: PyTorchJob, TFJob or batch Job. Pure functions, whose results print, diff and test."""
+"""The Kubernetes manifests of jobs: PyTorchJob, TFJob or batch Job. Pure functions."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from kubetrain_components.manifest import Manifest
 
 
 def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:
-    """What to create.
+    """Return the manifest to create.
 
     Args:
-        owner: The reference to whatever the job is to end with: the Workflow of a run.
+        owner: Reference to the Workflow of a run, with which the cluster deletes the job.
 
     Raises:
-        InvalidSetting: for what the cluster would not run as it is meant.
+        InvalidSetting: if the cluster would not run the job as intended.
     """
     validate_for_operator(job)
     return {
@@ -34,7 +34,7 @@ def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:
 
 
 def replica_specs(kind: JobKind, manifest: Manifest) -> dict[str, Manifest]:
-    """The number and the template of a job's pods, by role."""
+    """Return the number and the template of a job's pods, by role."""
     field = kind.traits.replica_specs
     return manifest["spec"].get(field) or {} if field else {"Pod": manifest["spec"]}
 
@@ -65,7 +65,7 @@ def _pytorch_job(job: Job) -> Manifest:
 def _tf_job(job: Job) -> Manifest:
     from kubeflow.training import models
 
-    # By default the Chief's or worker-0's end alone would make the job a success.
+    # By default, the success of the Chief or worker-0 alone makes the job succeed.
     return _serialized(
         models.KubeflowOrgV1TFJobSpec(
             tf_replica_specs=_replicas(job), run_policy=_run_policy(job), success_policy="AllWorkers"
@@ -97,12 +97,12 @@ def _run_policy(job: Job) -> Any:
 
     placement = job.placement
     return models.KubeflowOrgV1RunPolicy(
-        # The operator would take pods, their logs and the evidence away; what is to be cleaned is, after the verdict.
+        # The launcher deletes pods after its verdict, for which it needs them and their logs.
         clean_pod_policy="None",
-        # The operator stops counting here when it replaces pods itself.
+        # If the operator replaces pods itself, it does not count their restarts.
         backoff_limit=None if _replaces_pods(job.replicas) else job.backoff_limit,
         active_deadline_seconds=_deadline(placement),
-        # Without a completion time, which a permanent failure under ExitCode lacks, it would fail to clean for ever.
+        # Under ExitCode, a permanent failure sets no completion time, without which the operator's cleanup fails.
         ttl_seconds_after_finished=None if _replaces_pods(job.replicas) else placement.ttl_seconds or None,
         suspend=True if placement.scheduler == "kueue" else None,  # until Kueue admits it
         scheduling_policy=_scheduling_policy(job),
@@ -110,7 +110,7 @@ def _run_policy(job: Job) -> Any:
 
 
 def _deadline(placement: Placement) -> int | None:
-    """For a job that nobody follows any more: whoever does counts the time that its pods run, not that of the start."""
+    """Limit a job that has lost its launcher, which would count only the time after the start."""
     return placement.start_seconds + placement.deadline_seconds if placement.deadline_seconds else None
 
 
@@ -153,7 +153,7 @@ def _batch_job(job: Job) -> Manifest:
     (replica,) = job.replicas
     limits = {"activeDeadlineSeconds": _deadline(placement), "ttlSecondsAfterFinished": placement.ttl_seconds}
     return {
-        # Here the limit is of new starts; the operator's is of the start that is one too many.
+        # A batch Job allows this many restarts; the operator would fail the job at the last of them.
         "backoffLimit": 0 if replica.restart_policy is RestartPolicy.NEVER else max(job.backoff_limit - 1, 0),
         **{name: value for name, value in limits.items() if value},
         **({"suspend": True} if placement.scheduler == "kueue" else {}),

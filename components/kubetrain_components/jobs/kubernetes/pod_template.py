@@ -1,6 +1,6 @@
-"""A job's pods as Kubernetes takes them: pure functions from Placement and Replica to a pod template.
+"""The pod templates of jobs: pure functions of Placement and Replica.
 
-Pods pass Pod Security `restricted`, unless hostNetwork or RDMA asks for more.
+Pods comply with the Pod Security level `restricted`, unless hostNetwork or RDMA needs more.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ NCCL_PRESETS = {
     },
 }
 HOST_INTERFACES = "^lo,docker,cni,veth,cali,flannel"
-"""On a node's own network nobody knows the interface's name: all but those that reach no other node."""
+"""Interface names of nodes vary, so this excludes those that do not reach other nodes."""
 SPOT: dict[str, tuple[dict[str, str], str]] = {
     "gke": ({"cloud.google.com/gke-spot": "true"}, "cloud.google.com/gke-spot"),
     "eks": ({"eks.amazonaws.com/capacityType": "SPOT"}, ""),
     "aks": ({"kubernetes.azure.com/scalesetpriority": "spot"}, "kubernetes.azure.com/scalesetpriority"),
     "karpenter": ({"karpenter.sh/capacity-type": "spot"}, ""),
 }
-"""By platform: the labels of interruptible nodes, and the key of their taint where they have one."""
+"""The labels of each platform's spot nodes, and the key of their taint, if they have one."""
 RENDEZVOUS_PORT = 23456
-"""The operator's own default."""
+"""The operator's default."""
 HOST_PORTS = range(20_000, 30_000)
-"""Below those that Kubernetes gives to services, and the kernel to connections."""
+"""Below the ports that Kubernetes assigns to services and the kernel to connections."""
 ZONE = "topology.kubernetes.io/zone"
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARED_MEMORY = "shared-memory"
@@ -60,7 +60,7 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
                 "volumes": [*_volumes(job), *placement.volumes],
                 "securityContext": _pod_security(placement),
                 "serviceAccountName": placement.service_account,
-                # None but those who ask for an account need to talk to the cluster.
+                # Only pods with an explicit account need access to the cluster.
                 "automountServiceAccountToken": bool(placement.service_account),
                 "enableServiceLinks": False,
                 "imagePullSecrets": [{"name": name} for name in placement.image_pull_secrets],
@@ -90,15 +90,14 @@ def _container(job: Job, replica: Replica) -> Manifest:
             "resources": _resources(placement),
             "volumeMounts": [*_mounts(job), *placement.volume_mounts],
             "securityContext": _container_security(placement),
-            # What a process says last is in its own words; what killed it is not.
+            # Only the process itself writes its message; the tail of its log does not replace it.
             "terminationMessagePolicy": "File",
         }
     )
 
 
 def _ports(job: Job, replica: Replica) -> list[Manifest]:
-    """On a node's own network other jobs are met, and other pods of this one: the scheduler knows of a port that is
-    declared, and puts no two pods with the same one on a node."""
+    """Declare the port on a node's network, so that the scheduler puts pods with the same port on different nodes."""
     port_name = job.kind.traits.port_name
     if not job.placement.host_network or not port_name:
         return []
@@ -112,13 +111,13 @@ def rendezvous_port(job: Job, role: str) -> int:
 
 
 def host_port(identity: JobIdentity, role: str = "") -> int:
-    """A port for this job (and role) alone, as far as chance allows; the same for a launcher that is started again."""
+    """Return a port that other jobs and roles are unlikely to have, and that a restarted launcher finds again."""
     digest = hashlib.sha256(f"{identity.name}{role}".encode()).hexdigest()
     return HOST_PORTS[int(digest, 16) % len(HOST_PORTS)]
 
 
 def _environment(job: Job, replica: Replica) -> list[Manifest]:
-    """Later ones win: a site's own settings over presets, and what the job needs over both."""
+    """Return the variables: the placement's settings override presets, and the job's own variables override both."""
     placement = job.placement
     values = {**_threads(job), **NCCL_PRESETS[placement.network]}
     if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
@@ -135,8 +134,10 @@ def _environment(job: Job, replica: Replica) -> list[Manifest]:
 
 
 def _threads(job: Job) -> dict[str, str]:
-    """Those that the pod's CPUs carry: without a limit a process sees all of its node's, and two pods that take
-    them all get in each other's way. Beside GPUs they only load data."""
+    """Use one thread per CPU of the pod. By default a process uses all CPUs of its node and slows down other pods.
+
+    Pods with GPUs keep the default: their CPUs only load data.
+    """
     if job.placement.gpus:
         return {}
     quantity = job.placement.cpu_limit or job.placement.cpu
@@ -145,7 +146,7 @@ def _threads(job: Job) -> dict[str, str]:
 
 
 def _resources(placement: Placement) -> Manifest:
-    """Devices and memory are limited to what is asked for; CPUs, unless a limit is set, are not."""
+    """Limit devices and memory to their requests, but CPUs only to an explicit limit."""
     devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
     exact = {name: str(count) for name, count in devices.items() if count} | _text(placement.extra_resources)
     return {
@@ -157,7 +158,7 @@ def _resources(placement: Placement) -> Manifest:
 
 
 def _volumes(job: Job) -> list[Manifest]:
-    """A claim that is mounted for reading alone is read-only on the volume too: access modes keep nobody out."""
+    """Make a PVC read-only if all its mounts are: access modes do not prevent writing."""
     volumes: dict[str, Manifest] = {}
     for claim in {mount.claim: None for mount in job.mounts}:
         read_only = all(mount.read_only for mount in job.mounts if mount.claim == claim)
@@ -184,7 +185,7 @@ def _mount(job: Job, mount: ClaimMount) -> Manifest:
 
 
 def _volume_name(job: Job, claim: str) -> str:
-    """By the place among the claims: a claim's own name may be too long for a volume's."""
+    """Number the PVCs: the name of a PVC may be too long for a volume."""
     return f"claim-{list(dict.fromkeys(mount.claim for mount in job.mounts)).index(claim)}"
 
 
@@ -194,7 +195,7 @@ def _pod_security(placement: Placement) -> Manifest:
         "runAsUser": placement.user,
         "runAsGroup": placement.user,
         "fsGroup": placement.user,
-        # The mode and owner of every file of a large volume would be gone through at each start.
+        # By default, each start sets mode and owner of every file, which takes long on a large volume.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
@@ -204,7 +205,7 @@ def _container_security(placement: Placement) -> Manifest:
     kept = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     if not placement.rdma:
         return kept
-    # RDMA pins the memory that it reads and writes. To any user but root the capability gives nothing.
+    # RDMA locks the memory that it uses. The capability for that has an effect only for root.
     return {**kept, "runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
 
 
@@ -231,7 +232,7 @@ def _spot_tolerations(placement: Placement) -> list[Manifest]:
 
 
 def _istio(placement: Placement) -> dict[str, str]:
-    """As a label for Istio of today, as an annotation for older ones."""
+    """Disable the sidecar: current Istio reads this as a label, older versions as an annotation."""
     return {} if placement.istio else {"sidecar.istio.io/inject": "false"}
 
 
@@ -240,7 +241,7 @@ def queue_label(placement: Placement) -> dict[str, str]:
 
 
 def _text(values: Mapping[str, Any]) -> dict[str, str]:
-    """Kubernetes takes nothing but text in these maps; people write numbers and true."""
+    """Convert numbers and booleans: Kubernetes accepts only strings in these maps."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 

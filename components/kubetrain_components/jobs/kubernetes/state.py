@@ -1,6 +1,6 @@
-"""What the cluster says of a job, its pods and their events, as a JobState. Pure functions.
+"""The state of a job, derived from the manifests of the job, its pods and their events. Pure functions.
 
-A job's own word is one voice of several: Failed outweighs Succeeded, and of each replica the newest pod counts.
+The job's own status is not enough: Failed overrides Succeeded, and the newest pod of each replica counts as well.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
 from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
 from kubetrain_components.manifest import Manifest
 
-# Failed first: both may be True, and then it did fail.
+# Failed comes first: if Succeeded is also True, the job failed all the same.
 PHASES = (
     ("Failed", Phase.FAILED),
     ("FailureTarget", Phase.RUNNING),
@@ -35,17 +35,17 @@ PHASES = (
 
 
 def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> JobState:
-    """The state, of pods that belong to this very job. Pods that are gone have "deleted": True on their manifest."""
+    """Return the state of a job, without pods of other jobs. Deleted pods have "deleted": True in their manifest."""
     metadata = job["metadata"]
     handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
-    replicas = newest_pods(pod for pod in pods if is_of(pod, handle) and not _was_suspended(job, pod))
+    replicas = pods_by_replica(pod for pod in pods if is_of(pod, handle) and not _was_suspended(job, pod))
     newest = {name: history[-1] for name, history in replicas.items()}
     phase, message = _phase(job)
     return JobState(
         handle=handle,
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
-        missing=max(_least_pods(kind, job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
+        missing=max(_min_pods(kind, job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
         troubles=()
         if phase.is_final and all(map(has_ended, newest.values()))
         else tuple(troubles(job, newest, events)),
@@ -56,8 +56,8 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
     )
 
 
-def newest_pods(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
-    """By replica all the pods that there have been of it, the newest last."""
+def pods_by_replica(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
+    """Return all pods of each replica, the newest last."""
     found: dict[str, list[Manifest]] = {}
     for pod in sorted(pods, key=_age):
         found.setdefault(replica_name(pod), []).append(pod)
@@ -65,13 +65,13 @@ def newest_pods(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
 
 
 def _age(pod: Manifest) -> tuple[float, bool, str]:
-    """Two pods of one replica have the same second where one was deleted by force: then that is the older."""
+    """Return a sort key. A pod deleted by force and its replacement may have the same creation time."""
     metadata = pod["metadata"]
     return seconds(metadata["creationTimestamp"]), not pod.get("deleted"), metadata["uid"]
 
 
 def replica_name(pod: Manifest) -> str:
-    """As people know it: worker-1; a batch Job's one pod by the stage."""
+    """Return a name such as worker-1; the pod of a batch Job is named after its stage."""
     return "{}-{}".format(*_replica(pod))
 
 
@@ -83,7 +83,7 @@ def _replica(pod: Manifest) -> tuple[str, int]:
 
 
 def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
-    """Of the newest pod of a replica; earlier ones count as restarts."""
+    """Return the state of the newest pod of a replica; earlier pods count as restarts."""
     role, index = _replica(history[-1])
     end = newest_end(kind.traits.container, history)
     return PodState(
@@ -100,12 +100,12 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
 
 
 def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
-    """A pod that was deleted before it ended has not succeeded."""
+    """Return the phase; a pod that was deleted before it ended has failed."""
     if has_ended(pod):
         return Phase(status_of(pod)["phase"])
     ended = (container_status(kind.traits.container, pod).get("state") or {}).get("terminated")
     if ended and not _starts_again(pod, ended["exitCode"]):
-        return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # the pod's own phase follows
+        return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # the pod's own phase is updated later
     if pod.get("deleted"):
         return Phase.FAILED
     return Phase.RUNNING if status_of(pod).get("phase") == "Running" and not is_cut_off(pod) else Phase.PENDING
@@ -138,13 +138,13 @@ def _conditions(job: Manifest) -> dict[str, Mapping[str, Any]]:
 
 
 def _was_suspended(job: Manifest, pod: Manifest) -> bool:
-    """Whether it was deleted because a queue took its leave back, which is no failure of the pod."""
+    """Return True if the pod was deleted because a queue evicted the job, which is not a failure."""
     since = seconds(_conditions(job).get("Suspended", {}).get("lastTransitionTime"))
     return bool(pod.get("deleted")) and seconds(pod["metadata"]["creationTimestamp"]) < since
 
 
-def _least_pods(kind: JobKind, job: Manifest) -> int:
-    """As many as the job cannot begin without; a batch Job has one."""
+def _min_pods(kind: JobKind, job: Manifest) -> int:
+    """Return the number of pods that the job needs to start."""
     if elastic := job["spec"].get("elasticPolicy"):
         return int(elastic.get("minReplicas", 1))
     return sum(int(each.get("replicas", 1)) for each in replica_specs(kind, job).values())

@@ -1,4 +1,4 @@
-"""What the training operator takes without a word and then runs otherwise than meant: refused, with the reason."""
+"""Rejects jobs that the training operator would accept but not run as intended."""
 
 import re
 from collections.abc import Iterator
@@ -12,91 +12,92 @@ MAX_POD_NAME = 63
 
 
 def validate_for_operator(job: Job) -> None:
-    """
+    """Reject a job that the operator would not run as intended.
+
     Raises:
-        InvalidSetting: naming the first thing, and what to do instead.
+        InvalidSetting: with the first problem and its remedy.
     """
-    for objection in _objections(job):
-        raise InvalidSetting(f"{job.identity.name}: {objection}")
+    for problem in _problems(job):
+        raise InvalidSetting(f"{job.identity.name}: {problem}")
 
 
-def _objections(job: Job) -> Iterator[str]:
-    yield from _name_objections(job)
+def _problems(job: Job) -> Iterator[str]:
+    yield from _name_problems(job)
     if not job.placement.image:
         yield "placement has no image: set image"
     if job.processes_per_replica < 1:
-        yield f"a pod has at least one process, not {job.processes_per_replica}"
+        yield f"a pod needs at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
-        yield "under restart_policy Always a pod that succeeds starts again, and the job never ends: use OnFailure"
+        yield "restart_policy Always also restarts pods that succeeded, so the job would never end: use OnFailure"
     if job.kind is JobKind.BATCH_JOB:
-        yield from _batch_objections(job)
+        yield from _batch_problems(job)
         return
-    yield from _role_objections(job)
-    yield from _elastic_objections(job, job.elastic) if job.elastic else _static_objections(job)
-    yield from _environment_objections(job)
+    yield from _role_problems(job)
+    yield from _elastic_problems(job, job.elastic) if job.elastic else _static_problems(job)
+    yield from _environment_problems(job)
 
 
-def _name_objections(job: Job) -> Iterator[str]:
+def _name_problems(job: Job) -> Iterator[str]:
     if not re.match("[a-z]", job.identity.name):
-        yield "its pods' services need a name that begins with a letter: begin the pipeline's name with one"
+        yield "names of its pods' services must begin with a letter: begin the pipeline's name with a letter"
     highest = job.elastic.max_replicas if job.elastic else 0
     pods = [f"{job.identity.name}-{role.lower()}-{max(count, highest) - 1}" for role, count in job.roles.items()]
     longest = max(pods, key=len)
     if len(longest) > MAX_POD_NAME:
-        yield f"the name of its pod {longest} has more than {MAX_POD_NAME} characters: shorten the job's"
+        yield f"pod name {longest} has more than {MAX_POD_NAME} characters: shorten the job's name"
 
 
-def _batch_objections(job: Job) -> Iterator[str]:
+def _batch_problems(job: Job) -> Iterator[str]:
     if job.total_replicas != 1:
         yield f"a batch Job has one pod, not {job.total_replicas}"
     if job.replicas[0].restart_policy is RestartPolicy.EXIT_CODE:
-        yield "a batch Job knows no restart_policy ExitCode: use OnFailure or Never"
+        yield "a batch Job does not support restart_policy ExitCode: use OnFailure or Never"
 
 
-def _role_objections(job: Job) -> Iterator[str]:
+def _role_problems(job: Job) -> Iterator[str]:
     if len(job.roles) < len(job.replicas):
-        yield "a role comes twice, of which the operator would take one: give each role once"
+        yield "a role is given twice, but the operator would use only one of them: give each role once"
     known, lead = job.kind.traits.roles, job.kind.traits.lead_role
     for role in job.roles:
         if role not in known:
-            yield f"the operator knows no role '{role}' in a {job.kind}: use {', '.join(sorted(known))}"
+            yield f"a {job.kind} cannot have the role '{role}': use {', '.join(sorted(known))}"
     if job.roles.get(lead, 1) != 1:
-        yield f"there is one {lead}, not {job.roles[lead]}: raise the number of Workers"
+        yield f"a job has one {lead}, not {job.roles[lead]}: increase the number of Workers"
 
 
-def _static_objections(job: Job) -> Iterator[str]:
+def _static_problems(job: Job) -> Iterator[str]:
     lead = job.kind.traits.lead_role
     if job.kind.traits.requires_lead and lead not in job.roles:
-        yield f"Workers without a {lead} or an elastic policy would never find each other: add one of both"
+        yield f"Workers cannot find each other without a {lead} or an elastic policy: add one of them"
     if job.placement.scale_metrics:
-        yield "scale_metrics size elastic jobs alone: set min_workers, or leave them out"
+        yield "scale_metrics apply only to elastic jobs: set min_workers, or remove scale_metrics"
 
 
-def _elastic_objections(job: Job, elastic: Elastic) -> Iterator[str]:
+def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
     if not job.kind.traits.can_be_elastic:
-        yield f"a {job.kind} cannot be elastic: leave min_workers out"
+        yield f"a {job.kind} cannot be elastic: remove min_workers"
     if "Master" in job.roles:
-        yield "an elastic job with a Master counts its nodes without it: use Workers only"
+        yield "an elastic job does not count a Master among its nodes: use only Workers"
     if not 1 <= elastic.min_replicas <= elastic.max_replicas:
         yield (
-            f"min_replicas {elastic.min_replicas} must be from 1 to max_replicas {elastic.max_replicas}: "
-            "the operator would never start enough"
+            f"min_replicas {elastic.min_replicas} must be between 1 and max_replicas {elastic.max_replicas}: "
+            "otherwise the operator never starts enough pods"
         )
     workers = job.roles["Worker"]
     if not elastic.min_replicas <= workers <= elastic.max_replicas:
-        yield f"{workers} Workers are not from {elastic.min_replicas} to {elastic.max_replicas}: ask for as many"
+        yield f"the number of Workers must be between {elastic.min_replicas} and {elastic.max_replicas}, not {workers}"
     if elastic.rdzv_backend != "c10d":
-        yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server that nothing here starts: use c10d"
+        yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server that kubetrain does not start: use c10d"
     if any(not key or not value or re.search("[,=]", key + value) for key, value in elastic.rdzv_conf.items()):
-        yield "rdzv_conf goes to torchrun as key=value,key=value: leave out what is empty or has , or = in it"
+        yield "torchrun reads rdzv_conf as key=value,key=value: remove entries that are empty or contain , or ="
     if any(replica.restart_policy is not RestartPolicy.ON_FAILURE for replica in job.replicas):
-        # An agent whose peer is lost ends with 1, which ExitCode takes for a failure for good.
-        yield "an elastic job needs restart_policy OnFailure: under any other a lost worker-0 fails it"
+        # An agent that loses a peer exits with code 1, which ExitCode treats as a permanent failure.
+        yield "an elastic job needs restart_policy OnFailure: under any other, the loss of worker-0 fails the job"
 
 
-def _environment_objections(job: Job) -> Iterator[str]:
-    """The operator's variables come after ours, and the last one of a name counts."""
+def _environment_problems(job: Job) -> Iterator[str]:
+    """The operator appends its variables to ours, and the last one of a name takes effect."""
     for replica in job.replicas:
-        own = operator_environment(job, replica.role, 0, lambda role, index: ("", 0)).keys() - UNBUFFERED.keys()
-        for name in sorted(own & {*replica.env, *job.placement.env, *job.placement.secret_env}):
-            yield f"{name} is set by the operator, whose value wins: leave it out of env"
+        injected = operator_environment(job, replica.role, 0, lambda role, index: ("", 0)).keys() - UNBUFFERED.keys()
+        for name in sorted(injected & {*replica.env, *job.placement.env, *job.placement.secret_env}):
+            yield f"{name} is set by the operator, which overrides yours: remove it from env"

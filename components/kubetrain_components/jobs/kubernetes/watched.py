@@ -127,7 +127,7 @@ class Watched(threading.Thread):
             self.changed.notify_all()
 
     def _keep(self, seen: WatchedObject) -> None:
-        """Store an object if it has changed: readers wait until it is no longer the identical value."""
+        """Store the object, unless it is unchanged: readers wait for another value by identity."""
         if seen != self._objects.get(seen.uid):
             self._objects[seen.uid] = seen
             self.changes += 1

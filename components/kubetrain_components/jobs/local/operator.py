@@ -1,4 +1,4 @@
-"""What the training operator and the kubelet do for a job, done by a thread on this machine."""
+"""A thread that runs a job on this machine like the training operator and the kubelet on a cluster."""
 
 import contextlib
 import socket
@@ -17,11 +17,11 @@ RESTART_DELAY_SECONDS = 1.0
 GRACE_SECONDS = 3.0
 
 Environments = Mapping[tuple[str, int], Mapping[str, str]]
-"""By role and index of the pod."""
+"""Variables of each pod, by role and index."""
 
 
 class LocalOperator(threading.Thread):
-    """Starts pods, restarts them by their policy, and judges the job as the operator would."""
+    """Starts pods, restarts them by their policy, and decides the job's phase like the operator."""
 
     def __init__(self, job: Job, record: LocalRecord, environments: Environments) -> None:
         super().__init__(name=f"operator of {job.identity.name}", daemon=True)
@@ -42,12 +42,12 @@ class LocalOperator(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._keep()
-        except Exception as error:  # noqa: BLE001 - a job without its keeper must not seem to run
+            self._operate()
+        except Exception as error:  # noqa: BLE001 - a job without its operator must not appear to run
             self._fail(f"{type(error).__name__}: {error}")
             self._publish()
 
-    def _keep(self) -> None:
+    def _operate(self) -> None:
         for pod in self._pods:
             pod.start()
         self._phase = Phase.RUNNING
@@ -57,15 +57,15 @@ class LocalOperator(threading.Thread):
                 self._end_pods()
                 self._record.remove()
                 return
-            if self._look_after_pods():
+            if self._update_pods():
                 self._publish()
             time.sleep(POLL_SECONDS)
 
     def _is_over(self) -> bool:
         return self._phase.is_final and all(pod.state.phase.is_final for pod in self._pods)
 
-    def _look_after_pods(self) -> bool:
-        """Deal with what has changed; whether anything has."""
+    def _update_pods(self) -> bool:
+        """Handle pods that ended or are due to restart; return True if there were any."""
         ended = [pod for pod in self._pods if pod.poll()]
         for pod in ended:
             self._decide(pod)
@@ -78,7 +78,7 @@ class LocalOperator(threading.Thread):
         return bool(ended or due)
 
     def _decide(self, pod: LocalPod) -> None:
-        """Restart the pod's container, fail the job, or leave it at that."""
+        """Restart the container of a pod that ended, fail the job, or do nothing."""
         code = pod.state.exit_code or 0
         if not wants_restart(pod.restart_policy, code):
             if code:
@@ -86,7 +86,7 @@ class LocalOperator(threading.Thread):
             return
         restarts = sum(each.state.restarts for each in self._pods) + len(self._restart_at) + 1
         if pod.restart_policy is not RestartPolicy.EXIT_CODE and restarts >= max(self._job.backoff_limit, 1):
-            self._fail(f"the job's containers were to be restarted {restarts} times, which is its backoff limit")
+            self._fail(f"the job's containers need restart {restarts}, which reaches the backoff limit")
             return
         pod.expect_restart()
         self._restart_at[pod] = time.monotonic() + RESTART_DELAY_SECONDS
@@ -99,15 +99,15 @@ class LocalOperator(threading.Thread):
         self._end_pods()
 
     def _has_succeeded(self) -> bool:
-        """By the Master, as the operator judges; elastic: by any worker; else by all, which a TFJob has to ask for."""
+        """Return True if the pods that the operator checks succeeded: the lead, any worker if elastic, or else all."""
         phases: dict[str, list[Phase]] = {}
         for pod in self._pods:
             phases.setdefault(pod.state.role, []).append(pod.state.phase)
         if self._job.elastic:
             return Phase.SUCCEEDED in phases["Worker"]
         lead = self._job.lead_role if self._job.kind.traits.requires_lead else None
-        judged = phases[lead] if lead else [phase for role in phases.values() for phase in role]
-        return all(phase is Phase.SUCCEEDED for phase in judged)
+        deciding = phases[lead] if lead else [phase for role in phases.values() for phase in role]
+        return all(phase is Phase.SUCCEEDED for phase in deciding)
 
     def _end_pods(self) -> None:
         stoppers = [threading.Thread(target=pod.stop, args=(GRACE_SECONDS,)) for pod in self._pods]
@@ -121,7 +121,8 @@ class LocalOperator(threading.Thread):
 
 
 def wants_restart(policy: RestartPolicy, exit_code: int) -> bool:
-    """
+    """Return True if a container is restarted.
+
     policy    | exit 0 | 1-127 | 128 and more
     Always    | yes    | yes   | yes
     OnFailure | no     | yes   | yes
@@ -136,21 +137,21 @@ def wants_restart(policy: RestartPolicy, exit_code: int) -> bool:
 
 
 def pod_environments(job: Job, shares: Environments, for_all: Mapping[str, str]) -> Environments:
-    """What each pod gets beside its own settings: its share of the machine, and the addresses on loopback of all."""
+    """Return the variables that each pod gets: its share of the machine, and the loopback addresses of all pods."""
     address_of = _free_addresses(job)
     return {
         (role, index): {
             **for_all,
             **share,
-            **operator_environment(_hosting_by(job, index), role, index, address_of),
+            **operator_environment(_with_rendezvous_host(job, index), role, index, address_of),
             **({"PET_LOCAL_ADDR": f"127.0.0.{index + 1}"} if job.elastic else {}),
         }
         for (role, index), share in shares.items()
     }
 
 
-def _hosting_by(job: Job, index: int) -> Job:
-    """With the rendezvous at the first pod: on one machine every pod would take its address for its own."""
+def _with_rendezvous_host(job: Job, index: int) -> Job:
+    """Let only the first pod host the rendezvous: on one machine, every pod considers the address its own."""
     if job.elastic is None:
         return job
     conf = {**job.elastic.rdzv_conf, "is_host": str(int(index == 0))}
@@ -158,7 +159,7 @@ def _hosting_by(job: Job, index: int) -> Job:
 
 
 def _free_addresses(job: Job) -> AddressOf:
-    """A free port for each pod: several jobs share this machine."""
+    """Choose a free port for each pod: several jobs may share this machine."""
     with contextlib.ExitStack() as sockets:
         ports = {
             (pod.role, pod.index): sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
