@@ -56,7 +56,7 @@ def test_a_sync_alone_makes_one_claim_and_one_job() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"placement": {"restart_policy": "Always"}}, "the job never ends"),
+        ({"placement": {"restart_policy": "Always"}}, "restart_policy Always"),
         ({"placement": {"env": {"MASTER_ADDR": "x"}}}, "MASTER_ADDR is set by the operator"),
         ({"storage": {"exposure": "static"}}, "static needs the name"),
         ({"storage": {"transfer": {"memory": "much"}}}, "memory 'much' is no Kubernetes quantity"),

@@ -1,5 +1,6 @@
 """Jobs that the cluster would accept but not run as intended are rejected, with the remedy."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -119,7 +120,6 @@ def test_a_placement_accepts_kubernetes_quantities(quantity: str) -> None:
 
 def test_obsolete_nccl_settings_are_passed_on_with_a_warning() -> None:
     placement = Placement(nccl={"NCCL_TREE_THRESHOLD": 0, "NCCL_MIN_NRINGS": 4, "NCCL_DEBUG": "INFO"})
-    assert placement.warnings() == [
-        "NCCL_TREE_THRESHOLD is read by no NCCL since 2.5: NCCL_ALGO chooses the algorithm",
-        "NCCL_MIN_NRINGS is an old name of NCCL_MIN_NCHANNELS",
-    ]
+    threshold, rings = placement.warnings()
+    assert re.search("NCCL_TREE_THRESHOLD.*NCCL_ALGO", threshold)
+    assert re.search("NCCL_MIN_NRINGS.*NCCL_MIN_NCHANNELS", rings)

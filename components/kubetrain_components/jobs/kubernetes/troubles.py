@@ -1,6 +1,6 @@
-"""What keeps a job of a cluster from going on: said by its pods, their containers, and warnings about them.
+"""The troubles of a job on a cluster, according to its pods, their containers and events. Pure functions of manifests.
 
-Pure functions of manifests. Few accounts may read events: what only they tell has no name without them.
+Few accounts may read events; without them, some troubles are not recognized.
 """
 
 import re
@@ -24,25 +24,29 @@ WAITING = {
     "RunContainerError": TroubleKind.CONFIGURATION,
     "CrashLoopBackOff": TroubleKind.CRASH_LOOP,
 }
-"""By the reason that a container is waiting for."""
+"""The kind of trouble for each reason of a waiting container."""
 NOT_CREATED = (
     ("exceeded quota", TroubleKind.QUOTA),
     ('violates PodSecurity.*"init-pytorch"', TroubleKind.INIT_CONTAINER),
     ("violates PodSecurity", TroubleKind.POD_SECURITY),
-    ("serviceaccount .* not found|no PriorityClass", TroubleKind.CONFIGURATION),  # a new namespace's is on its way
+    (
+        "serviceaccount .* not found|no PriorityClass",
+        TroubleKind.CONFIGURATION,
+    ),  # a new namespace may lack its account for a moment
     ("is forbidden|denied the request|is invalid", TroubleKind.REFUSED),
-    ("^(?!.*already exists)", TroubleKind.NOT_CREATED),  # or it is about to be gone
+    ("^(?!.*already exists)", TroubleKind.NOT_CREATED),  # an existing pod is about to be deleted
 )
-"""By what the cluster answered to whoever was to create a pod or its service; the first that fits."""
+"""The kind of trouble for each error of creating a pod or its service; the first match counts."""
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 NOT_ADMITTED = (("Workload", "Warning", "Pending"), ("PodGroup", "Normal", "Unschedulable"))
-"""Kind of object, type and reason of the events by which Kueue and Volcano say why; Volcano's warnings say less."""
+"""Object, type and reason of the events in which Kueue and Volcano explain why; Volcano's warnings do not."""
 
 
 def troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> list[Trouble]:
-    """
+    """Return the current troubles of a job.
+
     Args:
-        pods: The newest of each replica, by the replica's name.
+        pods: Newest pod of each replica, by the replica's name.
     """
     events = sorted(events, key=_last_seen)
     found = list(_queue_troubles(job, pods, events))
@@ -52,7 +56,7 @@ def troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manif
             found.append(_trouble(TroubleKind.NODE, name, pod["spec"]["nodeName"]))
     for event in events:
         found += [*_creation_troubles(job, pods, event), *_volume_troubles(pods, event)]
-    # Each try to create a pod has a message of its own: the last one counts.
+    # Each attempt to create a pod has its own message: the last one counts.
     return list({(trouble.kind, trouble.subject): trouble for trouble in found}.values())
 
 
@@ -62,29 +66,29 @@ def is_suspended(job: Manifest) -> bool:
 
 
 def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
-    """Why a queue admits no job is told by its own object for the job, and comes a little later: news by itself."""
+    """Yield the queue, or once events explain why it does not admit the job, the reason with a subject of its own."""
     if queue := _queue_before(job, pods):
-        told = [event for event in events if _is_of_queue(job, event)]
-        for event in told[-1:]:
+        explanations = [event for event in events if _is_of_queue(job, event)]
+        for event in explanations[-1:]:
             subject = f"the job's {event['involvedObject']['kind']}"
             yield _trouble(TroubleKind.QUEUE, subject, f"{queue}: {event.get('message') or ''}")
-        if not told:
+        if not explanations:
             yield _trouble(TroubleKind.QUEUE, JOB, queue)
 
 
 def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
-    """What the job still waits in."""
+    """Return the queue that the job still waits in."""
     queue = (job["metadata"].get("labels") or {}).get(KUEUE_LABEL)
     if queue and is_suspended(job):
         return f"Kueue's queue {queue}"
     gang = (job["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
-    if gang and not pods and "scheduleTimeoutSeconds" not in gang:  # before Volcano lets them in, no pod is created
+    if gang and not pods and "scheduleTimeoutSeconds" not in gang:  # no pod is created until Volcano admits them
         return f"Volcano's queue {gang.get('queue', 'default')}"
     return ""
 
 
 def _is_of_queue(job: Manifest, event: Manifest) -> bool:
-    """Volcano's object has the name of the job, Kueue's is named after it."""
+    """Return True for events of the job's PodGroup, which has its name, or Workload, which is named after it."""
     concerned = event.get("involvedObject") or {}
     name = f"({job['kind'].lower()}-)?{re.escape(job['metadata']['name'])}(-[0-9a-f]{{5}})?"
     is_name = re.fullmatch(name, concerned.get("name", "")) is not None
@@ -113,13 +117,13 @@ def _container_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
 
 
 def _creation_troubles(job: Manifest, pods: Mapping[str, Manifest], event: Manifest) -> Iterator[Trouble]:
-    """An event stays for an hour: once a pod has been created after it, it is of the past."""
-    answer = re.fullmatch(r"Error creating: (.*)", event.get("message") or "", re.DOTALL)
+    """Ignore an event if a pod has been created since: events stay for an hour."""
+    error = re.fullmatch(r"Error creating: (.*)", event.get("message") or "", re.DOTALL)
     newest = max((seconds(pod["metadata"]["creationTimestamp"]) for pod in pods.values()), default=0.0)
-    if answer is None or _concerned(event) != job["metadata"]["uid"] or _last_seen(event) < newest:
+    if error is None or _concerned(event) != job["metadata"]["uid"] or _last_seen(event) < newest:
         return
-    for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, answer[1], re.DOTALL)][:1]:
-        yield _trouble(kind, JOB, answer[1])
+    for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, error[1], re.DOTALL)][:1]:
+        yield _trouble(kind, JOB, error[1])
 
 
 def _volume_troubles(pods: Mapping[str, Manifest], event: Manifest) -> Iterator[Trouble]:
