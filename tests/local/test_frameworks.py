@@ -133,6 +133,7 @@ class TestPyTorch:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         from kubetrain_trainer.entry_point import Arguments
+        from kubetrain_trainer.pytorch_ddp.group import Group
         from kubetrain_trainer.pytorch_ddp.step import take_step
         from kubetrain_trainer.pytorch_ddp.training import build_training
         from kubetrain_trainer.sampling import Batch
@@ -148,7 +149,7 @@ class TestPyTorch:
         arguments = Arguments(config=config, data_dir=tmp_path, output=TrainingOutput(tmp_path), dataset_digest="")
         dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
         try:
-            training = build_training(arguments, ProcessRole(world_size=2), torch.device("cpu"))
+            training = build_training(arguments, Group(ProcessRole(world_size=2), torch.device("cpu")))
             training.model.register_comm_hook(None, exchange)  # type: ignore[operator]
             images, labels = torch.randn(6, 3, 8, 8), torch.arange(6)
             take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), 1, rate=0.1)

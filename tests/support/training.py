@@ -1,11 +1,15 @@
 """Trainings for tests: started as jobs, their parameters read back from the checkpoints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_group import Decision, ProcessGroup
+from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.training_output import TrainingOutput
 
 
@@ -47,3 +51,30 @@ def largest_difference(first: Checkpoint, second: Checkpoint) -> float:
     assert one.keys() == other.keys()
     assert len(one) > 10
     return max(float(np.abs(one[name].astype(float) - other[name].astype(float)).max()) for name in one)
+
+
+class FakeGroup(ProcessGroup):
+    """One of two processes; the test says how their numbers are added up."""
+
+    def __init__(self, rank: int, add_up: Callable[[list[float]], list[float]], gpu_memory: int = 0) -> None:
+        self.role = ProcessRole(rank=rank, world_size=2)
+        self._add_up = add_up
+        self._gpu_memory = gpu_memory
+
+    def describe(self, config: TrainConfig) -> str:
+        return "two processes"
+
+    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+        return decide()
+
+    def sum(self, values: list[float]) -> list[float]:
+        return self._add_up(values)
+
+    def broadcast_statistics(self, model: Any) -> None:
+        pass
+
+    def read_numbers(self, numbers: Sequence[Any]) -> list[float]:
+        return list(numbers)
+
+    def gpu_memory_peak(self) -> int:
+        return self._gpu_memory

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.recent_steps import MAX_SKIPPED, NotFinite, RecentSteps
+from support.training import FakeGroup
 
 PROCESSES = 2
 
@@ -34,10 +34,8 @@ def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str 
     group, said = Group(), [""] * PROCESSES
 
     def run(rank: int) -> None:
-        role = ProcessRole(rank=rank, world_size=PROCESSES)
-        recent = RecentSteps(
-            TrainConfig(on_nan=on_nan), role, list, lambda values: group.sum(rank, values), lambda: "go on so"
-        )
+        member = FakeGroup(rank, lambda values: group.sum(rank, values))
+        recent = RecentSteps(TrainConfig(on_nan=on_nan), member, lambda: "go on so")
         try:
             said[rank] = str(program(recent, rank))
         except NotFinite as error:

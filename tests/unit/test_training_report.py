@@ -9,13 +9,13 @@ from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from support.outside import free_port, sample, scrape, tensorboard_scalars
+from support.training import FakeGroup
 
 
 def begin(
@@ -27,13 +27,13 @@ def begin(
     **settings: object,
 ) -> TrainingReport:
     plan = SamplePlan(size=64, batch_size=8, world_size=2, seed=0)
-    role = ProcessRole(rank=rank, world_size=2)
     config = TrainConfig.from_dict({"metrics_port": 0, **settings})
 
     def add_the_others(values: list[float]) -> list[float]:
         return [value + other_waits * (each != rank) for each, value in enumerate(values)]
 
-    return TrainingReport(config, TrainingOutput(path), plan, role, resumed_step, lambda: gpu_memory, add_the_others)
+    group = FakeGroup(rank, add_the_others, gpu_memory)
+    return TrainingReport(config, TrainingOutput(path), plan, group, resumed_step)
 
 
 def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kubetrain_trainer.config import TrainConfig
@@ -50,11 +50,6 @@ def tensorflow_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
     task = config["task"]
     first = 0 if task["type"] == "chief" else chiefs
     return ProcessRole(rank=first + int(task["index"]), world_size=chiefs + workers)
-
-
-def gather(value: float, role: ProcessRole, sum_over_processes: Callable[[list[float]], list[float]]) -> list[float]:
-    """What each process brings, by rank, in every process: a sum to which each adds zeros for the others."""
-    return sum_over_processes([value if rank == role.rank else 0.0 for rank in range(role.world_size)])
 
 
 def check_gpus(config: TrainConfig, role: ProcessRole, gpus: int) -> None:

@@ -3,12 +3,12 @@ is saved before a look has found nothing but numbers."""
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.process_role import ProcessRole, gather
+from kubetrain_trainer.process_group import ProcessGroup
 
 MAX_SKIPPED = 10
 """Steps in a row: after so many, no other batch is going to help."""
@@ -25,20 +25,11 @@ class NotFinite(KubetrainError):
 
 
 class RecentSteps:
-    def __init__(
-        self,
-        config: TrainConfig,
-        role: ProcessRole,
-        read: Callable[[Sequence[Any]], list[float]],
-        sum_over_processes: Callable[[list[float]], list[float]],
-        resume_hint: Callable[[], str],
-    ) -> None:
-        """`read` brings numbers from the device; `resume_hint` tells all processes how to go on after a failure."""
+    def __init__(self, config: TrainConfig, group: ProcessGroup, resume_hint: Callable[[], str]) -> None:
+        """`resume_hint` is asked in the chief, after a failure."""
         self._skips = config.on_nan == "skip"
-        self._role = role
-        self._read = read
-        self._sum_over_processes = sum_over_processes
-        self._way_on = resume_hint
+        self._group = group
+        self._resume_hint = resume_hint
         self._pending: list[tuple[int, float, Any, Any]] = []
         self._losses: list[float] = []
         self._skipped_in_a_row = 0
@@ -61,7 +52,7 @@ class RecentSteps:
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row == MAX_SKIPPED:
             raise self._failure(f"{bad}, and so it was in the {MAX_SKIPPED - 1} steps before")
-        if self._role.is_chief:
+        if self._group.role.is_chief:
             log.warning("skipped a step, which changes nothing: %s (%d skipped so far)", bad, self.skipped)
         return False
 
@@ -89,21 +80,21 @@ class RecentSteps:
         if not pending:
             return ""
         steps, rates, losses, norms = zip(*pending, strict=True)
-        ours = self._read([*losses, *norms])
-        totals = self._sum_over_processes(ours)
+        ours = self._group.read_numbers([*losses, *norms])
+        totals = self._group.sum(ours)
         for index, step in enumerate(steps):
             loss, norm = totals[index], totals[index + len(steps)]
             if not math.isfinite(loss + norm):
                 what = self._describe(loss, norm, is_ours=not math.isfinite(ours[index]))
                 return f"{what} at step {step}, with a learning rate of {rates[index]:.3g}"
-            self._losses.append(loss / self._role.world_size)
+            self._losses.append(loss / self._group.role.world_size)
         return ""
 
     def _describe(self, loss: float, norm: float, *, is_ours: bool) -> str:
         if math.isfinite(loss):
             return f"the gradient is {norm}"
-        marks = gather(float(is_ours), self._role, self._sum_over_processes)
+        marks = self._group.gather(float(is_ours))
         return f"the loss of rank {' and '.join(str(rank) for rank, mark in enumerate(marks) if mark)} is {loss}"
 
     def _failure(self, bad: str) -> NotFinite:
-        return NotFinite(f"{bad}: {REMEDY}; {self._way_on()}")
+        return NotFinite(f"{bad}: {REMEDY}; {self._group.from_chief(self._resume_hint)}")

@@ -2,7 +2,7 @@
 progress lines for whoever follows the log."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Progress
@@ -11,7 +11,7 @@ from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
-from kubetrain_trainer.process_role import ProcessRole, gather
+from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
@@ -30,24 +30,20 @@ class TrainingReport:
         config: TrainConfig,
         output: TrainingOutput,
         plan: SamplePlan,
-        role: ProcessRole,
+        group: ProcessGroup,
         resumed_step: int,
-        gpu_memory_peak: Callable[[], int],
-        sum_over_processes: Callable[[list[float]], list[float]],
     ) -> None:
         self.window = StepWindow()
         steps = config.epochs * plan.steps_per_epoch
         self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
-        self._gpu_memory_peak = gpu_memory_peak
-        self._sum_over_processes = sum_over_processes
-        self._role = role
+        self._group = group
         self._waits, self._steps = 0.0, 0
         self._has_warned = False
-        if not role.is_chief:
+        if not group.role.is_chief:
             return
         self._events = EventFile(output.tensorboard, resumed_step)
         self._metrics = MetricsLog(output.metrics, resumed_step)
-        self._page = MetricsPage(output.path.name, role.world_size, self._events.restarts)
+        self._page = MetricsPage(output.path.name, group.role.world_size, self._events.restarts)
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
 
@@ -56,14 +52,14 @@ class TrainingReport:
         began, so many were skipped."""
         rates = self.window.rates()
         # Those that wait least for data wait for the process that waits longest.
-        rates["data_wait_share"] = max(gather(rates["data_wait_share"], self._role, self._sum_over_processes))
+        rates["data_wait_share"] = max(self._group.gather(rates["data_wait_share"]))
         self._waits += rates["data_wait_share"] * self.window.steps
         self._steps += self.window.steps
         self.window.restart()
-        if not self._role.is_chief:
+        if not self._group.role.is_chief:
             return
         row = {"step": progress.step, "epoch": progress.epoch, "loss": loss, "learning_rate": rate, **rates}
-        if peak := self._gpu_memory_peak():
+        if peak := self._group.gpu_memory_peak():
             row["gpu_memory_peak_bytes"] = peak
         if skipped:
             row["skipped_steps"] = skipped
@@ -75,7 +71,7 @@ class TrainingReport:
 
     def checkpoint(self, progress: Progress, metrics: Mapping[str, float], stall_seconds: float) -> None:
         """A checkpoint is being written; for so long the training stood still for it, evaluation aside."""
-        if not self._role.is_chief:
+        if not self._group.role.is_chief:
             return
         row: dict[str, Any] = {f"validation_{metric}": value for metric, value in metrics.items()}
         self._log({"step": progress.step, "epoch": progress.epoch, **row, "checkpoint_stall_seconds": stall_seconds})
@@ -83,7 +79,7 @@ class TrainingReport:
 
     def end(self) -> None:
         """The last word on a training that was slow for a reason."""
-        if self._role.is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
+        if self._group.role.is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
             self._warn_of_waiting()
 
     def _log(self, row: dict[str, Any]) -> None:

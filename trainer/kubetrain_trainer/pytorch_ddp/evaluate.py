@@ -55,7 +55,7 @@ def evaluate(arguments: Arguments) -> None:
 
 def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, float] | None:
     """Loss and metrics over all samples of a split, each process taking its share; None where a stop cut it short."""
-    task, role, device = training.judged, training.role, training.device
+    task, role, device = training.evaluated, training.group.role, training.group.device
     tally, is_cut, doing = Tally(task, device), False, f"the validation after step {step}"
     training.watchdog.beat(doing)
     share = evaluation_share(loader.size, role.rank, role.world_size)
@@ -64,7 +64,7 @@ def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, flo
         training.watchdog.beat(doing)
         if is_cut := training.stop.is_asked:
             break
-    *sums, cuts = training.sum_over_processes([*tally.sums.tolist(), float(is_cut)])
+    *sums, cuts = training.group.sum([*tally.sums.tolist(), float(is_cut)])
     tally.sums = torch.tensor(sums, dtype=torch.float64)
     return None if cuts else tally.means()
 

@@ -2,8 +2,9 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,29 +13,72 @@ from torch import distributed as dist
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
+from kubetrain_trainer.pytorch_ddp.precision import precision_of
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.watchdog import PEERS_FACTOR
 
-Decision = TypeVar("Decision")
 MAX_EXPORT = timedelta(days=1)
 
 
+@dataclass
+class Group(ProcessGroup):
+    role: ProcessRole
+    device: torch.device
+
+    def describe(self, config: TrainConfig) -> str:
+        return describe_start(
+            backend=f"PyTorch {torch.__version__}",
+            world_size=self.role.world_size,
+            transport=dist.get_backend() if self.role.world_size > 1 else "",
+            precision=precision_of(config, self.device),
+            threads=torch.get_num_threads(),
+            device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else cpu_name(),
+        )
+
+    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+        decision = [decide() if self.role.is_chief else None]
+        if self.role.world_size > 1:
+            dist.broadcast_object_list(decision)
+        return decision[0]  # type: ignore[return-value]
+
+    def sum(self, values: list[float]) -> list[float]:
+        if self.role.world_size == 1:
+            return values
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        totals: list[float] = sums.tolist()
+        return totals
+
+    def broadcast_statistics(self, model: nn.Module) -> None:
+        if self.role.world_size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
+    def read_numbers(self, numbers: Sequence[Tensor]) -> list[float]:
+        values: list[float] = torch.stack([number.double() for number in numbers]).tolist()  # the host waits once
+        return values
+
+    def gpu_memory_peak(self) -> int:
+        return torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
+
+
 @contextlib.contextmanager
-def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[torch.device]:
-    """The device of this process, in a group with all others; all leave it together when all went well, or stop."""
+def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
+    """Join all processes, and leave together after success or a stop."""
     check_gpus(config, role, torch.cuda.device_count())
-    device = choose_device(role)
+    group = Group(role, choose_device(role))
     if role.world_size == 1:
-        yield device
+        yield group
         return
-    automatic = "nccl" if device.type == "cuda" else "gloo"
+    automatic = "nccl" if group.device.type == "cuda" else "gloo"
     communication = automatic if config.communication == "auto" else config.communication
     dist.init_process_group(communication, timeout=timedelta(seconds=PEERS_FACTOR * config.nccl_timeout_seconds))
     # The others wait for the chief's export, which may take longer than the timeout of a collective.
     farewell = dist.new_group(backend="gloo", timeout=MAX_EXPORT)
     try:
-        yield device
+        yield group
     except Stopped:
         leave(farewell)
         raise
@@ -55,49 +99,3 @@ def choose_device(role: ProcessRole) -> torch.device:
     torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True  # inputs are of one size
     return device
-
-
-def describe_group(role: ProcessRole, device: torch.device, precision: str) -> str:
-    return describe_start(
-        backend=f"PyTorch {torch.__version__}",
-        world_size=role.world_size,
-        transport=dist.get_backend() if role.world_size > 1 else "",
-        precision=precision,
-        threads=torch.get_num_threads(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
-    )
-
-
-def gpu_memory_peak() -> int:
-    """The most bytes that this process took of its GPU's memory; 0 without a GPU."""
-    return torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
-
-
-def from_chief(decide: Callable[[], Decision], role: ProcessRole) -> Decision:
-    """What the chief decides, in every process: each by itself could see shared storage at another moment."""
-    decision = [decide() if role.is_chief else None]
-    if role.world_size > 1:
-        dist.broadcast_object_list(decision)
-    return decision[0]  # type: ignore[return-value]
-
-
-def read_numbers(numbers: Sequence[Tensor]) -> list[float]:
-    """Bring them from the device, for which the host waits once."""
-    values: list[float] = torch.stack([number.double() for number in numbers]).tolist()
-    return values
-
-
-def sum_over_processes(values: list[float], role: ProcessRole, device: torch.device) -> list[float]:
-    if role.world_size == 1:
-        return values
-    sums = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(sums)
-    totals: list[float] = sums.tolist()
-    return totals
-
-
-def share_statistics(model: nn.Module, role: ProcessRole) -> None:
-    """Give every process the chief's running statistics: they are what is evaluated, and what is saved."""
-    if role.world_size > 1:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, 0)

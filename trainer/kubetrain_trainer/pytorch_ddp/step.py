@@ -33,7 +33,7 @@ def clip_gradients(training: Training) -> Tensor:
         return nn.utils.clip_grad_norm_(parameters, training.config.clip_norm)
     if training.config.on_nan == "skip":
         return nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
-    return torch.zeros((), device=training.device)
+    return torch.zeros((), device=training.group.device)
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
@@ -48,15 +48,15 @@ def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
 
 def add_gradients(training: Training, inputs: object, targets: object, share: Batch) -> Tensor:
     """The gradient of the mean over all samples, in parts; the processes exchange theirs once, with the last part."""
-    weight = share.weight(training.role.world_size)
-    *parts, last = split([inputs, targets], share.parts(training.config.accumulate, training.role.world_size))
+    weight = share.weight(training.group.role.world_size)
+    *parts, last = split([inputs, targets], share.parts(training.config.accumulate, training.group.role.world_size))
     with getattr(training.model, "no_sync", contextlib.nullcontext)():
         losses = [add_gradient(training, weight, *part) for part in parts]
     return sum(losses, start=add_gradient(training, weight, *last))
 
 
 def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
-    outputs = answer(training.model, inputs, training.config, training.device)
+    outputs = answer(training.model, inputs, training.config, training.group.device)
     losses = (training.task.training_loss or training.task.loss)(outputs, targets)
     loss = losses.sum() * weight
     loss.backward()  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import evaluation_share
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export
 from kubetrain_trainer.tensorflow_multiworker.data import load
-from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices, sum_over_processes
+from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.tensorflow_multiworker.training import Training
@@ -54,18 +54,18 @@ def evaluate(arguments: Arguments) -> None:
 
 def mean_metrics(training: Training, samples: Any, step: int) -> dict[str, float] | None:
     """Loss and metrics over all samples of a split, each process taking its share; None where a stop cut it short."""
-    config, role = training.config, training.role
-    tally, doing = Tally(training.judged), f"the validation after step {step}"
+    config, role = training.config, training.group.role
+    tally, doing = Tally(training.evaluated), f"the validation after step {step}"
     training.watchdog.beat(doing)
     share, largest = (evaluation_share(len(samples), rank, role.world_size) for rank in (role.rank, 0))
-    answers = predictions(training.judged, samples, share, config)
+    answers = predictions(training.evaluated, samples, share, config)
     for _ in range(0, len(largest), config.batch_size):  # as often in each process, for all to look together
         for outputs, targets in islice(answers, 1):
             tally.add(outputs, targets)
         training.watchdog.beat(doing)
         if training.stop.is_due_now():
             return None
-    tally.sums = sum_over_processes(tally.sums, role, training.strategy)
+    tally.sums = training.group.sum_array(tally.sums)
     return tally.means()
 
 

@@ -3,7 +3,8 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,28 +13,99 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.stop_signal import end_when_asked
+from kubetrain_trainer.tensorflow_multiworker.precision import precision_of
 
-Decision = TypeVar("Decision")
 DECISION_BYTES = 16384
 """So many hold the longest path."""
 
 
+@dataclass
+class Group(ProcessGroup):
+    role: ProcessRole
+    strategy: tf.distribute.Strategy
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model: one for each GPU of each process, or for each process without one."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def local_replicas(self) -> int:
+        return self.replicas // self.role.world_size
+
+    def describe(self, config: TrainConfig) -> str:
+        gpus = tf.config.list_physical_devices("GPU")
+        automatic = "nccl" if gpus else "ring"
+        names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
+        transport = {"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication]
+        return describe_start(
+            backend=f"TensorFlow {tf.__version__}",
+            world_size=self.role.world_size,
+            transport=transport if self.role.world_size > 1 else "",
+            precision=precision_of(config),
+            threads=tf.config.threading.get_intra_op_parallelism_threads(),
+            device=" and ".join(names) or cpu_name(),
+        )
+
+    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+        """TensorFlow has no broadcast of objects: sum the bytes of the chief's JSON and the other processes' zeros."""
+        message = np.zeros(DECISION_BYTES)
+        if self.role.is_chief:
+            text = json.dumps(decide()).encode()
+            message[: len(text)] = list(text)
+        received = self.sum_array(message).astype(np.uint8).tobytes()
+        decision: Decision = json.loads(received.rstrip(b"\0"))
+        return decision
+
+    def sum(self, values: list[float]) -> list[float]:
+        sums: list[float] = self.sum_array(np.array(values)).tolist()
+        return sums
+
+    def sum_array(self, values: Any) -> np.ndarray:
+        local_replicas = self.local_replicas
+
+        def contribution() -> tf.Tensor:
+            # Every replica of a process has the same values: only one of them counts.
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return tf.where(replica % local_replicas == 0, values, tf.zeros_like(values))
+
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, self.strategy.run(contribution), axis=None).numpy()
+
+    def broadcast_statistics(self, model: keras.Model) -> None:
+        statistics = model.non_trainable_weights
+        if self.replicas == 1 or not statistics:
+            return
+        joined = np.concatenate([variable.numpy().ravel() for variable in statistics])
+        chiefs = self.sum_array(joined if self.role.is_chief else np.zeros_like(joined))
+        ends = np.cumsum([variable.shape.num_elements() for variable in statistics])
+        for variable, values in zip(statistics, np.split(chiefs, ends[:-1]), strict=True):
+            variable.assign(values.reshape(variable.shape))
+
+    def read_numbers(self, numbers: Sequence[tf.Tensor]) -> list[float]:
+        return [float(number) for number in numbers]  # to join them first takes longer
+
+    def gpu_memory_peak(self) -> int:
+        gpus = range(len(tf.config.list_physical_devices("GPU")))
+        return max((tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in gpus), default=0)
+
+
 @contextlib.contextmanager
-def process_group(config: TrainConfig, role: ProcessRole) -> Iterator[tf.distribute.Strategy]:
-    """The strategy of this process, in a group with all others; all leave it together when all went well, or stop."""
+def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
+    """Join all processes, and leave together after success or a stop."""
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(role)
-    strategy = build_strategy(config, role)
+    group = Group(role, build_strategy(config, role))
     end_when_asked()  # again: a strategy of several processes takes the signal, and does nothing with it
     try:
-        yield strategy
+        yield group
     except Stopped:
-        sum_over_processes(np.zeros(1), role, strategy)
+        group.sum([0.0])
         raise
-    sum_over_processes(np.zeros(1), role, strategy)
+    group.sum([0.0])
 
 
 def prepare_devices(role: ProcessRole) -> None:
@@ -57,68 +129,6 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
         }[config.communication],
     )
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-
-
-def describe_group(role: ProcessRole, config: TrainConfig, precision: str) -> str:
-    gpus = tf.config.list_physical_devices("GPU")
-    automatic = "nccl" if gpus else "ring"
-    names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
-    return describe_start(
-        backend=f"TensorFlow {tf.__version__}",
-        world_size=role.world_size,
-        transport={"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication] * (role.world_size > 1),
-        precision=precision,
-        threads=tf.config.threading.get_intra_op_parallelism_threads(),
-        device=" and ".join(names) or cpu_name(),
-    )
-
-
-def gpu_memory_peak() -> int:
-    """The most bytes that this process took of one of its GPUs' memory; 0 without a GPU."""
-    gpus = range(len(tf.config.list_physical_devices("GPU")))
-    return max((tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in gpus), default=0)
-
-
-def from_chief(decide: Callable[[], Decision], role: ProcessRole, strategy: tf.distribute.Strategy) -> Decision:
-    """What the chief decides, in every process: each by itself could see shared storage at another moment.
-
-    TensorFlow has no broadcast of objects: the decision goes as a sum of JSON's bytes, the others adding zeros.
-    """
-    message = np.zeros(DECISION_BYTES)
-    if role.is_chief:
-        text = json.dumps(decide()).encode()
-        message[: len(text)] = list(text)
-    received = sum_over_processes(message, role, strategy).astype(np.uint8).tobytes()
-    decision: Decision = json.loads(received.rstrip(b"\0"))
-    return decision
-
-
-def read_numbers(numbers: Sequence[tf.Tensor]) -> list[float]:
-    """Bring them from the device, one by one: to join them first takes longer."""
-    return [float(number) for number in numbers]
-
-
-def sum_over_processes(values: np.ndarray, role: ProcessRole, strategy: tf.distribute.Strategy) -> np.ndarray:
-    local_replicas = strategy.num_replicas_in_sync // role.world_size
-
-    def contribution() -> tf.Tensor:
-        # Every replica of a process brings the same values: one of them counts.
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return tf.where(replica % local_replicas == 0, values, tf.zeros_like(values))
-
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(contribution), axis=None).numpy()
-
-
-def share_statistics(model: keras.Model, role: ProcessRole, strategy: tf.distribute.Strategy) -> None:
-    """Give every replica the chief's running statistics: they are what is evaluated, and what is saved."""
-    statistics = model.non_trainable_weights
-    if strategy.num_replicas_in_sync == 1 or not statistics:
-        return
-    joined = np.concatenate([variable.numpy().ravel() for variable in statistics])
-    chiefs = sum_over_processes(joined if role.is_chief else np.zeros_like(joined), role, strategy)
-    ends = np.cumsum([variable.shape.num_elements() for variable in statistics])
-    for variable, values in zip(statistics, np.split(chiefs, ends[:-1]), strict=True):
-        variable.assign(values.reshape(variable.shape))
 
 
 def vary_dropout(model: keras.Model, strategy: tf.distribute.Strategy) -> None:

@@ -17,7 +17,7 @@ def step_function(training: Training) -> Callable[..., bool]:
 
     Where steps may be skipped, the host decides between two graphs: none with a condition can hold an update.
     """
-    skips, run_all = training.config.on_nan == "skip", training.strategy.run
+    skips, run_all = training.config.on_nan == "skip", training.group.strategy.run
     variables, statistics = training.task.model.trainable_variables, training.task.model.non_trainable_variables
     gradients_of = partial(sum_gradients, training)
     if training.config.compile:  # what each process computes by itself: their exchange cannot be
@@ -42,9 +42,9 @@ def step_function(training: Training) -> Callable[..., bool]:
         if not skips:
             run_all(update_local, args=(gradients,))
             gradients = []
-        loss = tf.add_n(training.strategy.experimental_local_results(losses)) * training.role.world_size
-        norm, *_ = training.strategy.experimental_local_results(norms)
-        stops = training.strategy.reduce(tf.distribute.ReduceOp.SUM, stop_requests, axis=None)
+        loss = tf.add_n(training.group.strategy.experimental_local_results(losses)) * training.group.role.world_size
+        norm, *_ = training.group.strategy.experimental_local_results(norms)
+        stops = training.group.strategy.reduce(tf.distribute.ReduceOp.SUM, stop_requests, axis=None)
         return loss, norm, stops, before, gradients
 
     update = tf.function(lambda gradients: run_all(update_local, args=(gradients,)))

@@ -1,70 +1,59 @@
 """What the loop works with: the task, and all that trains, watches, stops and saves it."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
-from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.lifecycle import AnyTraining
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
-from kubetrain_trainer.tensorflow_multiworker.group import from_chief, read_numbers, sum_over_processes
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
+from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
-from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.watchdog import Watchdog
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """What changes is in the model, the optimizer and the progress."""
-
-    config: TrainConfig
-    output: TrainingOutput
-    role: ProcessRole
-    strategy: tf.distribute.Strategy
+class Training(AnyTraining):
+    group: Group
+    data_dir: Path
     task: Task
     optimizer: keras.Optimizer
     averages: Averages | None
-    writer: CheckpointWriter
     staging: Staging
-    sum_over_processes: Callable[[list[float]], list[float]]
-    recent: RecentSteps
-    watchdog: Watchdog
     stop: Stop
 
     @property
-    def judged(self) -> Task:
+    def evaluated(self) -> Task:
         """The task as it is validated: with the averaged weights, where they are kept."""
         return replace(self.task, model=self.averages.model) if self.averages else self.task
 
-    @property
-    def replicas(self) -> int:
-        """Copies of the model: one for each GPU of each process, or for each process without one."""
-        return int(self.strategy.num_replicas_in_sync)
+    def restore(self, checkpoint: Checkpoint) -> None:
+        restore(checkpoint, self.config, self.task.model, self.optimizer, self.averages)
 
-    @property
-    def local_replicas(self) -> int:
-        return self.replicas // self.role.world_size
+    def save(self, progress: Progress, details: Mapping[str, Any]) -> None:
+        state = (self.task.model, self.optimizer, self.averages)
+        save(self.writer, self.staging, progress, details, *state, self.group.role)
 
-    @property
-    def global_batch(self) -> int:
-        return self.config.batch_size * self.replicas
-
-    @property
-    def doing(self) -> str:
-        return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
+    def export(self, checkpoint: Checkpoint) -> None:
+        # A new model, outside the strategy: the training's model is one that all processes share.
+        model = build_task(self.config, self.data_dir).model
+        export(self.output, checkpoint, {"classes": self.task.classes}, model)
 
 
-def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distribute.Strategy) -> Training:
-    config = arguments.config
+def build_training(arguments: Arguments, group: Group) -> Training:
+    config, strategy = arguments.config, group.strategy
     use_precision(config)
     keras.utils.set_random_seed(config.seed)  # the same first weights in every process
     with strategy.scope():
@@ -73,26 +62,18 @@ def build_training(arguments: Arguments, role: ProcessRole, strategy: tf.distrib
         optimizer = build_optimizer(config, task.model)
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     writer = CheckpointWriter(arguments.output, config)
-
-    def sum_numbers(values: list[float]) -> list[float]:
-        sums: list[float] = sum_over_processes(np.array(values), role, strategy).tolist()
-        return sums
-
     return Training(
         config=config,
         output=arguments.output,
-        role=role,
-        strategy=strategy,
+        group=group,
+        data_dir=arguments.data_dir,
         task=task,
         optimizer=optimizer,
         averages=averages,
         writer=writer,
-        staging=Staging(keeps=role.is_chief),
-        sum_over_processes=sum_numbers,
-        recent=RecentSteps(
-            config, role, read_numbers, sum_numbers, lambda: from_chief(writer.resume_hint, role, strategy)
-        ),
-        watchdog=Watchdog(config, role),
+        staging=Staging(keeps=group.role.is_chief),
+        recent=RecentSteps(config, group, writer.resume_hint),
+        watchdog=Watchdog(config, group.role),
         stop=Stop(strategy),
     )
 

@@ -1,0 +1,133 @@
+"""What a training does besides its steps: resume, validate, save, stop and finish, alike with every framework.
+
+All processes call these functions at the same step, except `finish`, which only the chief calls.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kubetrain_trainer.checkpoint_layout import (
+    Checkpoint,
+    Progress,
+    choose_checkpoint,
+    open_checkpoint,
+    remove_partial,
+)
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.training_report import TrainingReport
+from kubetrain_trainer.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyTraining(ABC):
+    """What these functions need; each framework's `Training` adds what its steps need."""
+
+    config: TrainConfig
+    output: TrainingOutput
+    group: ProcessGroup
+    task: Any
+    averages: Any
+    """The moving averages of the task's weights, or None."""
+    writer: CheckpointWriter
+    recent: RecentSteps
+    watchdog: Watchdog
+
+    @abstractmethod
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Load the checkpoint's state into the model, the optimizer and the averages."""
+
+    @abstractmethod
+    def save(self, progress: Progress, details: Mapping[str, Any]) -> None:
+        """Copy this state and let the chief's writer write it while the next steps run."""
+
+    @abstractmethod
+    def export(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint's weights, as they were validated, for use without this trainer."""
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all replicas at one step."""
+        return self.config.batch_size * self.group.replicas
+
+    @property
+    def doing(self) -> str:
+        """What an error happened in."""
+        return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
+
+
+def resume(training: AnyTraining) -> tuple[Progress, int]:
+    """Return where to continue, and the step of this run's newest checkpoint (-1: none, or it was not validated)."""
+    path = training.group.from_chief(lambda: find_checkpoint(training))
+    if path is None:
+        return Progress(), -1
+    log.info("rank %d resumes from %s", training.group.role.rank, path)
+    checkpoint = open_checkpoint(Path(path))
+    training.restore(checkpoint)
+    is_done = checkpoint.path.parent == training.output.checkpoints and checkpoint.is_validated
+    return checkpoint.progress, checkpoint.step if is_done else -1
+
+
+def find_checkpoint(training: AnyTraining) -> str | None:
+    remove_partial(training.output.checkpoints)
+    checkpoint = training.output.checkpoint_to_resume(training.config.resume_from)
+    return str(checkpoint.path) if checkpoint else None
+
+
+def may_save(training: AnyTraining, progress: Progress) -> bool:
+    """Return True if the previous checkpoint is written; if it is not, a validation would be for nothing."""
+    return training.group.from_chief(lambda: training.writer.is_free(progress.step))
+
+
+def validate_and_save(
+    training: AnyTraining, validate: Callable[[int], Metrics | None], progress: Progress, report: TrainingReport
+) -> int:
+    """Evaluate on the validation split, start writing a checkpoint with these metrics, and return its step."""
+    training.recent.look()  # nothing is saved after a step with a loss of NaN
+    with report.window.paused():
+        broadcast_all_statistics(training)
+        metrics = validate(progress.step)
+        if metrics is None:
+            save_and_stop(training, progress)
+        began = time.perf_counter()
+        save_state(training, progress, metrics)
+        report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)
+    return progress.step
+
+
+def broadcast_all_statistics(training: AnyTraining) -> None:
+    training.group.broadcast_statistics(training.task.model)
+    if training.averages:
+        training.group.broadcast_statistics(training.averages.model)
+
+
+def save_state(training: AnyTraining, progress: Progress, metrics: Metrics) -> None:
+    with training.watchdog.paused():
+        training.save(progress, {"world_size": training.group.role.world_size, "metrics": metrics})
+
+
+def save_and_stop(training: AnyTraining, progress: Progress) -> NoReturn:
+    """Save without validating, which could take longer than is left; every process ends when all is written."""
+    broadcast_all_statistics(training)
+    save_state(training, progress, metrics={})
+    with training.watchdog.paused():
+        raise Stopped(training.group.from_chief(training.writer.conclude_stop))
+
+
+def finish(training: AnyTraining) -> None:
+    """Export the checkpoint that becomes the model and record that the training completed."""
+    training.export(choose_checkpoint(training.output.checkpoints, training.config))
+    training.output.finish()
