@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.frameworks import PACKAGES
 from kubetrain_trainer.settings import Settings
@@ -85,7 +86,7 @@ PARAMETERS = (
         type=str,
         description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
         "if it doesn't exist, the pods' service account is used.",
-        default="kubetrain-s3",
+        default=DEFAULT_SECRET,
         pipelines=PIPELINES,
     ),
     Parameter(

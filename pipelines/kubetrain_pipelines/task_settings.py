@@ -5,11 +5,11 @@ from typing import Any
 from kfp import dsl, kubernetes
 
 from kubetrain_components import OUTPUT_PATH
+from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_pipelines import images
 
 MAX_SECONDS = 30 * 24 * 3600
 """For a pod that hangs: whatever takes long has budgets of its own, which end it with a cause."""
-S3_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION")
 
 
 def as_step(task: dsl.PipelineTask, reads_as: str) -> dsl.PipelineTask:
@@ -44,5 +44,5 @@ def with_output(task: dsl.PipelineTask, output_claim: Any) -> dsl.PipelineTask:
 
 def with_s3_secret(task: dsl.PipelineTask, s3_secret: Any) -> dsl.PipelineTask:
     """Credentials from a secret that may be missing: then the run's service account counts."""
-    variables = {name: name for name in S3_VARIABLES}
+    variables = {name: name for name in VARIABLES}
     return kubernetes.use_secret_as_env(task, s3_secret, variables, optional=True)

@@ -83,6 +83,16 @@ def test_of_two_writers_at_once_one_wins(store: ObjectStore) -> None:
     assert [str(number).encode() for number in won] == [store.read("latest").read()]
 
 
+def test_what_is_deleted_is_gone(store: ObjectStore) -> None:
+    for key in ("deleted", "deep/er/deleted", "kept"):
+        store.write(key, b"x")
+    store.delete("deleted")
+    store.delete("deep/er/deleted")
+    store.delete("never/there")
+    assert [each.key for each in store.list()] == ["kept"]
+    assert store.find("deleted") is None
+
+
 def test_only_what_lies_below_the_prefix_is_listed(s3: EmbeddedS3, bucket: str) -> None:
     whole = open_store(f"s3://{bucket}", s3.url)
     for key in ("train/1", "train/2", "training/3"):
@@ -234,8 +244,8 @@ def test_a_public_bucket_needs_none(
         ("", "is empty"),
         ("s3:///x", "has no bucket"),
         ("gs://bucket/x", "neither s3://BUCKET/PREFIX nor"),
-        ("s3://My_Bucket!/x", "'My_Bucket!' must be letters, digits, dots"),
-        ("s3://two words", "names no bucket"),
+        ("s3://My_Bucket!/x", "bucket 'My_Bucket!' may have only letters"),
+        ("s3://two words", "bucket 'two words'"),
     ],
 )
 def test_a_uri_that_names_no_store_is_refused(uri: str, says: str) -> None:

@@ -18,6 +18,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
@@ -400,7 +401,7 @@ def test_a_secret(needed: NeededSecret, keys: set[str] | None, verdict: Verdict,
 @pytest.mark.parametrize(
     ("keys", "s3", "verdict"),
     [
-        (data.S3_KEYS, OK, OK),
+        (REQUIRED_VARIABLES, OK, OK),
         ({"AWS_ACCESS_KEY_ID"}, SKIPPED, MISSING),
         (None, OK, OK),
         (None, MISSING, MISSING),

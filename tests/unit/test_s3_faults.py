@@ -16,7 +16,7 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.patience import patiently
+from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.s3 import http_connection
 from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import download, fetch
@@ -344,7 +344,7 @@ class TestServer:
         s3.put("data/latest.json", b"{}")
         s3.fail("data/latest.json", refused(503, "SlowDown"))
         s3.fail("data/latest.json", cut_short(0))
-        assert patiently(lambda: store.read("latest.json").read()) == b"{}"
+        assert with_retries(lambda: store.read("latest.json").read()) == b"{}"
 
     @pytest.mark.parametrize("status", [500, 502, 503])
     def test_a_listing_that_fails_is_asked_for_again(

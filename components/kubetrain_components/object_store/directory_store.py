@@ -71,6 +71,10 @@ class DirectoryStore:
                 raise ObjectChanged(f"{self._root / key} was written by someone else meanwhile")
             self.write(key, content)
 
+    def delete(self, key: str) -> None:
+        with self._errors_explained("delete"):
+            (self._root / key).unlink(missing_ok=True)
+
     def _chunks(self, key: str, etag: str | None, start: int, end: int | None) -> Iterator[bytes]:
         path = self._root / key
         with self._errors_explained("read"), path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The store that a URI names."""
+"""The store that a URI names: all that is known of URI schemes."""
 
 import re
 from pathlib import Path
@@ -7,15 +7,15 @@ from urllib.parse import unquote
 from kubetrain_components.object_store.store import Access, ObjectStore
 from kubetrain_trainer.errors import InvalidSetting
 
-# What boto3 accepts, which is more than a new bucket may be called: old ones have capitals and underscores.
+# The names that boto3 accepts: buckets from before the rules for new ones may have capitals and underscores.
 BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}|arn:[^/]+:accesspoint:[^/]+")
 
 
 def check_uri(setting: str, uri: str) -> None:
-    """Whether a setting's URI can name a store, which is not asked.
+    """Check that a setting's URI can name a store, without asking the store.
 
     Raises:
-        InvalidSetting: for a URI that names no store.
+        InvalidSetting: if it cannot.
     """
     scheme, separator, rest = uri.partition("://")
     if not uri:
@@ -27,14 +27,15 @@ def check_uri(setting: str, uri: str) -> None:
         raise InvalidSetting(f"{setting} '{uri}' has no bucket: write s3://BUCKET/PREFIX")
     if scheme == "s3" and not BUCKET.fullmatch(bucket):
         raise InvalidSetting(
-            f"{setting} '{uri}' names no bucket: '{bucket}' must be letters, digits, dots, hyphens or underscores"
+            f"{setting} '{uri}' is not valid: the bucket '{bucket}' may have only letters, digits, dots, hyphens and "
+            "underscores"
         )
 
 
 def check_access(setting: str, access: str) -> None:
     """
     Raises:
-        InvalidSetting: where a setting's value is no way to ask a store.
+        InvalidSetting: if the value is not a kind of access.
     """
     if access not in list(Access):
         raise InvalidSetting(f"{setting} is '{access}': write one of {', '.join(Access)}")
@@ -42,8 +43,8 @@ def check_access(setting: str, access: str) -> None:
 
 def open_store(uri: str, endpoint_url: str = "", access: Access = Access.CREDENTIALS) -> ObjectStore:
     check_uri("the URI", uri)
-    if uri.startswith("s3://"):
-        # A third of a second to import, which a directory can do without.
+    if not names_directory(uri):
+        # The import takes a third of a second, which a directory does not need.
         from kubetrain_components.object_store.s3.store import S3Store
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
@@ -51,9 +52,15 @@ def open_store(uri: str, endpoint_url: str = "", access: Access = Access.CREDENT
 
     from kubetrain_components.object_store.directory_store import DirectoryStore
 
-    return DirectoryStore(path_of(uri))
+    return DirectoryStore(local_path(uri))
 
 
-def path_of(uri: str) -> Path:
-    """The directory that a file URI or a plain path names."""
+def names_directory(uri: str) -> bool:
+    return not uri.startswith("s3://")
+
+
+def local_path(uri: str, mirror: Path = Path()) -> Path:
+    """Return the directory that a URI names, or that of its objects in a folder that mirrors buckets."""
+    if not names_directory(uri):
+        return mirror / uri.removeprefix("s3://")
     return Path(unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri)

@@ -105,3 +105,11 @@ class ObjectStore(Protocol):
             ObjectChanged: where someone else wrote meanwhile.
         """
         ...
+
+    def delete(self, key: str) -> None:
+        """Delete the object if it exists.
+
+        Raises:
+            StoreError: if it cannot be deleted.
+        """
+        ...

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kubetrain_components.object_store.patience import patiently
+from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 
 LATEST = "latest.json"
@@ -42,7 +42,7 @@ def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
     Raises:
         ObjectChanged: where it is another one by now.
     """
-    content: dict[str, Any] = json.loads(patiently(lambda: store.read(LATEST, etag).read()))
+    content: dict[str, Any] = json.loads(with_retries(lambda: store.read(LATEST, etag).read()))
     return content
 
 

@@ -6,12 +6,12 @@ from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, object
 from kubetrain_components.expose_dataset.expose import ExposureRequest, plan_exposure
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret
 from kubetrain_trainer.errors import InvalidSetting
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-S3_KEYS = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"})
 
 
 def judge_storage_class(wanted: str, classes: Sequence[Manifest], *, is_needed: bool) -> Finding:
@@ -100,7 +100,7 @@ def judge_s3_secret(name: str, keys: Collection[str] | None, namespace: str, s3:
     Args:
         s3: Whether the dataset could be listed.
     """
-    finding = judge_secret(name, NeededSecret(S3_KEYS), keys, namespace)
+    finding = judge_secret(name, NeededSecret(frozenset(REQUIRED_VARIABLES)), keys, namespace)
     if keys is not None or s3 is Verdict.MISSING:
         return finding
     if s3 is Verdict.OK:

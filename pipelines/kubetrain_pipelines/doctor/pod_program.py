@@ -50,15 +50,12 @@ def dataset(uri: str, endpoint: str, access: str) -> str:
 
 
 def model(uri: str, endpoint: str) -> str:
-    import boto3
-
     from kubetrain_components.object_store.open_store import open_store
 
     key = f".{MARK}-{secrets.token_hex(4)}"
-    open_store(uri, endpoint).write(key, MARK.encode())
-    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    client = boto3.session.Session().client("s3", endpoint_url=endpoint or None)
-    client.delete_object(Bucket=bucket, Key="/".join(part for part in (prefix.strip("/"), key) if part))
+    store = open_store(uri, endpoint)
+    store.write(key, MARK.encode())
+    store.delete(key)
     return f"{uri} can be written from a pod"
 
 

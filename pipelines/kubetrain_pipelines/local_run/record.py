@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.evaluate_model.report import run_report
-from kubetrain_components.object_store.open_store import path_of
+from kubetrain_components.object_store.open_store import local_path
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -78,7 +78,7 @@ class RunRecord:
         if not published:
             return {}
         uri = published["uri"]
-        place = path_of(uri) if uri.startswith("file://") else self.workspace / "s3" / uri.removeprefix("s3://")
+        place = local_path(uri, mirror=self.workspace / "s3")
         return {**published, "path": str(place) if place.is_dir() else ""}
 
     def to_json(self) -> dict[str, Any]:

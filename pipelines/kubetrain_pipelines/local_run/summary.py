@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from kubetrain_components.object_store.open_store import names_directory
 from kubetrain_pipelines.local_run.record import RunRecord
 
 
@@ -35,7 +36,7 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
         rows += [(f"test {name}", _number(value)) for name, value in sorted(evaluation["metrics"].items())]
         rows.append(("test samples", f"{evaluation['samples']} of {evaluation['split']}/"))
     if model := record.model:
-        rows += [("model", model["uri"])] if model["uri"].startswith("s3://") else []
+        rows += [("model", model["uri"])] if not names_directory(model["uri"]) else []
         rows += [("model files", model["path"])] if model["path"] else []
     rows += [("report", str(record.workspace / "report.html"))]
     rows += [(stage.name, f"{stage.seconds:.1f} s") for stage in record.stages]

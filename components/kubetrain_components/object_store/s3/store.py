@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError, NoCredentialsError
 
 from kubetrain_components.object_store.checksums import HASHERS
-from kubetrain_components.object_store.patience import patiently
+from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.s3.http_connection import ConnectionFailed, Headers
 from kubetrain_components.object_store.s3.listing import list_objects
 from kubetrain_components.object_store.s3.requests import RequestRefused, S3Requests
@@ -114,6 +114,10 @@ class S3Store:
         with self._errors_explained(f"object {key!r}"):
             self._writer.write_if(self._prefix + key, content, etag)
 
+    def delete(self, key: str) -> None:
+        with self._errors_explained(f"object {key!r}"):
+            self._writer.delete(self._prefix + key)
+
     @cached_property
     def _writer(self) -> "S3Writer":
         # As long to import as a thousand small objects take: a sync can do without.
@@ -129,7 +133,7 @@ class S3Store:
             with self._errors_explained("the listing"):
                 return b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
 
-        return patiently(ask)
+        return with_retries(ask)
 
     def _explained_chunks(self, key: str, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
         with self._errors_explained(f"object {key!r}"):

@@ -49,6 +49,10 @@ class S3Writer:
         with _translated():
             self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)
 
+    def delete(self, key: str) -> None:
+        with _translated():
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+
     def find(self, key: str) -> tuple[int, str]:
         """Size and ETag."""
         with _translated():

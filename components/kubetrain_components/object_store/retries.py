@@ -1,4 +1,4 @@
-"""Asking again, where a store is not at its best."""
+"""Retries of requests that a store could not answer."""
 
 import random
 import time
@@ -13,15 +13,14 @@ FIRST_BACK_OFF_SECONDS = 0.5
 T = TypeVar("T")
 
 
-def patiently(ask: Callable[[], T]) -> T:
-    """What the store answers at last.
-
+def with_retries(request: Callable[[], T]) -> T:
+    """
     Raises:
-        StoreUnavailable: where it never does.
+        StoreUnavailable: if the last attempt fails.
     """
     for attempt in range(1, ATTEMPTS):
         try:
-            return ask()
+            return request()
         except StoreUnavailable:
             time.sleep(random.uniform(0.5, 1) * FIRST_BACK_OFF_SECONDS * attempt)
-    return ask()
+    return request()
