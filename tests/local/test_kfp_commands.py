@@ -1,4 +1,4 @@
-"""The commands for Kubeflow Pipelines as users have them: exit codes, Ctrl-C, and no secret in what they print."""
+"""The commands for Kubeflow Pipelines as users run them: exit codes, Ctrl-C, and no secret in the output."""
 
 import json
 import re
@@ -46,23 +46,23 @@ def test_exit_codes_and_no_secrets(server: KfpServer, monkeypatch: pytest.Monkey
         "error: unknown setting 'datset_uri': did you mean 'dataset_uri'?\n",
     )
     scheduled = kubetrain("schedule", *SUBMIT[1:], "--every", "6h")
-    assert (scheduled.exit_code, "is in place: every 21600 s" in scheduled.output) == (0, True), scheduled.output
+    assert (scheduled.exit_code, "is enabled: every 21600 s" in scheduled.output) == (0, True), scheduled.output
     server.token = "another"
     refused = kubetrain("--debug", "status")
-    assert (refused.exit_code, "does not know who we are" in refused.output) == (1, True)
+    assert (refused.exit_code, "authentication failed" in refused.output) == (1, True)
     assert_no_secret(server, done.output, failed.output, misused.output, scheduled.output, refused.output)
 
 
-def test_ctrl_c_leaves_the_run_alone_and_says_how_to_go_on(server: KfpServer) -> None:
+def test_ctrl_c_leaves_the_run_alone_and_prints_the_next_commands(server: KfpServer) -> None:
     server.next_story = [json.loads((RECORDED / "run_running.json").read_text())]
     process = start(*SUBMIT)
-    said = read_until(process, "run ")
+    started = read_until(process, "run ")
     while not any(re.match(r"GET /apis/v2beta1/runs/[^/?]+$", each) for each in server.requests):
         time.sleep(0.01)
     ended = interrupt(process)
     (run_id,) = server.kinds["runs"]
     assert ended.exit_code == 130, ended.output
-    assert f"run {run_id} goes on: `kubetrain status {run_id} --watch` follows it, `kubetrain cancel" in ended.output
+    assert f"run {run_id} continues: follow it with `kubetrain status {run_id} --watch`, cancel it with" in ended.output
     assert ended.output.endswith("stopped\n")
     assert not [each for each in server.requests if "terminate" in each]
-    assert_no_secret(server, said, ended.output)
+    assert_no_secret(server, started, ended.output)

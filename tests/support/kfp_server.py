@@ -1,6 +1,6 @@
-"""The REST API of Kubeflow Pipelines (v2beta1), as far as the command line uses it; it misbehaves as it is told.
+"""A fake of the REST API of Kubeflow Pipelines (v2beta1) as the command line uses it, which can be made to fail.
 
-Its answers have the shapes that 2.17.0 gives (tests/unit/recorded/kfp), refusals among them.
+Its answers have the same form as those of 2.17.0 (tests/unit/recorded/kfp), including refusals.
 """
 
 import json
@@ -29,17 +29,17 @@ class KfpServer(ApiServer):
         self.kinds: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in (*ID, "versions")}
         self.uploads: list[bytes] = []
         self.stories: dict[str, list[dict[str, Any]]] = {}
-        """By run: how it is at each look; the last remains."""
+        """The answers to successive reads of each run, by ID; the last one remains."""
         self.next_story: list[dict[str, Any]] = []
-        """That of the next run to be started."""
+        """The story of the next run that is started."""
         self.logs: dict[str, str] = {}
-        """By pod."""
+        """The logs by pod."""
         self.token = ""
-        """What one has to have."""
+        """The token that requests must have."""
         self.namespace = ""
-        """That one has to name, as where there are several users."""
+        """The namespace that requests must name, as on a multi-user server."""
         self.most_enabled = 0
-        """Schedules, at any time."""
+        """The most schedules that were ever enabled at once."""
 
     @property
     def endpoint(self) -> str:
@@ -50,7 +50,7 @@ class KfpServer(ApiServer):
         return list(self.kinds["recurringruns"].values())
 
     def add(self, kind: str, message: dict[str, Any]) -> dict[str, Any]:
-        """The later one is made, the later its time."""
+        """Create an object; each has a later creation time than the one before."""
         number = sum(map(len, self.kinds.values()))
         stamp = f"{BEGINNING + timedelta(seconds=number):%Y-%m-%dT%H:%M:%SZ}"
         made = {**message, ID.get(kind, "pipeline_version_id"): str(uuid.uuid4()), "created_at": stamp}
@@ -71,7 +71,7 @@ class KfpHandler(Handler):
         return self.api
 
     def do_GET(self) -> None:  # noqa: N802
-        if not self._is_ours():
+        if not self._is_accepted():
             return None
         if self.parts.path == HEALTH:
             return self.send_json(200, {"tag_name": "2.17.0", "multi_user": bool(self.kfp.namespace)})
@@ -92,7 +92,7 @@ class KfpHandler(Handler):
         return self._unknown(item["id"]) if found is None else self.send_json(200, found)
 
     def do_POST(self) -> None:  # noqa: N802
-        if not self._is_ours():
+        if not self._is_accepted():
             return None
         path, body = self.parts.path, self.api.bodies[-1]
         if path.endswith("/pipelines/upload_version"):
@@ -113,7 +113,7 @@ class KfpHandler(Handler):
         return self.send_json(200, made)
 
     def do_DELETE(self) -> None:  # noqa: N802
-        if not self._is_ours():
+        if not self._is_accepted():
             return None
         item = ITEM.match(self.parts.path)
         assert item
@@ -155,8 +155,8 @@ class KfpHandler(Handler):
             page["next_page_token"] = str(first + size)
         return self.send_json(200, page)
 
-    def _is_ours(self) -> bool:
-        """Whether it is for us to answer."""
+    def _is_accepted(self) -> bool:
+        """Return False if the request has been answered already, by a fault or a refusal."""
         self._begin()
         if self._is_answered_by_fault():
             return False

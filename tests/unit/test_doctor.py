@@ -595,7 +595,7 @@ def test_an_endpoint_that_does_not_answer(server: ApiServer) -> None:
 @pytest.mark.parametrize(
     ("fault", "verdict", "evidence"),
     [
-        (answer(401, "log in"), UNKNOWN, r"does not know who we are \(log in\): give a token"),
+        (answer(401, "log in"), UNKNOWN, r"authentication failed .*\(401: log in\): pass a token"),
         (answer(500, "broken"), MISSING, "status 500"),
         (hang(5), MISSING, "timed out"),
     ],
@@ -604,7 +604,7 @@ def test_an_endpoint_that_is_not_well(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, fault: Any, verdict: Verdict, evidence: str
 ) -> None:
     if "timed out" in evidence:
-        monkeypatch.setattr("kubetrain_pipelines.doctor.pipelines_api.ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr("kubetrain_pipelines.doctor.pipelines_api.TIMEOUT_SECONDS", 0.2)
     server.fail("/apis/v2beta1/healthz", fault, times=2)
     api = KubernetesApi.connect()
     check(find_pipelines(Cluster(api), Connection(endpoint=api._host)), verdict, evidence)

@@ -1,4 +1,4 @@
-"""Requests to a Kubeflow Pipelines that refuses, hangs, or is away; and secrets, which nobody gets to see."""
+"""Requests to a Kubeflow Pipelines that refuses, hangs or is unreachable; and secrets, which are never shown."""
 
 import ssl
 import time
@@ -39,10 +39,12 @@ def server() -> Iterator[KfpServer]:
         yield server
 
 
-def connect(server: KfpServer, *, patience: float = 5.0, answer_seconds: float = 5.0, **connection: Any) -> KfpApi:
+def connect(
+    server: KfpServer, *, retry_seconds: float = 5.0, timeout_seconds: float = 5.0, **connection: Any
+) -> KfpApi:
     connection.setdefault("environment", {})
     return KfpApi(
-        Connection(endpoint=server.endpoint, **connection), patience_seconds=patience, answer_seconds=answer_seconds
+        Connection(endpoint=server.endpoint, **connection), retry_seconds=retry_seconds, timeout_seconds=timeout_seconds
     )
 
 
@@ -63,65 +65,77 @@ def html(status: int, **headers: str) -> Fault:
 def test_a_list_is_read_page_by_page(server: KfpServer, api: KfpApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kfp_api, "PAGE_SIZE", 2)
     made = [api.post("/runs", {"display_name": f"run {number}"}) for number in range(5)]
-    assert list(api.all_of("runs", "/runs")) == made
-    assert list(api.all_of("experiments", "/experiments")) == []
+    assert list(api.list_all("runs", "/runs")) == made
+    assert list(api.list_all("experiments", "/experiments")) == []
 
 
 @pytest.mark.parametrize("fault", [answer(503), answer(500, "no database"), cut(0), answer(429)])
-def test_reading_is_tried_again(server: KfpServer, api: KfpApi, fault: Fault) -> None:
+def test_a_read_is_retried(server: KfpServer, api: KfpApi, fault: Fault) -> None:
     made = api.post("/runs", RUN)
     server.fail("GET /", fault, times=3)
     assert api.get(f"/runs/{made['run_id']}") == made
 
 
 @pytest.mark.parametrize("fault", [answer(503), cut(0), hang(1.0)])
-def test_what_changes_something_is_sent_once(server: KfpServer, fault: Fault) -> None:
+def test_a_change_is_sent_once(server: KfpServer, fault: Fault) -> None:
     server.fail("POST /", fault)
-    with pytest.raises(Unanswered, match=r"gave no answer to POST /runs .*: whether it was done is not known"):
-        connect(server, answer_seconds=0.3).post("/runs", RUN)
+    with pytest.raises(Unanswered, match=r"did not answer POST /runs .*may or may not have been carried out"):
+        connect(server, timeout_seconds=0.3).post("/runs", RUN)
     assert len(server.requests) == 1
 
 
-def test_a_server_that_hangs_or_is_away_is_given_up_in_bounded_time(server: KfpServer) -> None:
+def test_a_server_that_hangs_or_is_unreachable_is_given_up_after_the_retry_time(server: KfpServer) -> None:
     server.fail("GET /", hang(3.0), times=9)
-    api = connect(server, patience=0.5, answer_seconds=0.2)
+    api = connect(server, retry_seconds=0.5, timeout_seconds=0.2)
     began = time.monotonic()
-    with pytest.raises(Unreachable, match=r"gives no answer .*: check the address, and that its API server .* runs"):
+    with pytest.raises(Unreachable, match=r"does not answer .*: check the endpoint, and that its API server"):
         api.get("/runs")
     server.refuse()
-    with pytest.raises(Unreachable, match=r"gives no answer \(.*refused.*\)"):
+    with pytest.raises(Unreachable, match=r"does not answer \(.*refused.*\)"):
         api.get("/runs")
     assert time.monotonic() - began < 2.5
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "says"),
+    ("fault", "kind", "expected"),
     [
-        (answer(401, "no token"), Unauthorized, r"does not know who we are \(no token\): give a token by --token-file"),
-        (html(302, Location="/dex/auth"), Unauthorized, "log in again and give the new cookie by --cookie-file"),
-        (answer(403, "RBAC: access denied"), Forbidden, r"does not let us GET .*runs \(RBAC: access denied\): name a"),
-        (answer(404, "no run"), NotFound, "refuses GET /apis/v2beta1/runs: no run"),
+        (
+            answer(401, "no token"),
+            Unauthorized,
+            r"authentication failed .*\(401: no token\): pass a token",
+        ),
+        (html(302, Location="/dex/auth"), Unauthorized, "log in again and pass the new cookie with --cookie-file"),
+        (
+            answer(403, "RBAC: access denied"),
+            Forbidden,
+            r"denied GET .*\(403: RBAC: access denied\): .*--namespace",
+        ),
+        (answer(404, "no run"), NotFound, r"refused GET /apis/v2beta1/runs \(404\): no run"),
         (answer(409, "it is there"), Conflict, "it is there"),
-        (answer(400, "an empty namespace in multi-user mode"), KfpError, "say which profile by --namespace"),
-        (html(200), KfpError, "is not the API of Kubeflow Pipelines: name its address"),
+        (
+            answer(400, "an empty namespace in multi-user mode"),
+            KfpError,
+            "is multi-user .* with --namespace",
+        ),
+        (html(200), KfpError, "is not the API of Kubeflow Pipelines: use http://localhost:8888"),
     ],
 )
 def test_a_refusal_says_what_to_do(
-    server: KfpServer, api: KfpApi, fault: Fault, kind: type[KfpError], says: str
+    server: KfpServer, api: KfpApi, fault: Fault, kind: type[KfpError], expected: str
 ) -> None:
     server.fail("GET /", fault)
-    with pytest.raises(kind, match=says) as refused:
+    with pytest.raises(kind, match=expected) as refused:
         api.get("/runs")
     assert "<html>" not in str(refused.value)
     assert len(server.requests) == 1
 
 
-def test_the_innermost_of_the_servers_sentences_counts(api: KfpApi) -> None:
-    with pytest.raises(NotFound, match=r"refuses GET /apis/v2beta1/runs/nosuch: nosuch not found$"):
+def test_the_innermost_of_the_servers_messages_is_shown(api: KfpApi) -> None:
+    with pytest.raises(NotFound, match=r"refused GET /apis/v2beta1/runs/nosuch \(404\): nosuch not found$"):
         api.get("/runs/nosuch")
 
 
-def ways_to_say(secret: str, folder: Path) -> list[dict[str, Any]]:
+def ways_to_pass(secret: str, folder: Path) -> list[dict[str, Any]]:
     file = folder / "token"
     file.write_text(f"{secret}\n")
     return [
@@ -131,9 +145,9 @@ def ways_to_say(secret: str, folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_tokens_come_from_where_users_have_them(server: KfpServer, tmp_path: Path) -> None:
+def test_tokens_come_from_an_option_or_a_variable(server: KfpServer, tmp_path: Path) -> None:
     server.token = CANARY
-    for way in ways_to_say(CANARY, tmp_path):
+    for way in ways_to_pass(CANARY, tmp_path):
         assert connect(server, **way).get("/runs") == {}
     with pytest.raises(Unauthorized):
         connect(server).get("/runs")
@@ -158,10 +172,10 @@ def test_a_cookie_is_sent_as_it_is(server: KfpServer, tmp_path: Path) -> None:
     assert [each["cookie"] for each in server.headers] == [f"authservice_session={CANARY}", f"a=b; c={CANARY}"]
 
 
-def test_no_secret_is_repeated(server: KfpServer, tmp_path: Path) -> None:
+def test_no_secret_is_shown(server: KfpServer, tmp_path: Path) -> None:
     server.token = "another"
     cookie = {"KF_PIPELINES_COOKIE": f"session={CANARY}-cookie"}
-    for way in ways_to_say(CANARY, tmp_path):
+    for way in ways_to_pass(CANARY, tmp_path):
         environment = {**way.pop("environment", {}), **cookie}
         api = connect(server, environment=environment, **way)
         server.fail("DELETE /", answer(400, f"what is session={CANARY}-cookie?"))
@@ -176,7 +190,7 @@ def test_no_secret_is_repeated(server: KfpServer, tmp_path: Path) -> None:
     }
 
 
-def test_a_redirect_takes_no_secret_elsewhere(server: KfpServer) -> None:
+def test_no_secret_follows_a_redirect(server: KfpServer) -> None:
     with KfpServer() as other:
         server.fail("GET /", html(307, Location=other.endpoint))
         with pytest.raises(Unauthorized):
@@ -185,7 +199,7 @@ def test_a_redirect_takes_no_secret_elsewhere(server: KfpServer) -> None:
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """Of localhost, signed by itself; and its key."""
+    """Write a self-signed certificate of localhost, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -203,7 +217,7 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_a_certificate_of_ones_own_is_trusted_where_it_is_named(server: KfpServer, tmp_path: Path) -> None:
+def test_a_private_certificate_is_trusted_if_it_is_passed(server: KfpServer, tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -211,40 +225,40 @@ def test_a_certificate_of_ones_own_is_trusted_where_it_is_named(server: KfpServe
     server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
     endpoint = server.endpoint.replace("http://127.0.0.1", "https://localhost")
     assert KfpApi(Connection(endpoint=endpoint, ca_file=certificate, environment={})).get("/runs") == {}
-    with pytest.raises(KfpError, match=r"is not one that this machine trusts .*: name the certificate .* --ca-file"):
+    with pytest.raises(KfpError, match=r"certificate of .* is not trusted .*--ca-file"):
         KfpApi(Connection(endpoint=endpoint, environment={})).get("/runs")
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected"),
     [
-        ({}, "where is Kubeflow Pipelines? Say it by --endpoint or KUBETRAIN_KFP_ENDPOINT"),
-        ({"endpoint": "localhost:8888"}, "endpoint 'localhost:8888' is no address"),
-        ({"endpoint": f"https://me:{CANARY}@kfp"}, "the endpoint of kfp has a password in it"),
+        ({}, "no Kubeflow Pipelines endpoint: set --endpoint or KUBETRAIN_KFP_ENDPOINT"),
+        ({"endpoint": "localhost:8888"}, "endpoint 'localhost:8888' is not valid"),
+        ({"endpoint": f"https://me:{CANARY}@kfp"}, "the endpoint of kfp contains a password"),
         (
             {"endpoint": "http://kfp", "token_file": Path("/nosuch")},
             "--token-file /nosuch cannot be read (No such",
         ),
-        ({"endpoint": "http://kfp", "ca_file": Path("/nosuch")}, "--ca-file /nosuch is no file"),
+        ({"endpoint": "http://kfp", "ca_file": Path("/nosuch")}, "--ca-file /nosuch is not a file"),
         (
             {"endpoint": "http://kfp", "environment": {"KF_PIPELINES_TOKEN": f"Bearer {CANARY}"}},
-            "KF_PIPELINES_TOKEN holds no token: it is one word, without 'Bearer' before it",
+            "KF_PIPELINES_TOKEN is not a token: it must be one word, without a leading 'Bearer'",
         ),
         (
             {"endpoint": "http://kfp", "environment": {"KF_PIPELINES_COOKIE": CANARY}},
-            "KF_PIPELINES_COOKIE holds no cookie: write NAME=VALUE",
+            "KF_PIPELINES_COOKIE is not a cookie: use NAME=VALUE",
         ),
     ],
 )
-def test_an_unusable_connection_is_refused_before_any_request(options: dict[str, Any], says: str) -> None:
+def test_an_unusable_connection_is_refused_before_any_request(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         Connection(**{"environment": {}, **options}).headers()
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
     assert CANARY not in str(refused.value)
 
 
-def test_the_endpoint_comes_from_ours_or_from_kfps_variable() -> None:
+def test_the_endpoint_comes_from_the_option_our_variable_or_kfps() -> None:
     kfps = {"KF_PIPELINES_ENDPOINT": "http://kfps/"}
     assert Connection(environment=kfps).endpoint == "http://kfps"
     assert Connection(environment={**kfps, "KUBETRAIN_KFP_ENDPOINT": "http://ours"}).endpoint == "http://ours"
-    assert Connection(endpoint="http://said", environment=kfps).endpoint == "http://said"
+    assert Connection(endpoint="http://given", environment=kfps).endpoint == "http://given"

@@ -1,4 +1,4 @@
-"""What the Kubernetes API knows of a run: why it failed, and whether a job of it goes on."""
+"""What only the Kubernetes API knows of a run: why it failed, and which of its jobs are still running."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,6 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster, task_of
 from kubetrain_pipelines.kubeflow.run_progress import RunProgress
-from kubetrain_pipelines.kubeflow.schedule_times import server_zone
 from support.api_server import PODS, ApiServer, Handler, answer
 from support.kfp_server import KfpServer
 
@@ -27,7 +26,7 @@ OURS, OF_RUN = {"kubetrain/run-id": RUN}, {"pipeline/runid": RUN}
 
 
 class LabelHandler(Handler):
-    """Lists what has the label that is asked for."""
+    """Lists the objects with the label that is selected."""
 
     def _is_collection(self) -> bool:
         return self.parts.path.rsplit("/", 1)[-1] in KINDS
@@ -60,7 +59,7 @@ def kfp(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
 
 
 def api_of(kfp: KfpServer) -> KfpApi:
-    return KfpApi(Connection(endpoint=kfp.endpoint, namespace="tests", environment={}), patience_seconds=1)
+    return KfpApi(Connection(endpoint=kfp.endpoint, namespace="tests", environment={}), retry_seconds=1)
 
 
 def node(task: str, phase: str, message: str, started: int = 0) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def test_a_node_is_known_by_its_task(name: str, task: str) -> None:
     assert task_of(name) == task
 
 
-def test_the_causes_are_the_last_words_of_the_last_try(cluster: ApiServer) -> None:
+def test_the_causes_are_the_messages_of_the_last_attempts(cluster: ApiServer) -> None:
     nodes = [
         node("sync-dataset", "Succeeded", ""),
         node("launch-training", "Error", "pod deleted", 1),
@@ -112,12 +111,12 @@ def test_logs_are_those_of_the_steps(cluster: ApiServer) -> None:
             "creationTimestamp": f"2026-11-22T04:00:0{9 - number}Z",
         }
         cluster.put(f"{PODS}/pod-{task}", metadata=metadata)
-        cluster.write(cluster.run(f"pod-{task}"), f"2026 {task} says so\n".encode())
+        cluster.write(cluster.run(f"pod-{task}"), f"2026 output of {task}\n".encode())
         cluster.put(f"{PODS}/pod-{task}", metadata=metadata)
     assert [task for task, _ in RunInCluster.connect("tests", RUN).logs()] == ["launch-training", "sync-dataset"]
 
 
-def test_jobs_and_pods_at_work_are_told_from_those_that_ended(cluster: ApiServer) -> None:
+def test_only_jobs_and_pods_that_have_not_ended_are_still_running(cluster: ApiServer) -> None:
     done = {"conditions": [{"type": "Complete", "status": "True"}]}
     running = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Succeeded", "status": "False"}]}
     cluster.put(f"{BATCH_JOBS}/transfer", metadata={"labels": OURS}, status=done)
@@ -125,37 +124,37 @@ def test_jobs_and_pods_at_work_are_told_from_those_that_ended(cluster: ApiServer
     cluster.put(f"{PYTORCH_JOBS}/others", metadata={"labels": {"kubetrain/run-id": "another"}}, status=running)
     cluster.put(f"{PODS}/transfer-0", metadata={"labels": OURS}, status={"phase": "Succeeded"})
     cluster.put(f"{PODS}/training-0", metadata={"labels": OURS}, status={"phase": "Running"})
-    assert RunInCluster.connect("tests", RUN).at_work() == ["PyTorchJob training", "pod training-0"]
+    assert RunInCluster.connect("tests", RUN).still_running() == ["PyTorchJob training", "pod training-0"]
 
 
-def test_how_far_the_jobs_are_is_what_they_have_told(cluster: ApiServer) -> None:
-    told = {"kubetrain/stage": "launch_training", "kubetrain/progress": "[kubetrain] step=130/300 loss=0.5"}
-    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "annotations": told}, status={})
+def test_the_progress_of_jobs_is_what_they_report(cluster: ApiServer) -> None:
+    reported = {"kubetrain/stage": "launch_training", "kubetrain/progress": "[kubetrain] step=130/300 loss=0.5"}
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "annotations": reported}, status={})
     cluster.put(f"{BATCH_JOBS}/silent", metadata={"labels": OURS, "annotations": {"kubetrain/stage": "x"}}, status={})
     cluster.put(f"{BATCH_JOBS}/by-hand", metadata={"labels": OURS}, status={})
     progress = RunProgress("tests", RUN)
-    assert progress.news() == {"launch-training": {"step": "130/300", "loss": 0.5}}
-    assert progress.news() == {}
-    told["kubetrain/progress"] = "[kubetrain] step=140/300"
-    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "annotations": told}, status={})
+    assert progress.changes() == {"launch-training": {"step": "130/300", "loss": 0.5}}
+    assert progress.changes() == {}
+    reported["kubetrain/progress"] = "[kubetrain] step=140/300"
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "annotations": reported}, status={})
     cluster.refuse()
-    assert progress.news() == {}
+    assert progress.changes() == {}
     cluster.listen()
-    assert progress.news() == {"launch-training": {"step": "140/300"}}
+    assert progress.changes() == {"launch-training": {"step": "140/300"}}
 
 
-def test_a_cluster_out_of_reach_is_asked_once(cluster: ApiServer) -> None:
+def test_an_unreachable_cluster_is_asked_once(cluster: ApiServer) -> None:
     progress = RunProgress("tests", "another")
-    assert [progress.news(), progress.news()] == [{}, {}]
+    assert [progress.changes(), progress.changes()] == [{}, {}]
     assert len(cluster.requests) == 1
 
 
-def test_a_cluster_that_knows_nothing_of_the_run_proves_nothing(cluster: ApiServer) -> None:
-    with pytest.raises(NotInThisCluster, match="has nothing of run another in namespace tests"):
+def test_a_cluster_without_the_run_is_an_error(cluster: ApiServer) -> None:
+    with pytest.raises(NotInThisCluster, match="no workflow of run another in namespace tests"):
         RunInCluster.connect("tests", "another")
 
 
-def test_canceling_proves_that_no_job_goes_on(
+def test_canceling_waits_until_every_job_has_stopped(
     cluster: ApiServer, kfp: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS}, status={})
@@ -168,28 +167,19 @@ def test_canceling_proves_that_no_job_goes_on(
 
     cluster.fail(f"GET {PYTORCH_JOBS}", end_after_three, times=3)
     cancel_and_show(api_of(kfp), RUN)
-    assert "none of its jobs or pods is left at work" in capsys.readouterr().out
+    assert "all of its jobs and pods have stopped" in capsys.readouterr().out
 
 
-def test_a_job_that_goes_on_is_an_error(cluster: ApiServer, kfp: KfpServer) -> None:
+def test_a_job_that_keeps_running_is_an_error(cluster: ApiServer, kfp: KfpServer) -> None:
     cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS}, status={})
-    with pytest.raises(KfpError, match="has ended, but these go on: PyTorchJob training; delete them with `kubectl"):
-        cancel_and_show(api_of(kfp), RUN, longest_seconds=0.1)
+    with pytest.raises(KfpError, match="still running: PyTorchJob training; delete them with `kubectl"):
+        cancel_and_show(api_of(kfp), RUN, timeout_seconds=0.1)
 
 
-def test_what_may_not_be_seen_is_not_proven(
+def test_canceling_reports_what_it_could_not_verify(
     cluster: ApiServer, kfp: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refusal = 'User "me" cannot list resource "pytorchjobs" in the namespace "tests"'
     cluster.fail(f"GET {PYTORCH_JOBS}", answer(403, refusal))
     cancel_and_show(api_of(kfp), RUN)
-    assert "that none of its jobs goes on was not proven: me may not list pytorchjobs" in capsys.readouterr().out
-
-
-def test_the_servers_time_zone_is_read_from_its_deployment(cluster: ApiServer) -> None:
-    deployment = "/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline-scheduledworkflow"
-    container = {"env": [{"name": "CRON_SCHEDULE_TIMEZONE", "value": "Europe/Berlin"}]}
-    cluster.put(deployment, spec={"template": {"spec": {"containers": [container]}}})
-    assert server_zone().described.startswith("Europe/Berlin (CRON_SCHEDULE_TIMEZONE of the deployment")
-    cluster.remove(deployment)
-    assert server_zone().described.startswith("UTC assumed (")
+    assert "could not verify that its jobs have stopped: me may not list pytorchjobs" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""From a compiled file to a run that is followed to its verdict; parameters, versions, and answers that are lost."""
+"""From a compiled file to a run that is followed to its end: parameters, versions, and lost answers."""
 
 import json
 import threading
@@ -49,12 +49,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
 
 @pytest.fixture
 def api(server: KfpServer) -> KfpApi:
-    return KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=3, answer_seconds=3)
+    return KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=3, timeout_seconds=3)
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """With the tasks of the recorded runs."""
+    """A compiled pipeline with the tasks of the recorded runs."""
     tasks = {"greet": {"taskInfo": {"name": "Greet the user"}}, "count": {}, "fail": {}, "sleep": {}}
     parameters = {"name": {"parameterType": "STRING", "defaultValue": "you"}}
     spec = {
@@ -66,8 +66,8 @@ def pipeline(tmp_path: Path) -> Path:
     return path
 
 
-def tell(server: KfpServer, *names: str) -> None:
-    """The next run is as recorded ones were, one after the other."""
+def play(server: KfpServer, *names: str) -> None:
+    """Make the next run behave like these recorded ones, one after another."""
     server.next_story = [recorded(name) for name in names]
 
 
@@ -85,7 +85,7 @@ def test_parameters_have_the_types_of_the_compiled_file() -> None:
     }
 
 
-def test_a_file_of_parameters_counts_for_less_than_a_pair(tmp_path: Path) -> None:
+def test_a_pair_takes_precedence_over_a_file_of_parameters(tmp_path: Path) -> None:
     path = tmp_path / "parameters.json"
     path.write_text(json.dumps({"dataset_uri": "s3://b/other", "model_uri": "s3://b/m", "epochs": 9, "workers": 8}))
     values = run_parameters(CompiledFile.read(TRAIN).parameters, ["dataset_uri=s3://b/data", "workers=2"], path)
@@ -131,14 +131,14 @@ def test_the_compiled_file_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(InvalidSetting, match="did you mean 'train-pytorch'"):
         CompiledFile.find("train-pytroch")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidSetting, match="write those of ours by `kubetrain compile`"):
+    with pytest.raises(InvalidSetting, match=r"create \./compiled with `kubetrain compile`"):
         CompiledFile.find("train-pytorch")
     (tmp_path / "other.yaml").write_text("a: b")
-    with pytest.raises(InvalidSetting, match="is no compiled pipeline"):
+    with pytest.raises(InvalidSetting, match=r"other\.yaml is not a compiled pipeline"):
         CompiledFile.find("other.yaml")
 
 
-def test_a_version_is_uploaded_only_where_the_content_is_new(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+def test_a_version_is_uploaded_only_if_the_content_is_new(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     first = ensure_version(api, CompiledFile.read(pipeline))
     again = ensure_version(api, CompiledFile.read(pipeline))
     assert (first.is_new, again.is_new) == (True, False)
@@ -161,21 +161,21 @@ def test_an_upload_whose_answer_is_lost_is_looked_for(
     assert len(server.kinds["pipelines"]) == len(server.kinds["versions"]) == 1
 
 
-def test_what_others_upload_meanwhile_is_the_same(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+def test_a_concurrent_upload_of_the_same_content_is_used(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     file = CompiledFile.read(pipeline)
-    others: list[dict[str, Any]] = []
+    uploaded: list[dict[str, Any]] = []
 
-    def be_quicker(handler: Any) -> bool:
+    def upload_first(handler: Any) -> bool:
         (known,) = server.kinds["pipelines"].values()
-        others.append(server.add("versions", {"name": file.version, "pipeline_id": known["pipeline_id"]}))
+        uploaded.append(server.add("versions", {"name": file.version, "pipeline_id": known["pipeline_id"]}))
         return False
 
-    server.fail("POST /apis/v2beta1/pipelines/upload_version", be_quicker)
+    server.fail("POST /apis/v2beta1/pipelines/upload_version", upload_first)
     version = ensure_version(api, file)
-    assert (version.version_id, version.is_new) == (others[0]["pipeline_version_id"], False)
+    assert (version.version_id, version.is_new) == (uploaded[0]["pipeline_version_id"], False)
 
 
-def test_stages_that_were_left_out_are_none_that_began() -> None:
+def test_skipped_stages_have_not_started() -> None:
     message = recorded("run_failed")
     skipped = {"display_name": "count", "start_time": "2026-11-22T04:01:59Z", "end_time": "2026-11-22T04:01:59Z"}
     message["run_details"]["task_details"].append(skipped)
@@ -186,51 +186,51 @@ def test_stages_that_were_left_out_are_none_that_began() -> None:
 def test_a_run_is_followed_to_its_end(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(server, "run_running", "run_succeeded")
+    play(server, "run_running", "run_succeeded")
     server.fail("GET /apis/v2beta1/runs/", answer(503), times=2)
     submit_and_show(api, RunOptions(pipeline=str(pipeline), pairs=("name=Ada",), experiment="mine"))
     (run,) = server.kinds["runs"].values()
     (experiment,) = server.kinds["experiments"].values()
     assert run["runtime_config"] == {"parameters": {"name": "Ada"}}
     assert (experiment["display_name"], run["experiment_id"]) == ("mine", experiment["experiment_id"])
-    said = capsys.readouterr().out
-    assert "Greet the user: started\nGreet the user: finished after 9.0 s\ncount: started\ncount: finished" in said
-    assert said.endswith("succeeded\n")
-    assert "driver" not in said
+    output = capsys.readouterr().out
+    assert "Greet the user: started\nGreet the user: finished after 9.0 s\ncount: started\ncount: finished" in output
+    assert output.endswith("succeeded\n")
+    assert "driver" not in output
 
 
 def test_a_run_is_followed_through_an_outage(
     server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=0.05)
+    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
     submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
     (run_id,) = server.kinds["runs"]
     server.stories[run_id] = [recorded("run_running"), recorded("run_succeeded")]
     server.refuse()
     threading.Timer(0.3, server.listen).start()
     follow_and_show(api, run_id, {})
-    said = capsys.readouterr().out
-    assert "asked again" in said
-    assert said.endswith("succeeded\n")
+    output = capsys.readouterr().out
+    assert "retrying" in output
+    assert output.endswith("succeeded\n")
 
 
 def test_a_server_that_stays_away_is_given_up_and_the_run_left_alone(
     server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_run, "PATIENCE_SECONDS", 0.1)
-    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), patience_seconds=0.05)
+    monkeypatch.setattr(follow_run, "OUTAGE_TIMEOUT_SECONDS", 0.1)
+    api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
     submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
     server.refuse()
     (run_id,) = server.kinds["runs"]
     with pytest.raises(Unreachable):
         follow_and_show(api, run_id, {})
-    assert f"run {run_id} goes on: `kubetrain status {run_id} --watch` follows it" in capsys.readouterr().out
+    assert f"run {run_id} continues: follow it with `kubetrain status {run_id} --watch`" in capsys.readouterr().out
 
 
 def test_a_failed_run_fails_with_the_cause_that_the_logs_have(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     failed = recorded("run_failed")
     server.next_story = [failed]
-    *_, (_, node) = Run.of(failed, {}).tries
+    *_, (_, node) = Run.of(failed, {}).attempts
     workflow, _, number = node.rpartition("-")
     server.logs[f"{workflow}-metadata-1-1-system-container-impl-{number}"] = (
         "I1122 launcher\nerror: rank 1 ran out\nF1122 exit\n"
@@ -240,13 +240,13 @@ def test_a_failed_run_fails_with_the_cause_that_the_logs_have(server: KfpServer,
 
 
 def test_a_failed_run_without_any_evidence_says_where_to_look(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    tell(server, "run_failed")
-    with pytest.raises(RunFailed, match=r"failed: look at its logs: `kubetrain logs .*`, or its page in the UI$"):
+    play(server, "run_failed")
+    with pytest.raises(RunFailed, match=r"failed: see `kubetrain logs .*`"):
         submit_and_show(api, RunOptions(pipeline=str(pipeline)))
 
 
-def test_a_canceled_run_is_told_from_a_failed_one(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    tell(server, "run_canceling", "run_canceled")
+def test_a_canceled_run_is_not_reported_as_failed(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    play(server, "run_canceling", "run_canceled")
     with pytest.raises(RunFailed, match="was canceled"):
         submit_and_show(api, RunOptions(pipeline=str(pipeline)))
 
@@ -261,15 +261,15 @@ def test_a_run_whose_answer_is_lost_is_found_and_not_started_twice(
 
 def test_a_run_that_never_arrived_is_not_started_by_guess(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     server.fail("POST /apis/v2beta1/runs", answer(502))
-    with pytest.raises(KfpError, match=r"no run has been started so far: see `kubetrain status`, then try again"):
+    with pytest.raises(KfpError, match=r"no run has started so far: check `kubetrain status`"):
         submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
     assert len([each for each in server.requests if each == "POST /apis/v2beta1/runs"]) == 1
 
 
-def test_where_there_are_several_users_the_profile_is_named(server: KfpServer, pipeline: Path) -> None:
+def test_a_multi_user_server_needs_a_profile(server: KfpServer, pipeline: Path) -> None:
     server.namespace = "team-a"
     options = RunOptions(pipeline=str(pipeline))
-    with pytest.raises(KfpError, match=r"has several users .*: say which profile by --namespace"):
+    with pytest.raises(KfpError, match=r"is multi-user .*: pass your profile with --namespace"):
         submit_and_show(KfpApi(Connection(endpoint=server.endpoint, environment={})), options, detach=True)
     named = Connection(endpoint=server.endpoint, namespace="team-a", environment={})
     submit_and_show(KfpApi(named), options, detach=True)
@@ -279,7 +279,7 @@ def test_where_there_are_several_users_the_profile_is_named(server: KfpServer, p
 def test_the_status_of_a_run_and_of_the_last_runs(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(server, "run_failed")
+    play(server, "run_failed")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
     (run_id,) = server.kinds["runs"]
     (version,) = server.kinds["versions"].values()
@@ -295,18 +295,18 @@ def test_the_status_of_a_run_and_of_the_last_runs(
     assert "Greet the user  succeeded        8 s\n  fail            failed" in capsys.readouterr().out
     status_and_show(api, "")
     assert f"{run_id}  pending" in capsys.readouterr().out
-    with pytest.raises(NotFound, match="there is no run 'nosuch'"):
+    with pytest.raises(NotFound, match="run 'nosuch' does not exist"):
         status_and_show(api, "nosuch")
 
 
 def test_the_log_of_one_stage_or_of_all(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(server, "run_failed")
+    play(server, "run_failed")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
     (version,) = server.kinds["versions"].values()
     version["pipeline_spec"] = json.loads(pipeline.read_text())
-    greet, fail = (node.rpartition("-") for _, node in Run.of(recorded("run_failed"), {}).tries)
+    greet, fail = (node.rpartition("-") for _, node in Run.of(recorded("run_failed"), {}).attempts)
     for (workflow, _, number), text in ((greet, "hello\n"), (fail, "error: no\n")):
         server.logs[f"{workflow}-system-container-impl-{number}"] = text
     capsys.readouterr()
@@ -315,7 +315,7 @@ def test_the_log_of_one_stage_or_of_all(
     logs_and_show(api, "nightly", "Greet the user")
     assert capsys.readouterr().out == "hello\n"
     server.logs.clear()
-    with pytest.raises(KfpError, match=r"has no log of run .*, and the cluster gives none: no cluster is configured"):
+    with pytest.raises(KfpError, match=r"no log of run .*the cluster cannot be asked \(no cluster is configured"):
         logs_and_show(api, "nightly")
     with pytest.raises(InvalidSetting, match=r"has no stage 'gret': did you mean 'greet'\?"):
         logs_and_show(api, "nightly", "gret")
@@ -333,13 +333,13 @@ def test_logs_are_followed_to_the_end_of_the_run(
         (recorded("run_running"), []),
         (greeting, ["hello\nhal"]),
         (greeted, ["hello\nhalf a line\nbye"]),
-        (recorded("run_succeeded"), ["told already\n", "counted\n"]),
+        (recorded("run_succeeded"), ["printed already\n", "counted\n"]),
     ]
 
     def look(handler: Any) -> bool:
         story, texts = looks.pop(0)
         server.stories[run_id] = [story]
-        for (_, node), text in zip(sorted(Run.of(story, {}).tries), texts, strict=True):
+        for (_, node), text in zip(sorted(Run.of(story, {}).attempts), texts, strict=True):
             workflow, _, number = node.rpartition("-")
             server.logs[f"{workflow}-system-container-impl-{number}"] = text
         return False
@@ -354,26 +354,26 @@ def test_logs_are_followed_to_the_end_of_the_run(
     assert capsys.readouterr().out == "== Greet the user\nhello\nhalf a line\nbye\n== count\ncounted\n"
 
 
-def test_canceling_says_what_it_could_not_prove(
+def test_canceling_reports_what_it_could_not_verify(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(server, "run_running", "run_canceling", "run_canceled")
+    play(server, "run_running", "run_canceling", "run_canceled")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
     cancel_and_show(api, "nightly")
     assert [each.rpartition(":")[2] for each in server.requests if each.endswith(":terminate")] == ["terminate"]
-    said = capsys.readouterr().out
-    assert "is canceled\nthat none of its jobs goes on was not proven: no cluster is configured" in said
+    output = capsys.readouterr().out
+    assert "is canceled\ncould not verify that its jobs have stopped: no cluster is configured" in output
 
 
-def test_what_ends_already_is_not_an_error_to_cancel(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    tell(server, "run_succeeded")
+def test_canceling_a_run_that_is_already_ending_is_not_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    play(server, "run_succeeded")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
     server.fail(":terminate", answer(400, "Row not found"))
     cancel_and_show(api, "nightly")
 
 
 def test_a_run_that_does_not_end_is_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    tell(server, "run_running")
+    play(server, "run_running")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    with pytest.raises(KfpError, match="was told to end, but is running still"):
-        cancel_and_show(api, "nightly", longest_seconds=0.1)
+    with pytest.raises(KfpError, match="was canceled, but is still running"):
+        cancel_and_show(api, "nightly", timeout_seconds=0.1)

@@ -14,7 +14,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor.examine import Examination, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Verdict
-from kubetrain_pipelines.kubeflow.connection import Connection, named_endpoint
+from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
 from kubetrain_pipelines.params_file import single_settings
 from kubetrain_trainer.errors import KubetrainError
 
@@ -45,7 +45,7 @@ class DoctorOptions:
 
     def connection(self) -> Connection | None:
         """To Kubeflow Pipelines, where somebody has said where it is."""
-        if not named_endpoint(self.endpoint):
+        if not configured_endpoint(self.endpoint):
             return None
         return Connection(
             endpoint=self.endpoint, token_file=self.token_file, cookie_file=self.cookie_file, ca_file=self.ca_file

@@ -8,7 +8,7 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import ROOT, KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, KfpError, Unauthorized
 
-ANSWER_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 HEALTH = "/healthz"
 PORT_FORWARD = (
     "kubectl -n kubeflow port-forward service/ml-pipeline 8888:8888\nkubetrain doctor --endpoint http://localhost:8888"
@@ -24,7 +24,7 @@ def find_pipelines(cluster: Cluster, connection: Connection | None) -> Finding:
 
 
 def _at_endpoint(connection: Connection) -> Finding:
-    api = KfpApi(connection, patience_seconds=0, answer_seconds=ANSWER_SECONDS)
+    api = KfpApi(connection, retry_seconds=0, timeout_seconds=TIMEOUT_SECONDS)
     try:
         return judge_kfp(api.get(HEALTH), connection.endpoint)
     except (Unauthorized, Forbidden) as error:

@@ -1,1 +1,1 @@
-"""Runs and schedules in Kubeflow Pipelines, from the command line."""
+"""The commands for runs and schedules in Kubeflow Pipelines."""

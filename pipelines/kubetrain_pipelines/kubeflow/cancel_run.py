@@ -1,4 +1,4 @@
-"""`kubetrain cancel`: end a run, and see that nothing of it goes on holding CPUs."""
+"""`kubetrain cancel`: cancel a run, and verify that its jobs and pods have stopped."""
 
 import time
 
@@ -8,17 +8,17 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run import RunState, find_run, read_run
 
 POLL_SECONDS = 0.5
-MAX_SECONDS = 120.0
-"""For pods that save a checkpoint in their time of grace."""
+TIMEOUT_SECONDS = 120.0
+"""Long enough for pods to save a checkpoint in their grace period."""
 
 
-def cancel_and_show(api: KfpApi, wanted: str, *, longest_seconds: float = MAX_SECONDS) -> None:
+def cancel_and_show(api: KfpApi, wanted: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     """
     Raises:
-        KfpError: where it, or a job of it, goes on.
+        KfpError: if the run, or a job or pod of it, is still running after the timeout.
     """
     run_id = find_run(api, wanted)["run_id"]
-    deadline = time.monotonic() + longest_seconds
+    deadline = time.monotonic() + timeout_seconds
     _terminate(api, run_id)
     _await_end(api, run_id, deadline)
     _await_jobs(api, run_id, deadline)
@@ -27,7 +27,7 @@ def cancel_and_show(api: KfpApi, wanted: str, *, longest_seconds: float = MAX_SE
 def _terminate(api: KfpApi, run_id: str) -> None:
     try:
         api.post(f"/runs/{run_id}:terminate")
-    except KfpError:  # also where it is refused as the run ends already
+    except KfpError:  # the server also refuses if the run is already ending
         state = read_run(api, run_id, {}).state
         if not state.is_final and state is not RunState.CANCELING:
             raise
@@ -36,7 +36,7 @@ def _terminate(api: KfpApi, run_id: str) -> None:
 def _await_end(api: KfpApi, run_id: str, deadline: float) -> None:
     while not (run := read_run(api, run_id, {})).state.is_final:
         if time.monotonic() > deadline:
-            raise KfpError(f"run {run_id} was told to end, but is {run.state.value} still: look at its page in the UI")
+            raise KfpError(f"run {run_id} was canceled, but is still {run.state.value}: see its page in the UI")
         time.sleep(POLL_SECONDS)
     print(f"run {run_id} is {run.state.value}", flush=True)
 
@@ -44,16 +44,17 @@ def _await_end(api: KfpApi, run_id: str, deadline: float) -> None:
 def _await_jobs(api: KfpApi, run_id: str, deadline: float) -> None:
     from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
+    namespace = api.connection.pods_namespace
     try:
-        cluster = RunInCluster.connect(api.connection.pods_namespace, run_id)
-        while remaining := cluster.at_work():
+        cluster = RunInCluster.connect(namespace, run_id)
+        while remaining := cluster.still_running():
             if time.monotonic() > deadline:
                 raise KfpError(
-                    f"run {run_id} has ended, but these go on: {', '.join(remaining)}; delete them with "
-                    f"`kubectl delete -n {api.connection.pods_namespace}`"
+                    f"run {run_id} has ended, but these are still running: {', '.join(remaining)}; delete them with "
+                    f"`kubectl delete -n {namespace}`"
                 )
             time.sleep(POLL_SECONDS)
-    except KubernetesError as trouble:
-        print(f"that none of its jobs goes on was not proven: {trouble}")
+    except KubernetesError as error:
+        print(f"could not verify that its jobs have stopped: {error}")
     else:
-        print("none of its jobs or pods is left at work")
+        print("all of its jobs and pods have stopped")

@@ -1,4 +1,4 @@
-"""A compiled pipeline: what it is called, which parameters it takes, and by what name people read its stages."""
+"""A compiled pipeline: its name, its parameters, and the titles of its stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class CompiledFile:
     def find(cls, pipeline: str) -> Self:
         """
         Args:
-            pipeline: A compiled file, or the name of one in ./compiled.
+            pipeline: The path of a compiled file, or the name of one in ./compiled.
 
         Raises:
-            InvalidSetting: where there is none.
+            InvalidSetting: if the file does not exist or is not a compiled pipeline.
         """
         path = Path(pipeline)
         if path.suffix not in SUFFIXES:
@@ -43,9 +43,9 @@ class CompiledFile:
         try:
             spec = next(iter(yaml.load_all(content, loader)))
         except (yaml.YAMLError, StopIteration) as error:
-            raise InvalidSetting(f"{path} is no YAML: name what `kubetrain compile` writes") from error
+            raise InvalidSetting(f"{path} is not valid YAML: pass a file written by `kubetrain compile`") from error
         if not isinstance(spec, dict) or not {"pipelineInfo", "root"} <= spec.keys():
-            raise InvalidSetting(f"{path} is no compiled pipeline: name what `kubetrain compile` writes")
+            raise InvalidSetting(f"{path} is not a compiled pipeline: pass a file written by `kubetrain compile`")
         return cls(path=path, content=content, spec=spec)
 
     @property
@@ -58,18 +58,18 @@ class CompiledFile:
 
     @property
     def version(self) -> str:
-        """In the UI it says which pipeline it is of."""
+        """The version's name, which includes the pipeline's because the UI lists versions by name only."""
         return version_name(self.name, self.content)
 
     @property
     def parameters(self) -> Mapping[str, Mapping[str, Any]]:
-        """By name: parameterType, defaultValue, description."""
+        """The parameters by name, each with parameterType, defaultValue and description."""
         found: Mapping[str, Mapping[str, Any]] = self.spec["root"].get("inputDefinitions", {}).get("parameters", {})
         return found
 
 
 def stage_titles(spec: Mapping[str, Any]) -> dict[str, str]:
-    """By task: the name that people read, also of tasks in pipelines within the pipeline."""
+    """Return the display names by task, including the tasks of nested pipelines."""
     parts = [spec["root"], *spec.get("components", {}).values()]
     return {
         task: each.get("taskInfo", {}).get("name", task)
@@ -79,7 +79,7 @@ def stage_titles(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _missing(pipeline: str, path: Path) -> str:
-    there = [each.stem.replace("_", "-") for each in sorted(FOLDER.glob("*.yaml"))]
-    if path.parent != FOLDER or not there:
-        return f"there is no {path}: name a compiled pipeline's file, or write those of ours by `kubetrain compile`"
-    return f"there is no {path}: {did_you_mean(pipeline, there)}"
+    names = [each.stem.replace("_", "-") for each in sorted(FOLDER.glob("*.yaml"))]
+    if path.parent != FOLDER or not names:
+        return f"{path} does not exist: pass a compiled pipeline, or create ./compiled with `kubetrain compile`"
+    return f"{path} does not exist: {did_you_mean(pipeline, names)}"

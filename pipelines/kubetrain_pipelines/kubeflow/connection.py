@@ -1,7 +1,7 @@
-"""Where Kubeflow Pipelines is, and who we are to it: by port-forward, token, projected token or session cookie.
+"""The endpoint of Kubeflow Pipelines, and the credentials for it: a token or a session cookie.
 
-Secrets come from files and variables alone. They are read for each request, as the kubelet renews its tokens, and
-taken out of whatever a server says.
+Credentials come only from files and environment variables. They are read for each request, because the kubelet rotates
+its tokens, and removed from everything that the server answers.
 """
 
 import os
@@ -16,8 +16,8 @@ from kubetrain_trainer.errors import InvalidSetting
 ENDPOINT_VARIABLES = ("KUBETRAIN_KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
 TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"  # noqa: S105 - its name
 TOKEN_PATH_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105
-USUAL_TOKEN_PATH = Path("/var/run/secrets/kubeflow/pipelines/token")
-"""Where a pod has its token for Kubeflow Pipelines, if it has one."""
+DEFAULT_TOKEN_PATH = Path("/var/run/secrets/kubeflow/pipelines/token")
+"""The path of a pod's projected token for Kubeflow Pipelines."""
 COOKIE_VARIABLE = "KF_PIPELINES_COOKIE"
 COOKIE = re.compile(r"[^\s=;]+=[^\s;]+(; *[^\s=;]+=[^\s;]+)*")
 SYSTEM_NAMESPACE = "kubeflow"
@@ -27,35 +27,33 @@ SYSTEM_NAMESPACE = "kubeflow"
 class Connection:
     endpoint: str = ""
     namespace: str = ""
-    """The profile, where Kubeflow Pipelines has several users; where it has one, it asks for none."""
+    """The profile, if Kubeflow Pipelines is multi-user."""
     token_file: Path | None = None
     cookie_file: Path | None = None
     ca_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "endpoint", _checked(named_endpoint(self.endpoint, self.environment)))
+        object.__setattr__(self, "endpoint", _checked(configured_endpoint(self.endpoint, self.environment)))
         if self.ca_file and not self.ca_file.is_file():
-            raise InvalidSetting(
-                f"--ca-file {self.ca_file} is no file: name the certificate that the server's is signed by"
-            )
+            raise InvalidSetting(f"--ca-file {self.ca_file} is not a file: pass the CA certificate of the server")
 
     @property
     def pods_namespace(self) -> str:
-        """Where the pods of runs are: in the profile, else beside Kubeflow Pipelines itself."""
+        """The namespace of the runs' pods: the profile, or that of Kubeflow Pipelines itself."""
         return self.namespace or SYSTEM_NAMESPACE
 
     def headers(self) -> dict[str, str]:
         """
         Raises:
-            InvalidSetting: for a secret that cannot be read, or not be sent.
+            InvalidSetting: if a credential cannot be read or is malformed.
         """
         token, cookie = self._token(), self._cookie()
-        proofs = {"Authorization": token and f"Bearer {token}", "Cookie": cookie}
-        return {name: value for name, value in proofs.items() if value}
+        credentials = {"Authorization": token and f"Bearer {token}", "Cookie": cookie}
+        return {name: value for name, value in credentials.items() if value}
 
     def without_secrets(self, text: str) -> str:
-        """Some gateways repeat what they were sent."""
+        """Mask the credentials, which some gateways echo."""
         values = [part.partition("=")[2] for part in self._cookie().split(";")]
         for secret in filter(None, (self._token(), *values)):
             text = text.replace(secret, "***")
@@ -63,26 +61,28 @@ class Connection:
 
     def _token(self) -> str:
         if self.token_file:
-            return _one_word("--token-file", _read("--token-file", self.token_file))
+            return _checked_token("--token-file", _read("--token-file", self.token_file))
         if token := self.environment.get(TOKEN_VARIABLE):
-            return _one_word(TOKEN_VARIABLE, token)
+            return _checked_token(TOKEN_VARIABLE, token)
         if path := self.environment.get(TOKEN_PATH_VARIABLE):
-            return _one_word(TOKEN_PATH_VARIABLE, _read(TOKEN_PATH_VARIABLE, Path(path)))
-        return _one_word(str(USUAL_TOKEN_PATH), USUAL_TOKEN_PATH.read_text()) if USUAL_TOKEN_PATH.exists() else ""
+            return _checked_token(TOKEN_PATH_VARIABLE, _read(TOKEN_PATH_VARIABLE, Path(path)))
+        if DEFAULT_TOKEN_PATH.exists():
+            return _checked_token(str(DEFAULT_TOKEN_PATH), DEFAULT_TOKEN_PATH.read_text())
+        return ""
 
     def _cookie(self) -> str:
-        named = self.environment.get(COOKIE_VARIABLE, "")
-        cookie = (_read("--cookie-file", self.cookie_file) if self.cookie_file else named).strip()
+        variable = self.environment.get(COOKIE_VARIABLE, "")
+        cookie = (_read("--cookie-file", self.cookie_file) if self.cookie_file else variable).strip()
         if cookie and not COOKIE.fullmatch(cookie):
             source = "--cookie-file" if self.cookie_file else COOKIE_VARIABLE
             raise InvalidSetting(
-                f"{source} holds no cookie: write NAME=VALUE, as authservice_session=… or oauth2_proxy_kubeflow=…"
+                f"{source} is not a cookie: use NAME=VALUE, such as authservice_session=… or oauth2_proxy_kubeflow=…"
             )
         return cookie
 
 
-def named_endpoint(given: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Empty where nobody has said it."""
+def configured_endpoint(given: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the endpoint that was given or set in the environment, or an empty string."""
     return given or next(filter(None, map(environment.get, ENDPOINT_VARIABLES)), "")
 
 
@@ -90,15 +90,15 @@ def _checked(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if not endpoint:
         raise InvalidSetting(
-            f"where is Kubeflow Pipelines? Say it by --endpoint or {ENDPOINT_VARIABLES[0]}: http://localhost:8888 "
-            "after `kubectl port-forward -n kubeflow svc/ml-pipeline 8888`, or https://HOST/pipeline behind a gateway"
+            f"no Kubeflow Pipelines endpoint: set --endpoint or {ENDPOINT_VARIABLES[0]} to http://localhost:8888 after "
+            "`kubectl port-forward -n kubeflow svc/ml-pipeline 8888`, or to https://HOST/pipeline behind a gateway"
         )
     if parts.username or parts.password:
         raise InvalidSetting(
-            f"the endpoint of {parts.hostname} has a password in it: give a token or a cookie by a file or a variable"
+            f"the endpoint of {parts.hostname} contains a password: pass a token or a cookie in a file or a variable"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise InvalidSetting(f"endpoint '{endpoint}' is no address: write http://HOST:PORT or https://HOST/pipeline")
+        raise InvalidSetting(f"endpoint '{endpoint}' is not valid: use http://HOST:PORT or https://HOST/pipeline")
     return endpoint.rstrip("/")
 
 
@@ -106,13 +106,15 @@ def _read(source: str, path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
-        raise InvalidSetting(f"{source} {path} cannot be read ({reason}): name a file with the secret alone") from error
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InvalidSetting(
+            f"{source} {path} cannot be read ({reason}): pass a file that contains only the secret"
+        ) from error
 
 
-def _one_word(source: str, text: str) -> str:
-    """A line break would end the header, and what follows would be another."""
+def _checked_token(source: str, text: str) -> str:
+    """Reject spaces and line breaks: text after a line break would become another header."""
     token = text.strip()
     if not token.isascii() or len(token.split()) > 1:
-        raise InvalidSetting(f"{source} holds no token: it is one word, without 'Bearer' before it")
+        raise InvalidSetting(f"{source} is not a token: it must be one word, without a leading 'Bearer'")
     return token

@@ -1,4 +1,4 @@
-"""Following a run to its end, as a view of its stages shows it; the API may be away for a while."""
+"""Follow a run to its end, through outages of the API, and show the progress of its stages."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,8 +10,8 @@ from kubetrain_pipelines.kubeflow.run_progress import RunProgress
 from kubetrain_pipelines.run_view import RunView
 
 POLL_SECONDS = 2.0
-PATIENCE_SECONDS = 1800.0
-"""For a server that does not answer: it may be upgraded meanwhile."""
+OUTAGE_TIMEOUT_SECONDS = 1800.0
+"""Long enough for an upgrade of the server."""
 EVENTS = {
     RunState.PENDING: "started",
     RunState.RUNNING: "started",
@@ -22,10 +22,10 @@ EVENTS = {
 
 
 def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunView, say: Callable[[str], None]) -> Run:
-    """The run when it is over.
+    """Return the run when it has ended.
 
     Raises:
-        Unreachable: where the server stays away for longer than our patience.
+        Unreachable: if the server does not answer for OUTAGE_TIMEOUT_SECONDS.
     """
     shown: dict[str, str] = {}
     progress = RunProgress(api.connection.pods_namespace, run_id)
@@ -33,31 +33,31 @@ def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunVie
     while True:
         try:
             run = read_run(api, run_id, titles)
-        except Unreachable as trouble:
-            if time.monotonic() - last_answer > PATIENCE_SECONDS:
+        except Unreachable as error:
+            if time.monotonic() - last_answer > OUTAGE_TIMEOUT_SECONDS:
                 raise
-            say(f"{trouble}; asked again")
+            say(f"{error}; retrying")
         else:
             last_answer = time.monotonic()
             for stage in run.stages:
-                for event in _news(stage, shown):
+                for event in _new_events(stage, shown):
                     view.show(event)
             if run.state.is_final:
                 return run
-            for event in _progress(run, progress):
+            for event in _progress_events(run, progress):
                 view.show(event)
         time.sleep(POLL_SECONDS)
 
 
-def _progress(run: Run, progress: RunProgress) -> Iterator[dict[str, object]]:
+def _progress_events(run: Run, progress: RunProgress) -> Iterator[dict[str, object]]:
     running = {stage.task: stage.title for stage in run.stages if stage.state is RunState.RUNNING}
-    told = progress.news() if running else {}
-    for task in running.keys() & told.keys():
-        yield {"stage": running[task], "event": "progress", "progress": told[task]}
+    changes = progress.changes() if running else {}
+    for task in running.keys() & changes.keys():
+        yield {"stage": running[task], "event": "progress", "progress": changes[task]}
 
 
-def _news(stage: StageState, shown: dict[str, str]) -> Iterator[dict[str, object]]:
-    """What the view has not shown yet; a stage that a retry starts anew is shown anew."""
+def _new_events(stage: StageState, shown: dict[str, str]) -> Iterator[dict[str, object]]:
+    """Yield what the view has not shown yet; a stage that is retried is shown again."""
     event = EVENTS.get(stage.state)
     before = shown.get(stage.task)
     if event is None or event == before:

@@ -1,8 +1,8 @@
-"""Requests to the REST API of Kubeflow Pipelines (v2beta1): JSON in and out, in bounded time.
+"""Requests to the REST API of Kubeflow Pipelines (v2beta1), each with a timeout.
 
-Reading is tried again while the server is away. What changes something is sent once, as nobody knows what became of a
-request without an answer: whoever sent it looks. Not kfp's own client: its import takes longer than all of this, and it
-waits for ever.
+Reads are retried while the server is unreachable. A request that changes something is sent once: if its answer is lost,
+the caller checks whether it was carried out. kfp's own client is not used: importing it takes longer than a whole
+command, and it waits without a timeout.
 """
 
 import json
@@ -22,9 +22,9 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Transient, Unanswe
 Message = dict[str, Any]
 
 ROOT = "/apis/v2beta1"
-CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 30.0
-PATIENCE_SECONDS = 30.0
+CONNECT_TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 30.0
+RETRY_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 5.0
 PAGE_SIZE = 100
@@ -37,13 +37,18 @@ class KfpApi:
         self,
         connection: Connection,
         *,
-        patience_seconds: float = PATIENCE_SECONDS,
-        answer_seconds: float = ANSWER_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
+        """
+        Args:
+            retry_seconds: The time for which a read is retried.
+            timeout_seconds: The timeout of one request.
+        """
         self.connection = connection
-        self._patience_seconds = patience_seconds
-        timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, answer_seconds), read=answer_seconds)
-        # Without retries no redirect is followed either: a secret goes to this server alone.
+        self._retry_seconds = retry_seconds
+        timeout = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_SECONDS, timeout_seconds), read=timeout_seconds)
+        # retries=False also disables redirects: credentials go to this server only.
         self._pool = urllib3.PoolManager(
             timeout=timeout, retries=False, ca_certs=connection.ca_file and str(connection.ca_file)
         )
@@ -51,15 +56,15 @@ class KfpApi:
     def get(self, path: str, **query: Any) -> Message:
         """
         Raises:
-            Unreachable: where no answer comes in all our patience.
+            Unreachable: if no answer comes, in spite of retries.
         """
-        return self._parsed(self._patiently(f"{ROOT}{path}", query))
+        return self._parse(self._read(f"{ROOT}{path}", query))
 
     def get_text(self, path: str) -> str:
-        return self._patiently(path, {})
+        return self._read(path, {})
 
-    def all_of(self, kind: str, path: str, **query: Any) -> Iterator[Message]:
-        """Every object of a list, page by page."""
+    def list_all(self, kind: str, path: str, **query: Any) -> Iterator[Message]:
+        """Yield every object of a list, page by page."""
         token = ""
         while True:
             page = self.get(path, page_size=PAGE_SIZE, page_token=token, **query)
@@ -68,48 +73,52 @@ class KfpApi:
             if not token:
                 return
 
+    def find(self, kind: str, path: str, key: str, value: str, **query: Any) -> Message | None:
+        """Return the first object of a list whose field `key` has this value."""
+        return next(self.list_all(kind, path, filter=equals(key, value), **query), None)
+
     def post(self, path: str, body: Message | None = None) -> Message:
         """
         Raises:
-            Unanswered: where nobody knows whether it was done.
+            Unanswered: if the answer is lost.
         """
-        return self._parsed(self._once("POST", path, {}, body=json.dumps(body or {}).encode()))
+        return self._parse(self._change("POST", path, {}, body=json.dumps(body or {}).encode()))
 
     def delete(self, path: str, **query: Any) -> None:
-        self._once("DELETE", path, query)
+        self._change("DELETE", path, query)
 
     def upload(self, path: str, file_name: str, content: bytes, **query: Any) -> Message:
-        return self._parsed(self._once("POST", path, query, fields={"uploadfile": (file_name, content)}))
+        return self._parse(self._change("POST", path, query, fields={"uploadfile": (file_name, content)}))
 
-    def _patiently(self, path: str, query: Mapping[str, Any]) -> str:
-        deadline = time.monotonic() + self._patience_seconds
-        longest = FIRST_PAUSE_SECONDS
+    def _read(self, path: str, query: Mapping[str, Any]) -> str:
+        deadline = time.monotonic() + self._retry_seconds
+        pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                return self._exchange("GET", path, query)
-            except Transient as trouble:
-                if time.monotonic() + longest > deadline:
+                return self._send("GET", path, query)
+            except Transient as error:
+                if time.monotonic() + pause > deadline:
                     raise Unreachable(
-                        f"Kubeflow Pipelines at {self.connection.endpoint} gives no answer ({trouble}): "
-                        "check the address, and that its API server (or the port-forward to it) runs"
-                    ) from trouble
-                log.info("GET %s: %s; tried again", path, trouble)
-            time.sleep(random.uniform(longest / 2, longest))
-            longest = min(2 * longest, MAX_PAUSE_SECONDS)
+                        f"Kubeflow Pipelines at {self.connection.endpoint} does not answer ({error}): check the "
+                        "endpoint, and that its API server (or your port-forward to it) is running"
+                    ) from error
+                log.info("GET %s: %s; retrying", path, error)
+            time.sleep(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    def _once(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> str:
+    def _change(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> str:
         try:
-            return self._exchange(method, f"{ROOT}{path}", query, **content)
-        except Transient as trouble:
+            return self._send(method, f"{ROOT}{path}", query, **content)
+        except Transient as error:
             raise Unanswered(
-                f"Kubeflow Pipelines at {self.connection.endpoint} gave no answer to {method} {path} ({trouble}): "
-                "whether it was done is not known"
-            ) from trouble
+                f"Kubeflow Pipelines at {self.connection.endpoint} did not answer {method} {path} ({error}), which may "
+                "or may not have been carried out"
+            ) from error
 
-    def _exchange(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> str:
+    def _send(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> str:
         """
         Raises:
-            Transient: where the same again may succeed.
+            Transient: if a retry may succeed.
         """
         fields = urlencode({name: value for name, value in query.items() if value not in ("", None)})
         url = f"{self.connection.endpoint}{path}" + (f"?{fields}" if fields else "")
@@ -119,31 +128,30 @@ class KfpApi:
         try:
             answer = self._pool.request(method, url, headers=headers, **content)
         except HTTPError as error:
-            raise self._judged(error) from error
-        said = answer.data.decode(errors="replace")
-        request = f"{method} {path}"
-        check_answer(request, self.connection.endpoint, answer.status, self.connection.without_secrets(said))
-        return said
+            raise self._connection_error(error) from error
+        text = answer.data.decode(errors="replace")
+        check_answer(f"{method} {path}", self.connection.endpoint, answer.status, self.connection.without_secrets(text))
+        return text
 
-    def _judged(self, error: HTTPError) -> Exception:
+    def _connection_error(self, error: HTTPError) -> Exception:
         reason = self.connection.without_secrets(str(getattr(error, "reason", error)))
         if "certificate" in reason.lower():
             return KfpError(
-                f"the certificate of {self.connection.endpoint} is not one that this machine trusts ({reason}): "
-                "name the certificate that it is signed by with --ca-file"
+                f"the certificate of {self.connection.endpoint} is not trusted ({reason}): pass the CA certificate "
+                "that signed it with --ca-file"
             )
         return Transient(reason)
 
-    def _parsed(self, content: str) -> Message:
+    def _parse(self, content: str) -> Message:
         try:
             return dict(json.loads(content or "{}"))
         except (ValueError, TypeError) as error:
             raise KfpError(
-                f"what answers at {self.connection.endpoint} is not the API of Kubeflow Pipelines: name its address, "
-                "as http://localhost:8888 of a port-forward, or https://HOST/pipeline; behind a login, give its cookie"
+                f"the server at {self.connection.endpoint} is not the API of Kubeflow Pipelines: use "
+                "http://localhost:8888 with a port-forward, or https://HOST/pipeline with a cookie behind a login"
             ) from error
 
 
-def named(key: str, value: str) -> str:
-    """The filter for objects with this value."""
+def equals(key: str, value: str) -> str:
+    """Return the filter for objects whose field has this value."""
     return json.dumps({"predicates": [{"key": key, "operation": "EQUALS", "string_value": value}]})

@@ -1,4 +1,4 @@
-"""What Kubeflow Pipelines and the gateways before it refuse, in sentences that say what to do."""
+"""Errors of Kubeflow Pipelines and the gateways in front of it, each with its remedy."""
 
 import json
 from typing import ClassVar
@@ -10,69 +10,68 @@ MAX_MESSAGE = 400
 
 
 class KfpError(KubetrainError):
-    """Kubeflow Pipelines does not do what it is asked."""
+    """A request to Kubeflow Pipelines failed."""
 
 
 class Unreachable(KfpError):
-    """No answer came for longer than our patience."""
+    """No answer came, in spite of retries."""
 
     is_curable: ClassVar[bool] = True
 
 
 class Unanswered(KfpError):
-    """Nobody knows what became of a request that was to change something."""
+    """A request that changes something got no answer: it may have been carried out or not."""
 
 
 class Unauthorized(KfpError):
-    """It does not know who we are."""
+    """Authentication failed."""
 
 
 class Forbidden(KfpError):
-    """We may not do that."""
+    """The account lacks permission."""
 
 
 class NotFound(KfpError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Conflict(KfpError):
-    """The name is taken, or the object is not in a state for that."""
+    """The name is taken, or the object is in the wrong state."""
 
 
 class Transient(Exception):
-    """What may go better in a moment."""
+    """A retry of the request may succeed."""
 
 
 def check_answer(request: str, endpoint: str, status: int, content: str) -> None:
-    """Pass what is no refusal.
-
+    """
     Raises:
-        Transient: where the same again may succeed.
-        KfpError: where it cannot.
+        Transient: if a retry of the request may succeed.
+        KfpError: if the request was refused.
     """
     if status < 300:
         return
-    message = message_in(content)[:MAX_MESSAGE] or f"status {status}"
+    message = message_in(content)[:MAX_MESSAGE] or "no message"
     if status in TRANSIENT or (status == 500 and request.startswith("GET ")):
         raise Transient(f"status {status}: {message}")
-    if status < 400 or status == 401:  # a gateway sends whom it does not know to its login page
+    if status < 400 or status == 401:  # a gateway redirects unknown users to its login page
         raise Unauthorized(
-            f"{endpoint} does not know who we are ({message}): give a token by --token-file or KF_PIPELINES_TOKEN, or "
-            "log in again and give the new cookie by --cookie-file or KF_PIPELINES_COOKIE"
+            f"authentication failed at {endpoint} ({status}: {message}): pass a token with --token-file or "
+            "KF_PIPELINES_TOKEN, or log in again and pass the new cookie with --cookie-file or KF_PIPELINES_COOKIE"
         )
     if status == 403:
         raise Forbidden(
-            f"{endpoint} does not let us {request} ({message}): name a --namespace that is ours, or ask its owner for "
-            "the role kubeflow-edit in it"
+            f"{endpoint} denied {request} (403: {message}): pass a namespace of yours with --namespace, or ask the "
+            "owner of the namespace for the role kubeflow-edit"
         )
     if "multi-user mode" in message:
-        raise KfpError(f"{endpoint} has several users ({message}): say which profile by --namespace")
+        raise KfpError(f"{endpoint} is multi-user ({message}): pass your profile with --namespace")
     kinds = {404: NotFound, 409: Conflict}
-    raise kinds.get(status, KfpError)(f"Kubeflow Pipelines refuses {request}: {message}")
+    raise kinds.get(status, KfpError)(f"Kubeflow Pipelines refused {request} ({status}): {message}")
 
 
 def message_in(content: str) -> str:
-    """The innermost of the sentences that the server wraps into each other, without its call stack."""
+    """Return the innermost of the messages that the server nests, without its stack trace."""
     try:
         answer = json.loads(content)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Putting a schedule in the place of one: Kubeflow Pipelines cannot change one, and nothing must be run by both.
+"""Replace a schedule: Kubeflow Pipelines cannot update one, and two must never be enabled at once.
 
-    make the new one, disabled → disable the old → enable the new → delete the old
+    create the new one, disabled → disable the old → enable the new → delete the old
 
-Whenever this is cut off, at most one is enabled, and the next replacement tidies up. Where a call fails, what was done
-is undone.
+If this is interrupted at any point, at most one is enabled, and the next replacement cleans up. If a request fails, the
+steps so far are undone.
 """
 
 import secrets
@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, equals
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unanswered
 
 PATH = "/recurringruns"
 ENABLED = "ENABLE"
 
 
-class ReplacedByOthers(KfpError):
-    """Somebody else puts a schedule of this name in place at the same time."""
+class ConcurrentReplacement(KfpError):
+    """Someone else replaces the schedule of this name at the same time."""
 
 
 def schedules(api: KfpApi, name: str = "") -> list[Message]:
-    """All of them, or those of a name: the last made comes first."""
-    query = {"filter": named("display_name", name)} if name else {}
+    """Return all schedules, or those with this name, newest first."""
+    query = {"filter": equals("display_name", name)} if name else {}
     namespace = api.connection.namespace
-    return list(api.all_of("recurringRuns", PATH, namespace=namespace, sort_by="created_at desc", **query))
+    return list(api.list_all("recurringRuns", PATH, namespace=namespace, sort_by="created_at desc", **query))
 
 
 def is_enabled(schedule: Message) -> bool:
@@ -34,27 +34,27 @@ def is_enabled(schedule: Message) -> bool:
 
 
 def replace_schedule(api: KfpApi, wanted: Message) -> tuple[Message, list[str]]:
-    """The new schedule, and what is left to tidy up.
+    """Return the new schedule, and one sentence for each old one that could not be deleted.
 
     Raises:
-        KfpError: where it could not be put in place; then all is as before, or the sentence says what is not.
+        KfpError: if it could not be replaced; the message says whether everything was undone.
     """
     with interrupts_deferred():
         before = schedules(api, wanted["display_name"])
-        made = _create_disabled(api, wanted)
+        created = _create_disabled(api, wanted)
         old = [each for each in before if is_enabled(each)]
         try:
-            _check_alone(api, made, before)
+            _check_alone(api, created, before)
             for each in old:
                 set_enabled(api, each, False)
-            set_enabled(api, made, True)
+            set_enabled(api, created, True)
         except KfpError as error:
-            raise _undone(api, made, old, error) from error
-        return made, list(_delete_all(api, before))
+            raise _undone(api, created, old, error) from error
+        return created, list(_delete_all(api, before))
 
 
 def set_enabled(api: KfpApi, schedule: Message, wanted: bool) -> None:
-    """Twice does no harm, so where the answer is lost it is looked at, and done again."""
+    """Enable or disable a schedule. If the answer is lost, check the state and try once more."""
     path = _path(schedule)
     for is_last in (False, True):
         try:
@@ -69,7 +69,7 @@ def set_enabled(api: KfpApi, schedule: Message, wanted: bool) -> None:
 
 
 def delete_schedule(api: KfpApi, schedule: Message) -> None:
-    """But not the runs that it started: by default those that go on would end with it."""
+    """Delete a schedule but not its runs: by default the server would also delete those still running."""
     with suppress(NotFound):
         api.delete(_path(schedule), propagation_policy="ORPHAN")
 
@@ -79,39 +79,41 @@ def _create_disabled(api: KfpApi, wanted: Message) -> Message:
     try:
         return api.post(PATH, {**wanted, "mode": "DISABLE", "description": mark})
     except Unanswered:
-        query = {"namespace": api.connection.namespace, "filter": named("description", mark)}
-        if found := next(api.all_of("recurringRuns", PATH, **query), None):
+        if found := api.find("recurringRuns", PATH, "description", mark, namespace=api.connection.namespace):
             return found
         raise
 
 
-def _check_alone(api: KfpApi, made: Message, before: list[Message]) -> None:
-    known = {_path(each) for each in (made, *before)}
-    if any(_path(each) not in known for each in schedules(api, made["display_name"])):
-        raise ReplacedByOthers(f"somebody else puts a schedule '{made['display_name']}' in place just now: try again")
+def _check_alone(api: KfpApi, created: Message, before: list[Message]) -> None:
+    known = {_path(each) for each in (created, *before)}
+    if any(_path(each) not in known for each in schedules(api, created["display_name"])):
+        raise ConcurrentReplacement(
+            f"someone else is replacing schedule '{created['display_name']}' at the same time: try again"
+        )
 
 
-def _undone(api: KfpApi, made: Message, old: list[Message], error: KfpError) -> KfpError:
-    """The old one is not enabled again before it is certain that the new one is not."""
+def _undone(api: KfpApi, created: Message, old: list[Message], error: KfpError) -> KfpError:
+    """Undo the replacement and return the error to raise. The old one is enabled only after the new one is disabled."""
     try:
         with suppress(NotFound):
-            set_enabled(api, made, False)
+            set_enabled(api, created, False)
         for each in old[:1]:
             set_enabled(api, each, True)
-        delete_schedule(api, made)
-    except KfpError as trouble:
+        delete_schedule(api, created)
+    except KfpError as undo_error:
         return type(error)(
-            f"{error}; undoing that failed too ({trouble}): see `kubetrain schedule --list`, and run the same again"
+            f"{error}; undoing the replacement failed too ({undo_error}): check `kubetrain schedule --list`, then run "
+            "the same command again"
         )
-    return type(error)(f"{error}; all is as it was before")
+    return type(error)(f"{error}; the replacement was undone")
 
 
 def _delete_all(api: KfpApi, leftovers: list[Message]) -> Iterator[str]:
     for each in leftovers:
         try:
             delete_schedule(api, each)
-        except KfpError as trouble:
-            yield f"the old schedule {each['recurring_run_id']} is disabled, but could not be deleted ({trouble})"
+        except KfpError as error:
+            yield f"the old schedule {each['recurring_run_id']} is disabled, but could not be deleted ({error})"
 
 
 def _path(schedule: Message) -> str:

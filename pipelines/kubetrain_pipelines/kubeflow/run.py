@@ -1,4 +1,4 @@
-"""A run as Kubeflow Pipelines' API tells of it."""
+"""A run, as the API of Kubeflow Pipelines describes it."""
 
 import re
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from enum import Enum
 from typing import Any, Self
 
 from kubetrain_pipelines.kubeflow.compiled_file import stage_titles
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, equals
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
 
-LAST_RUNS = 10
+RECENT_RUNS = 10
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 EXECUTOR = "executor"
-"""What Kubeflow Pipelines calls the node that runs a step's program, in every step."""
+"""The name of the node that runs the program of a step; the same in every step."""
 
 
 class RunState(Enum):
@@ -54,9 +54,9 @@ class Run:
     created: datetime
     ended: datetime | None
     stages: tuple[StageState, ...] = ()
-    """Those that have begun, in that order."""
-    tries: tuple[tuple[datetime, str], ...] = ()
-    """When each try to run a step's program began, and its node; of which step it is, only the time tells."""
+    """The stages that have started, in that order."""
+    attempts: tuple[tuple[datetime, str], ...] = ()
+    """The start time and node of each attempt at a step. The API does not name the step, so the time must tell it."""
 
     @classmethod
     def of(cls, message: Message, titles: Mapping[str, str]) -> Self:
@@ -67,18 +67,18 @@ class Run:
             created=_time(message["created_at"]) or datetime.now(UTC),
             ended=_time(message.get("finished_at", "")),
             stages=_stages(message, titles),
-            tries=_tries(message),
+            attempts=_attempts(message),
         )
 
     @property
     def failed_stages(self) -> list[StageState]:
         return [stage for stage in self.stages if stage.state is RunState.FAILED]
 
-    def tries_of(self, stage: StageState) -> list[str]:
+    def attempts_of(self, stage: StageState) -> list[str]:
         return [
             node
-            for began, node in self.tries
-            if stage.started <= began and (stage.ended is None or began <= stage.ended)
+            for started, node in self.attempts
+            if stage.started <= started and (stage.ended is None or started <= stage.ended)
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,34 +98,34 @@ def read_run(api: KfpApi, run_id: str, titles: Mapping[str, str] | None = None) 
 def find_run(api: KfpApi, wanted: str) -> Message:
     """
     Args:
-        wanted: Its id, or its name: then the last of this name.
+        wanted: The ID of the run, or a name, which means the newest run with it.
 
     Raises:
-        NotFound: where there is none.
+        NotFound: if there is no such run.
     """
     if RUN_ID.fullmatch(wanted):
         return api.get(f"/runs/{wanted}")
-    found = _runs(api, page_size=1, filter=named("display_name", wanted))
+    found = _runs(api, page_size=1, filter=equals("display_name", wanted))
     if not found:
-        raise NotFound(f"there is no run '{wanted}': `kubetrain status` shows the last ones")
+        raise NotFound(f"run '{wanted}' does not exist: `kubetrain status` lists recent runs")
     return api.get(f"/runs/{found[0]['run_id']}")
 
 
-def last_runs(api: KfpApi, number: int = LAST_RUNS) -> list[Run]:
-    return [Run.of(message, {}) for message in _runs(api, page_size=number)]
+def recent_runs(api: KfpApi) -> list[Run]:
+    return [Run.of(message, {}) for message in _runs(api, page_size=RECENT_RUNS)]
 
 
 def titles_of(api: KfpApi, message: Message) -> dict[str, str]:
-    """What people call the stages of this run."""
+    """Return the titles of the run's stages, by task."""
     reference = message.get("pipeline_version_reference", {})
     spec: Message = message.get("pipeline_spec", {})
     if not spec and "pipeline_version_id" in reference:
         path = f"/pipelines/{reference['pipeline_id']}/versions/{reference['pipeline_version_id']}"
         try:
             spec = api.get(path).get("pipeline_spec", {})
-        except NotFound:  # the version was deleted; its runs remain
+        except NotFound:  # runs outlive their version
             return {}
-    spec = spec.get("pipeline_spec", spec)  # beside it where there is a platform's part too
+    spec = spec.get("pipeline_spec", spec)  # nested if there is also a platform_spec
     return stage_titles(spec) if "root" in spec else {}
 
 
@@ -136,21 +136,21 @@ def _runs(api: KfpApi, **query: Any) -> list[Message]:
 
 
 def _state(message: Message) -> RunState:
-    """A run that was canceled is called FAILED in the end; its history knows better."""
+    """Tell canceled from failed: both end as FAILED, but the history differs."""
     state = RunState.of(message)
     history = {RunState.of(each) for each in message.get("state_history", [])}
     return RunState.CANCELED if state is RunState.FAILED and RunState.CANCELING in history else state
 
 
 def _stages(message: Message, titles: Mapping[str, str]) -> tuple[StageState, ...]:
-    """The tasks of the pipeline: the API tells of every node of the workflow, drivers and retries among them."""
+    """Select the tasks of the pipeline from the nodes of the workflow, which include drivers and retries."""
     is_over = RunState.of(message).is_final
     stages = []
     for each in _details(message):
         started = _time(each.get("start_time", ""))
-        if started and "state" in each and each["display_name"] in titles:  # without one it was left out
+        if started and "state" in each and each["display_name"] in titles:  # a skipped task has no state
             state = RunState.of(each)
-            # Nobody updates the tasks of a run that was terminated.
+            # The server does not update the tasks of a terminated run.
             state = RunState.CANCELED if is_over and not state.is_final else state
             title = titles[each["display_name"]]
             ended = _time(each.get("end_time", ""))
@@ -158,13 +158,13 @@ def _stages(message: Message, titles: Mapping[str, str]) -> tuple[StageState, ..
     return tuple(sorted(stages, key=lambda stage: (stage.started, stage.task)))
 
 
-def _tries(message: Message) -> tuple[tuple[datetime, str], ...]:
+def _attempts(message: Message) -> tuple[tuple[datetime, str], ...]:
     executors = [each for each in _details(message) if each["display_name"] == EXECUTOR]
     return tuple(
-        (began, child["pod_name"])
+        (started, child["pod_name"])
         for each in executors
         for child in each.get("child_tasks", [])
-        if "pod_name" in child and (began := _time(each.get("start_time", "")))
+        if "pod_name" in child and (started := _time(each.get("start_time", "")))
     )
 
 
@@ -174,7 +174,7 @@ def _details(message: Message) -> list[Message]:
 
 
 def _time(stamp: str) -> datetime | None:
-    """None for what has not come yet: it stands at the beginning of some era."""
+    """Return None for a time that is not known yet: the API gives one of 1970 or before."""
     time = datetime.fromisoformat(stamp) if stamp else None
     return time if time and time.year > 1970 else None
 

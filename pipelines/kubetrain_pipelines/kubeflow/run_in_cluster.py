@@ -1,4 +1,4 @@
-"""What the Kubernetes API knows of a run and that of Kubeflow Pipelines does not: why it failed, its logs, its jobs."""
+"""What only the Kubernetes API knows of a run: why it failed, the logs of its pods, and its jobs."""
 
 import contextlib
 import re
@@ -20,15 +20,15 @@ NODE_NAME = "workflows.argoproj.io/node-name"
 STAGE = LABEL_PREFIX + "stage"
 MAIN = "main"
 ENDED = ("Succeeded", "Failed")
-PATIENCE_SECONDS = 10.0
-LOG_SECONDS = 10.0
-# A step's node is called workflow(0).root(0).sync-dataset(0).executor(0), without numbers where nothing is retried.
+RETRY_SECONDS = 10.0
+LOG_TIMEOUT_SECONDS = 10.0
+# A step's node has a name like workflow(0).root(0).sync-dataset(0).executor(0); without retries it has no numbers.
 STEP = re.compile(r"\.(?P<task>[^.()]+)(\([^()]*\))*\.executor(\(\d+\))?$")
 PREFIX = re.compile(r"^main: Error \(exit code \d+\)(: )?")
 
 
 class NotInThisCluster(KubernetesError):
-    """The cluster that is configured here has no such run."""
+    """The configured cluster does not have the run."""
 
 
 class RunInCluster:
@@ -40,21 +40,21 @@ class RunInCluster:
     def connect(cls, namespace: str, run_id: str) -> Self:
         """
         Raises:
-            KubernetesError: where there is no cluster, it does not answer, or the run is none of it.
+            KubernetesError: if no cluster is configured, it does not answer, or it does not have the run.
         """
-        found = cls(KubernetesApi.connect(namespace, PATIENCE_SECONDS), run_id)
+        found = cls(KubernetesApi.connect(namespace, RETRY_SECONDS), run_id)
         if not found.workflows():
             raise NotInThisCluster(
-                f"the cluster that KUBECONFIG names has nothing of run {run_id} in namespace {namespace}: "
-                "name the cluster and the --namespace that Kubeflow Pipelines starts it in"
+                f"the cluster of your KUBECONFIG has no workflow of run {run_id} in namespace {namespace}: use the "
+                "KUBECONFIG and the --namespace of the run"
             )
         return found
 
     def workflows(self) -> list[Manifest]:
-        return self._of_run(*WORKFLOWS)
+        return self._labeled_by_kfp(*WORKFLOWS)
 
     def causes(self) -> list[tuple[str, str]]:
-        """Of each step that failed: its task, or the name of its node, and the last words of the last try."""
+        """Return the task and the error message of each failed step, from its last attempt."""
         nodes = [node for workflow in self.workflows() for node in workflow.get("status", {}).get("nodes", {}).values()]
         failed = [
             node
@@ -65,38 +65,38 @@ class RunInCluster:
         return [(task, PREFIX.sub("", message) or message) for task, message in last.items()]
 
     def logs(self) -> Iterator[tuple[str, str]]:
-        """Of each step: its task and what it wrote, in the order in which they began."""
-        pods = [pod for pod in self._of_run("v1", "pods") if STEP.search(_node_name(pod))]
+        """Yield the task and the log of each step, in the order in which the pods were created."""
+        pods = [pod for pod in self._labeled_by_kfp("v1", "pods") if STEP.search(_node_name(pod))]
         for pod in sorted(pods, key=lambda each: each["metadata"]["creationTimestamp"]):
             path = self._api.path("v1", "pods", f"{pod['metadata']['name']}/log")
-            with self._api.stream(path, read_timeout=LOG_SECONDS, container=MAIN) as stream:
+            with self._api.stream(path, read_timeout=LOG_TIMEOUT_SECONDS, container=MAIN) as stream:
                 yield task_of(_node_name(pod)), b"".join(stream).decode(errors="replace")
 
-    def at_work(self) -> list[str]:
-        """The jobs of the run that have not ended, and pods of theirs; what has ended stays for people to look at."""
+    def still_running(self) -> list[str]:
+        """Return the jobs and pods of the run that have not ended. Those that have ended stay for inspection."""
         found = [f"{kind} {job['metadata']['name']}" for kind, job in self._jobs() if not _has_ended(job)]
-        pods = self._ours("v1", "pods")
+        pods = self._labeled_by_us("v1", "pods")
         return found + [f"pod {each['metadata']['name']}" for each in pods if each["status"]["phase"] not in ENDED]
 
     def progress(self) -> dict[str, Progress]:
-        """By task: how far its job is, where that has told."""
+        """Return the progress that the jobs report, by task."""
         notes = [job["metadata"].get("annotations", {}) for _, job in self._jobs()]
-        told = {note[STAGE]: parse_progress(note.get(PROGRESS_ANNOTATION, "")) for note in notes if STAGE in note}
-        return {stage.replace("_", "-"): progress for stage, progress in told.items() if progress}
+        found = {note[STAGE]: parse_progress(note.get(PROGRESS_ANNOTATION, "")) for note in notes if STAGE in note}
+        return {stage.replace("_", "-"): progress for stage, progress in found.items() if progress}
 
     def _jobs(self) -> Iterator[tuple[str, Manifest]]:
         for kind in JobKind:
-            with contextlib.suppress(UnknownKind):  # then there can be none
-                for job in self._ours(*kind.traits.resource):
+            with contextlib.suppress(UnknownKind):
+                for job in self._labeled_by_us(*kind.traits.resource):
                     yield kind.value, job
 
-    def _ours(self, group_version: str, plural: str) -> list[Manifest]:
-        return self._listed(group_version, plural, f"{LABEL_PREFIX}run-id={slug(self._run_id, LABEL_LENGTH)}")
+    def _labeled_by_us(self, group_version: str, plural: str) -> list[Manifest]:
+        return self._list(group_version, plural, f"{LABEL_PREFIX}run-id={slug(self._run_id, LABEL_LENGTH)}")
 
-    def _of_run(self, group_version: str, plural: str) -> list[Manifest]:
-        return self._listed(group_version, plural, f"{RUN_LABEL}={self._run_id}")
+    def _labeled_by_kfp(self, group_version: str, plural: str) -> list[Manifest]:
+        return self._list(group_version, plural, f"{RUN_LABEL}={self._run_id}")
 
-    def _listed(self, group_version: str, plural: str, label: str) -> list[Manifest]:
+    def _list(self, group_version: str, plural: str, label: str) -> list[Manifest]:
         found = self._api.get(self._api.path(group_version, plural), labelSelector=label)
         items: list[Manifest] = (found or {}).get("items", [])
         return items

@@ -1,21 +1,21 @@
-"""`kubetrain status`: the last runs, or one with its stages and why it failed."""
+"""`kubetrain status`: list recent runs, or show one with its stages and the cause of its failure."""
 
 import json
 from datetime import UTC, datetime
 from typing import Any
 
-from kubetrain_pipelines.kubeflow.evidence import causes_of
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.run import Run, RunState, find_run, last_runs, titles_of
+from kubetrain_pipelines.kubeflow.run import Run, RunState, find_run, recent_runs, titles_of
+from kubetrain_pipelines.kubeflow.step_logs import causes_of
 from kubetrain_pipelines.kubeflow.submit import follow_and_show
 from kubetrain_trainer.errors import InvalidSetting
 
 
 def status_and_show(api: KfpApi, wanted: str, *, watch: bool = False, as_json: bool = False) -> None:
     if watch and (not wanted or as_json):
-        raise InvalidSetting("--watch shows one run to people: name the run, and leave out --json")
+        raise InvalidSetting("--watch needs a RUN, and cannot be combined with --json")
     if not wanted:
-        runs = last_runs(api)
+        runs = recent_runs(api)
         return _print_json([run.to_dict() for run in runs]) if as_json else _print_runs(runs)
     message = find_run(api, wanted)
     titles = titles_of(api, message)
@@ -32,16 +32,19 @@ def _print_json(content: Any) -> None:
 
 def _print_runs(runs: list[Run]) -> None:
     if not runs:
-        print("no runs yet: `kubetrain submit` starts one")
+        print("no runs yet: start one with `kubetrain submit`")
     for run in runs:
-        print(f"{run.id}  {run.state.value:<9}  {_time(run.created)}  {_took(run.created, run.ended):>9}  {run.name}")
+        print(
+            f"{run.id}  {run.state.value:<9}  {_time(run.created)}  {_elapsed(run.created, run.ended):>9}  {run.name}"
+        )
 
 
 def _print_run(run: Run, causes: list[str]) -> None:
-    print(f"run {run.id} ({run.name}): {run.state.value}, begun {_time(run.created)}, {_took(run.created, run.ended)}")
+    elapsed = _elapsed(run.created, run.ended)
+    print(f"run {run.id} ({run.name}): {run.state.value}, started {_time(run.created)}, {elapsed}")
     width = max((len(stage.title) for stage in run.stages), default=0)
     for stage in run.stages:
-        print(f"  {stage.title:<{width}}  {stage.state.value:<9}  {_took(stage.started, stage.ended):>9}")
+        print(f"  {stage.title:<{width}}  {stage.state.value:<9}  {_elapsed(stage.started, stage.ended):>9}")
     for cause in causes:
         print(f"cause: {cause}")
 
@@ -50,8 +53,8 @@ def _time(time: datetime) -> str:
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _took(began: datetime, ended: datetime | None) -> str:
-    seconds = int(((ended or datetime.now(UTC)) - began).total_seconds())
+def _elapsed(started: datetime, ended: datetime | None) -> str:
+    seconds = int(((ended or datetime.now(UTC)) - started).total_seconds())
     hours, minutes = divmod(seconds // 60, 60)
     return (
         f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds % 60:02} s" if minutes else f"{seconds} s"

@@ -1,4 +1,4 @@
-"""`kubetrain submit`: a run of a compiled pipeline, followed to its end."""
+"""`kubetrain submit`: start a run of a compiled pipeline, and follow it to its end."""
 
 import secrets
 from collections.abc import Mapping
@@ -10,25 +10,25 @@ from rich.console import Console
 
 from kubetrain_components.interrupts import interrupted_by_sigterm, interrupts_deferred
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_titles
-from kubetrain_pipelines.kubeflow.evidence import causes_of
 from kubetrain_pipelines.kubeflow.follow_run import follow_run
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Unanswered
 from kubetrain_pipelines.kubeflow.parameters import run_parameters
 from kubetrain_pipelines.kubeflow.run import Run, RunState
-from kubetrain_pipelines.kubeflow.upload import ensure, ensure_version
+from kubetrain_pipelines.kubeflow.step_logs import causes_of
+from kubetrain_pipelines.kubeflow.upload import ensure_version, find_or_create
 from kubetrain_pipelines.run_view import open_view
 
 DEFAULT_EXPERIMENT = "Default"
 
 
 class RunFailed(KfpError):
-    """The run is over, and has not what it was to bring."""
+    """The run ended without success."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the command line says of a run, or of the runs of a schedule."""
+    """The options of a run, or of the runs of a schedule."""
 
     pipeline: str
     pairs: tuple[str, ...] = ()
@@ -41,21 +41,21 @@ class RunOptions:
 def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False) -> None:
     """
     Raises:
-        RunFailed: with the cause, as far as it can be told.
+        RunFailed: if the run fails or is canceled, with the cause if it is known.
     """
     file = CompiledFile.find(options.pipeline)
-    source = prepare(api, file, options)
-    with interrupts_deferred():  # a run that is started has its name said
+    source = prepare_run(api, file, options)
+    with interrupts_deferred():  # a run that was started must be reported
         run_id = start_run(api, source, options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
         print(f"run {run_id} of {file.version}", flush=True)
     if detach:
-        print(_how_to_go_on(run_id))
+        print(_next_commands(run_id))
     else:
         follow_and_show(api, run_id, stage_titles(file.spec))
 
 
-def prepare(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message:
-    """What a run and a schedule have in common."""
+def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message:
+    """Upload the pipeline if needed, and return the fields that a run and a schedule share."""
     parameters = run_parameters(file.parameters, options.pairs, options.params)
     version = ensure_version(api, file)
     print(f"{'uploaded' if version.is_new else 'unchanged:'} {file.version}", flush=True)
@@ -69,27 +69,24 @@ def prepare(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message:
 
 
 def start_run(api: KfpApi, source: Message, name: str) -> str:
-    """Its id. Where the answer is lost, it is looked for by a mark of its own: nothing is started twice."""
+    """Start a run and return its ID. If the answer is lost, look for the run by a unique mark: none starts twice."""
     mark = f"submitted by kubetrain, {secrets.token_hex(8)}"
     try:
         created = api.post("/runs", {**source, "display_name": name, "description": mark})
-    except Unanswered as trouble:
-        query = {"namespace": api.connection.namespace, "filter": named("description", mark)}
-        found = next(api.all_of("runs", "/runs", **query), None)
+    except Unanswered as error:
+        found = api.find("runs", "/runs", "description", mark, namespace=api.connection.namespace)
         if found is None:
-            raise KfpError(
-                f"{trouble}; no run has been started so far: see `kubetrain status`, then try again"
-            ) from trouble
+            raise KfpError(f"{error}; no run has started so far: check `kubetrain status`, then try again") from error
         created = found
     return str(created["run_id"])
 
 
 def experiment_id(api: KfpApi, name: str) -> str:
-    """Of the experiment of this name, made where it is missing."""
-    where = {"namespace": api.connection.namespace}
-    created, _ = ensure(
-        lambda: next(api.all_of("experiments", "/experiments", filter=named("display_name", name), **where), None),
-        lambda: api.post("/experiments", {"display_name": name, **where}),
+    """Return the ID of the experiment with this name, and create it if it is missing."""
+    in_namespace = {"namespace": api.connection.namespace}
+    created, _ = find_or_create(
+        lambda: api.find("experiments", "/experiments", "display_name", name, **in_namespace),
+        lambda: api.post("/experiments", {"display_name": name, **in_namespace}),
     )
     return str(created["experiment_id"])
 
@@ -97,7 +94,7 @@ def experiment_id(api: KfpApi, name: str) -> str:
 def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str]) -> None:
     """
     Raises:
-        RunFailed: with the cause, as far as it can be told.
+        RunFailed: if the run fails or is canceled, with the cause if it is known.
     """
     console = Console()
     view = open_view(console)
@@ -109,7 +106,7 @@ def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str]) -> None
         with interrupted_by_sigterm():
             run = follow_run(api, run_id, titles, view, say)
     except (KeyboardInterrupt, KfpError):
-        say(f"run {run_id} goes on: {_how_to_go_on(run_id)}")
+        say(f"run {run_id} continues: {_next_commands(run_id)}")
         raise
     finally:
         view.close()
@@ -121,10 +118,10 @@ def conclude(api: KfpApi, run: Run) -> None:
         print(f"run {run.id} succeeded")
         return
     if run.state is RunState.FAILED:
-        causes = "; ".join(causes_of(api, run)) or f"look at its logs: `kubetrain logs {run.id}`, or its page in the UI"
+        causes = "; ".join(causes_of(api, run)) or f"see `kubetrain logs {run.id}`, or its page in the UI"
         raise RunFailed(f"run {run.id} failed: {causes}")
     raise RunFailed(f"run {run.id} was {run.state.value}")
 
 
-def _how_to_go_on(run_id: str) -> str:
-    return f"`kubetrain status {run_id} --watch` follows it, `kubetrain cancel {run_id}` ends it"
+def _next_commands(run_id: str) -> str:
+    return f"follow it with `kubetrain status {run_id} --watch`, cancel it with `kubetrain cancel {run_id}`"

@@ -1,10 +1,10 @@
-"""A compiled pipeline in Kubeflow Pipelines: a new version of it only where the content is new."""
+"""Upload a compiled pipeline to Kubeflow Pipelines, as a new version only if its content is new."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, named
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import Conflict, Unanswered
 
 
@@ -20,13 +20,13 @@ class PipelineVersion:
 
 
 def ensure_version(api: KfpApi, file: CompiledFile) -> PipelineVersion:
-    """The version with this very content, made where it is missing."""
-    pipeline = ensure(
-        lambda: _only(api, "pipelines", "/pipelines", file.name),
+    """Return the version with exactly this content, and create it if it is missing."""
+    pipeline = find_or_create(
+        lambda: _find(api, "pipelines", "/pipelines", file.name),
         lambda: api.post("/pipelines", _pipeline(api, file)),
     )[0]["pipeline_id"]
-    version, is_new = ensure(
-        lambda: _only(api, "pipeline_versions", f"/pipelines/{pipeline}/versions", file.version),
+    version, is_new = find_or_create(
+        lambda: _find(api, "pipeline_versions", f"/pipelines/{pipeline}/versions", file.version),
         lambda: api.upload(
             "/pipelines/upload_version", file.path.name, file.content, name=file.version, pipelineid=pipeline
         ),
@@ -34,23 +34,23 @@ def ensure_version(api: KfpApi, file: CompiledFile) -> PipelineVersion:
     return PipelineVersion(pipeline_id=pipeline, version_id=version["pipeline_version_id"], is_new=is_new)
 
 
-def ensure(find: Callable[[], Message | None], make: Callable[[], Message]) -> tuple[Message, bool]:
-    """What is there, and whether it was made just now. Its name is taken once: two who make it get the same."""
+def find_or_create(find: Callable[[], Message | None], create: Callable[[], Message]) -> tuple[Message, bool]:
+    """Return the object, and True if it was created. Names are unique, so concurrent callers get the same object."""
     if found := find():
         return found, False
     try:
-        return make(), True
+        return create(), True
     except (Conflict, Unanswered):
         if found := find():
             return found, False
         raise
 
 
-def _only(api: KfpApi, kind: str, path: str, name: str) -> Message | None:
+def _find(api: KfpApi, kind: str, path: str, name: str) -> Message | None:
     query = {"namespace": api.connection.namespace} if kind == "pipelines" else {}
-    return next(api.all_of(kind, path, filter=named("name", name), **query), None)
+    return api.find(kind, path, "name", name, **query)
 
 
 def _pipeline(api: KfpApi, file: CompiledFile) -> Message:
-    described = {"name": file.name, "display_name": file.name, "description": file.description}
-    return {**described, "namespace": api.connection.namespace}
+    fields = {"name": file.name, "display_name": file.name, "description": file.description}
+    return {**fields, "namespace": api.connection.namespace}

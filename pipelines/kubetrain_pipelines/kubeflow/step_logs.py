@@ -1,7 +1,7 @@
-"""Why a run failed, and what its steps wrote.
+"""The logs of a run's steps, and the causes of its failure.
 
-The v2beta1 API of Kubeflow Pipelines leaves a run's error empty and has no logs. A route of v1alpha1 serves the log of
-a pod whose name one knows; the run's details have the end of that name.
+The v2beta1 API of Kubeflow Pipelines has no logs and leaves a run's error empty. Its v1alpha1 API serves the log of a
+pod by name; the run's details contain the end of that name.
 """
 
 import re
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 LOG = "/apis/v1alpha1/runs/{run}/nodes/{workflow}-{template}-{number}/log"
 PROGRAM = "system-container-impl"
-# A step whose pod was given annotations or labels has their numbers in its template's name: those of ours come first.
-TEMPLATES = (PROGRAM, *(f"metadata-{numbers}-{PROGRAM}" for numbers in "1-1 0-1 1-0 1-2 2-1 2-2 0-2 2-0".split()))
+# The template of a step with pod annotations or labels has their counts in its name. Ours come first.
+TEMPLATES = (PROGRAM, *(f"metadata-{counts}-{PROGRAM}" for counts in "1-1 0-1 1-0 1-2 2-1 2-2 0-2 2-0".split()))
 NO_LOG = re.compile(r'\{"error_message"')
-LAST_WORDS = re.compile(r"^error: (.+)$", re.M)
+ERROR_LINE = re.compile(r"^error: (.+)$", re.M)
 
 
 class NoLog(KfpError):
-    """Nothing has been written so far, or nobody kept it."""
+    """Nothing has been logged yet, or the log was not kept."""
 
 
 @dataclass(frozen=True)
@@ -36,35 +36,36 @@ class StepLog:
 
 
 def causes_of(api: KfpApi, run: Run) -> list[str]:
-    """A sentence for each step that failed; empty where nobody can say, or may."""
+    """Return one sentence for each failed step whose cause is known."""
     try:
         found = _in_cluster(api, run).causes()
     except KubernetesError:
+        failed = {stage.task for stage in run.failed_stages}
         found = [
-            (log.task, words[-1])
+            (log.task, errors[-1])
             for log in _logs_by_kfp(api, run)
-            if log.task in {stage.task for stage in run.failed_stages} and (words := LAST_WORDS.findall(log.text))
+            if log.task in failed and (errors := ERROR_LINE.findall(log.text))
         ]
     titles = {stage.task: stage.title for stage in run.stages}
-    return [f"{titles.get(task, task)}: {words}" for task, words in found]
+    return [f"{titles.get(task, task)}: {cause}" for task, cause in found]
 
 
 def logs_of(api: KfpApi, run: Run) -> list[StepLog]:
-    """Of each step that has one, in the order in which they began; a step that was tried again has several.
+    """Return the logs of all attempts of all steps, in the order in which the steps started.
 
-    Kubeflow Pipelines keeps logs for longer than the cluster keeps pods.
+    Kubeflow Pipelines is asked first: it keeps logs for longer than the cluster keeps pods.
 
     Raises:
-        NoLog: where nobody has or gives one.
+        NoLog: if there is none.
     """
     if logs := list(_logs_by_kfp(api, run)):
         return logs
     try:
         return [StepLog(task, text) for task, text in _in_cluster(api, run).logs()]
-    except KubernetesError as trouble:
+    except KubernetesError as error:
         raise NoLog(
-            f"Kubeflow Pipelines has no log of run {run.id}, and the cluster gives none: {trouble}"
-        ) from trouble
+            f"no log of run {run.id}: Kubeflow Pipelines has none, and the cluster cannot be asked ({error})"
+        ) from error
 
 
 def _in_cluster(api: KfpApi, run: Run) -> "RunInCluster":
@@ -75,13 +76,13 @@ def _in_cluster(api: KfpApi, run: Run) -> "RunInCluster":
 
 def _logs_by_kfp(api: KfpApi, run: Run) -> Iterator[StepLog]:
     for stage in run.stages:
-        for node in run.tries_of(stage):
+        for node in run.attempts_of(stage):
             if (text := _log_of_node(api, run, node)) is not None:
                 yield StepLog(stage.task, text)
 
 
 def _log_of_node(api: KfpApi, run: Run, node: str) -> str | None:
-    """Under that of the names which its pod may have."""
+    """Try each name that the node's pod may have."""
     workflow, _, number = node.rpartition("-")
     for template in TEMPLATES:
         text = api.get_text(LOG.format(run=run.id, workflow=workflow, template=template, number=number))
