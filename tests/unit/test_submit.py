@@ -116,7 +116,7 @@ def test_unusable_parameters_are_refused_before_any_request(pair: str, says: str
 
 
 def test_a_missing_parameter_is_named_with_its_meaning() -> None:
-    with pytest.raises(InvalidSetting, match=r"model_uri is missing \(Where models .*\): give it by --set model_uri="):
+    with pytest.raises(InvalidSetting, match=r"model_uri is missing \(.*s3://BUCKET/PREFIX\).*--set model_uri="):
         run_parameters(CompiledFile.read(TRAIN).parameters, NEEDED[:1])
 
 
