@@ -2,6 +2,7 @@
 
 from kfp import dsl
 
+from kubetrain_components.run.stages import SYNC
 from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines import images
 from kubetrain_pipelines.pipeline_parameters import with_parameters
@@ -21,4 +22,4 @@ def sync_only(**parameters: Channel) -> dict:
     synced = sync_dataset(
         components_image=images.COMPONENTS, pipeline=NAME, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, **parameters
     )
-    return with_own_resources(as_launcher(as_step(synced, "Sync the dataset"))).outputs["dataset"]
+    return with_own_resources(as_launcher(as_step(synced, SYNC.title))).outputs["dataset"]

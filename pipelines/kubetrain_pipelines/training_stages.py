@@ -9,6 +9,7 @@ from kubetrain_components.collect_checkpoint.component import collect_checkpoint
 from kubetrain_components.evaluate_model.component import evaluate_model
 from kubetrain_components.launch_training.component import launch_training
 from kubetrain_components.promote_model.component import promote_model
+from kubetrain_components.run.stages import COLLECT, EVALUATE, PROMOTE, SYNC, TRAIN
 from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines import images
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, signature_of
@@ -55,7 +56,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         **given,
         **run,
     )
-    with_s3_secret(with_own_resources(as_launcher(as_step(synced, "Sync the dataset"))), s3_secret)
+    with_s3_secret(with_own_resources(as_launcher(as_step(synced, SYNC.title))), s3_secret)
     dataset, reused = synced.outputs["dataset"], synced.outputs["reused"]
 
     trained = launch_training(
@@ -66,10 +67,10 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         **{name: given[name] for name in TRAINING_PARAMETERS},
         **run,
     )
-    as_launcher(as_step(trained, "Train on several pods"))
+    as_launcher(as_step(trained, TRAIN.title))
 
     collected = collect_checkpoint(last_checkpoint=trained.outputs["checkpoint"], reused=reused, run_id=run["run_id"])
-    with_output(with_own_resources(as_step(collected, "Collect the model")), output_claim)
+    with_output(with_own_resources(as_step(collected, COLLECT.title)), output_claim)
 
     evaluated = evaluate_model(
         framework=framework,
@@ -80,7 +81,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         model=collected.outputs["model"],
         **run,
     )
-    with_output(with_own_resources(as_launcher(as_step(evaluated, "Evaluate the model"))), output_claim)
+    with_output(with_own_resources(as_launcher(as_step(evaluated, EVALUATE.title))), output_claim)
 
     promoted = promote_model(
         image=trained.outputs["image"],
@@ -88,6 +89,6 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         run_id=run["run_id"],
         **{name: given[name] for name in PUBLISHING_PARAMETERS},
     )
-    with_output(with_own_resources(as_step(promoted, "Promote the model")), output_claim)
+    with_output(with_own_resources(as_step(promoted, PROMOTE.title)), output_claim)
     with_s3_secret(promoted.after(evaluated), s3_secret)
     return Stages(sync=synced, launch=trained, collect=collected, evaluate=evaluated, promote=promoted)

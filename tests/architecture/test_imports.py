@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.run.stages import STAGES
+
 ROOT = Path(__file__).parents[2]
 STANDARD = set(sys.stdlib_module_names)
 TRAINER, COMPONENTS, PIPELINES = "kubetrain_trainer", "kubetrain_components", "kubetrain_pipelines"
@@ -15,7 +17,7 @@ SOURCES = {
     COMPONENTS: ROOT / "components" / COMPONENTS,
     PIPELINES: ROOT / "pipelines" / PIPELINES,
 }
-STEPS = {"sync_dataset", "launch_training", "collect_checkpoint", "evaluate_model", "promote_model"}
+STEPS = {stage.name for stage in STAGES}
 FRAMEWORKS = {
     "pytorch_ddp": {"torch", "torchvision", "numpy", "PIL"},
     "tensorflow_multiworker": {"tensorflow", "keras", "numpy"},
@@ -182,7 +184,7 @@ def test_components_import_what_their_place_allows(path: Path) -> None:
 @pytest.mark.parametrize("step", sorted(STEPS))
 def test_a_step_knows_no_other_step(step: str) -> None:
     folder = SOURCES[COMPONENTS] / step
-    assert (folder / "component.py").is_file()
+    assert f'site.stage("{step}", run_id)' in (folder / "component.py").read_text()
     for path in folder.glob("*.py"):
         for module in imports_of(path):
             others = [other for other in STEPS - {step} if module.startswith(f"{COMPONENTS}.{other}")]
@@ -206,7 +208,7 @@ def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
     imported = imports_of(SOURCES[PIPELINES] / f"{name}.py")
     assert foreign(imported) <= {"kfp"}
     from_components = {module for module in imported if module.startswith(f"{COMPONENTS}.")}
-    constants = {f"{COMPONENTS}.object_store.credentials"}
+    constants = {f"{COMPONENTS}.object_store.credentials", f"{COMPONENTS}.run.stages"}
     assert all(module.endswith(".component") for module in from_components - constants)
 
 

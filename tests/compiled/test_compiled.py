@@ -13,6 +13,7 @@ import yaml
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.compile import LARGEST_FILE_BYTES
 from support.cli import kubetrain
 
@@ -142,11 +143,12 @@ def test_a_parameters_default_is_that_of_its_setting(name: str) -> None:
     assert {each: parameters[each]["defaultValue"] for each in same} == {each: usual[each] for each in same}
 
 
-def test_the_five_stages_follow_each_other() -> None:
+def test_the_stages_follow_each_other() -> None:
     spec = next(yaml.safe_load_all((COMPILED / "train_pytorch.yaml").read_text()))
     tasks = spec["root"]["dag"]["tasks"]
-    order = ["sync-dataset", "launch-training", "collect-checkpoint", "evaluate-model", "promote-model"]
+    order = [stage.name.replace("_", "-") for stage in STAGES]
     assert sorted(tasks) == sorted(order)
+    assert [tasks[name]["taskInfo"]["name"] for name in order] == [stage.title for stage in STAGES]
     for before, after in pairwise(order):
         assert before in tasks[after]["dependentTasks"]
 

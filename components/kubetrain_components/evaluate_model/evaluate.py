@@ -10,11 +10,12 @@ from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdenti
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.stages import EVALUATE
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.training_output import TrainingOutput
 
-STAGE = "evaluate_model"
+STAGE = EVALUATE.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,12 @@ from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, 
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import host_port
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
 
-STAGE = "launch_training"
+STAGE = TRAIN.name
 ENVIRONMENTS = {
     "pytorch": UNBUFFERED,
     # Or the first process on a GPU takes all of its memory.

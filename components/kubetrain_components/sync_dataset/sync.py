@@ -11,8 +11,9 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.stages import SYNC
 
-STAGE = "sync_dataset"
+STAGE = SYNC.name
 TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """What a transfer needs; nothing of it grows with the dataset."""
 EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")

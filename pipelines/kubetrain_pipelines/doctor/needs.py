@@ -9,6 +9,7 @@ from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.manifests import replica_specs
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.run.stages import TRAIN
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Needs:
 
     @property
     def training(self) -> list[Pods]:
-        return [pods for pods in self.pods if pods.stage == "launch_training"]
+        return [pods for pods in self.pods if pods.stage == TRAIN.name]
 
     @property
     def has_workers_beside_master(self) -> bool:

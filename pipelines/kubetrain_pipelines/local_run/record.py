@@ -7,6 +7,7 @@ from typing import Any
 
 from kubetrain_components.evaluate_model.report import run_report
 from kubetrain_components.object_store.open_store import local_path
+from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -64,17 +65,17 @@ class RunRecord:
     def seconds(self) -> float:
         return round(self.finished - self.started, 3)
 
-    def result_of(self, stage: str) -> dict[str, Any]:
-        """What a stage had to show for itself; empty where it did not get that far."""
-        return next((each.result for each in self.stages if each.name == stage), {})
+    def result_of(self, stage: RunStage) -> dict[str, Any]:
+        """Return the result of a stage, or {} if it has not finished."""
+        return next((each.result for each in self.stages if each.name == stage.name), {})
 
-    def has_finished(self, stage: str) -> bool:
-        return any(each.name == stage and each.status == "finished" for each in self.stages)
+    def has_finished(self, stage: RunStage) -> bool:
+        return any(each.name == stage.name and each.status == "finished" for each in self.stages)
 
     @property
     def model(self) -> dict[str, Any]:
         """The published version, and where its files are on this machine."""
-        published = self.result_of("promote_model")
+        published = self.result_of(PROMOTE)
         if not published:
             return {}
         uri = published["uri"]
@@ -82,7 +83,7 @@ class RunRecord:
         return {**published, "path": str(place) if place.is_dir() else ""}
 
     def to_json(self) -> dict[str, Any]:
-        evaluation = self.result_of("evaluate_model")
+        evaluation = self.result_of(EVALUATE)
         return {
             "schema": SCHEMA,
             "pipeline": self.pipeline,
@@ -96,11 +97,9 @@ class RunRecord:
             "workspace": str(self.workspace),
             "parameters": self.parameters,
             "config": self.config,
-            "dataset": self.result_of("sync_dataset"),
-            "training": self.result_of("launch_training"),
-            "checkpoint": self.result_of("collect_checkpoint"),
-            "evaluation": {**evaluation, **evaluation.get("metrics", {})},
-            "model": self.model,
+            **{stage.result_key: self.result_of(stage) for stage in STAGES},
+            EVALUATE.result_key: {**evaluation, **evaluation.get("metrics", {})},
+            PROMOTE.result_key: self.model,
             "stages": [
                 {"name": stage.name, "status": stage.status, "started": stage.started, "seconds": stage.seconds}
                 for stage in self.stages

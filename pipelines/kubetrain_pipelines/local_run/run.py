@@ -17,6 +17,7 @@ from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
+from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.local_run.record import RunRecord, write_record
 from kubetrain_pipelines.local_run.storage import local_storage, with_local_places
 from kubetrain_pipelines.run_view import RunView
@@ -24,7 +25,6 @@ from kubetrain_pipelines.settings import RunSettings
 from kubetrain_trainer.errors import KubetrainError
 
 POLL_SECONDS = 0.1
-LAST_STAGE = "promote_model"
 
 
 def run_local(pipeline: str, workspace: Path, settings: RunSettings, view: RunView) -> RunRecord:
@@ -101,7 +101,7 @@ def _run_stages(record: RunRecord, environment: dict[str, str], view: RunView) -
             exit_code = _run_pipeline(record, with_storage, show_news)
     finally:
         show_news()
-    if exit_code == 0 and record.has_finished(LAST_STAGE):
+    if exit_code == 0 and record.has_finished(STAGES[-1]):
         record.status = "succeeded"
     elif not record.error:
         raise KubetrainError(

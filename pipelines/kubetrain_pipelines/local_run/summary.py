@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from kubetrain_components.object_store.open_store import names_directory
+from kubetrain_components.run.stages import COLLECT, EVALUATE, SYNC, TRAIN
 from kubetrain_pipelines.local_run.record import RunRecord
 
 
@@ -26,13 +27,13 @@ def print_summary(console: Console, record: RunRecord) -> None:
 def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     """What a run came to, in the order in which it happened; nothing of stages that it did not reach."""
     rows = []
-    if dataset := record.result_of("sync_dataset"):
+    if dataset := record.result_of(SYNC):
         rows.append(("dataset", f"{dataset['digest']}, {dataset['objects']} objects, {_downloaded(dataset)}"))
-    if training := record.result_of("launch_training"):
+    if training := record.result_of(TRAIN):
         rows.append(("training", f"{training['step']} steps by {training['world_size']} processes"))
-    if checkpoint := record.result_of("collect_checkpoint"):
+    if checkpoint := record.result_of(COLLECT):
         rows.append(("checkpoint", checkpoint["checkpoint"]))
-    if evaluation := record.result_of("evaluate_model"):
+    if evaluation := record.result_of(EVALUATE):
         rows += [(f"test {name}", _number(value)) for name, value in sorted(evaluation["metrics"].items())]
         rows.append(("test samples", f"{evaluation['samples']} of {evaluation['split']}/"))
     if model := record.model:
