@@ -35,7 +35,7 @@ def test_a_pod_that_is_evicted_is_started_again(backend: KubernetesBackend, api:
     with once_running(api, job, evict):
         (pod,) = run_job(job, backend, heard).pods
     assert (pod.phase, pod.restarts) == (Phase.SUCCEEDED, 1)
-    assert f"{EVICTED}; it is started again" in heard.of(pod.name)
+    assert f"{EVICTED}; restarting" in heard.of(pod.name)
 
 
 @pytest.mark.core
@@ -57,7 +57,7 @@ def test_a_job_that_makes_no_new_pods_after_an_eviction_is_tried_again(
     assert state.handle.name == job.identity.next_attempt().name
     assert {pod.phase for pod in state.pods} == {Phase.SUCCEEDED}
     assert [line.rpartition("; ")[2] for line in heard.of(job.lead) if EVICTED in line] == [
-        "it is started again once all of its pods have ended"
+        "the job restarts once all of its pods have ended"
     ]
 
 

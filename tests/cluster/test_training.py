@@ -119,7 +119,7 @@ def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(clust
     killer.join()
     assert result["step"] == 12 * 20
     assert cluster.await_line("resumes from").text
-    assert cluster.await_line("it is started again")
+    assert cluster.await_line("; restarting")
 
 
 def test_an_elastic_job_goes_on_without_a_worker(cluster: Cluster) -> None:

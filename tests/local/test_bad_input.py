@@ -148,7 +148,7 @@ class TestTrain:
         [
             ((), "--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic"),
             (("--data", "digits", "--set", "gpu=1"), "unknown setting 'gpu': did you mean 'gpus'?"),
-            (("--data", "digits", "--set", "memory=16GB"), "memory '16GB' is no Kubernetes quantity"),
+            (("--data", "digits", "--set", "memory=16GB"), "memory '16GB' is not a Kubernetes quantity"),
             (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to 2"),
         ],
     )

@@ -85,7 +85,7 @@ def test_a_failed_container_is_started_again_in_place(backend: LocalBackend, tmp
     assert state.pods[0].restarts == 1
     assert [line.text for line in lines if line.pod == "chief-0"] == [
         "try",
-        "exited with code 1; it is started again",
+        "exited with code 1; restarting",
         "try",
     ]
 
@@ -120,7 +120,7 @@ def test_the_restart_policy_is_honored(
 def test_a_signal_is_told_as_kubernetes_tells_it(backend: LocalBackend) -> None:
     killed = script("import os; os.kill(os.getpid(), 9)")
     error, _ = follow(backend, job(killed, policy=RestartPolicy.NEVER))
-    assert "was ended by SIGKILL (exit code 137)" in str(error)
+    assert "was killed by SIGKILL (exit code 137)" in str(error)
 
 
 def test_a_command_that_does_not_exist_fails_the_job(backend: LocalBackend) -> None:

@@ -55,7 +55,7 @@ def test_a_training_goes_on_without_a_lost_pod_and_with_it_again(
     assert run.returncode == 0, seen + pause.output + rest
     assert pause.seconds - import_seconds(framework) < MAX_PAUSE_SECONDS, pause.output
 
-    notices = [line for line in pause.output.splitlines() if line.endswith("it is started again")]
+    notices = [line for line in pause.output.splitlines() if line.endswith("; restarting")]
     assert {line[1 : line.index("]")] for line in notices} == restarted
     if signal == SIGTERM:
         assert "stopped by SIGTERM after step" in pause.output

@@ -47,7 +47,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_as_one_that_was_not(
     rest, _ = run.communicate(timeout=120)
 
     assert run.returncode == 0, seen + rest
-    assert "started again" in rest
+    assert "; restarting" in rest
     assert "resumes from" in rest
     output = tmp_path / "output"
     one, other = newest(output / "undisturbed"), newest(output / "killed")

@@ -125,7 +125,7 @@ class TestEnsure:
             ensure_claim(STORAGE.staging, claims, lambda sentence: None)
 
     def test_a_size_that_is_none_is_refused_before_anything_is_made(self) -> None:
-        with pytest.raises(InvalidSetting, match="'100 GB' is no Kubernetes quantity"):
+        with pytest.raises(InvalidSetting, match="'100 GB' is not a Kubernetes quantity"):
             Storage(staging_size="100 GB").staging  # noqa: B018 - it checks itself
 
 

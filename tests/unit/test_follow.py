@@ -1,4 +1,4 @@
-"""The engine's policy: create or attach, budgets, cancelling, and verdicts that cannot lie."""
+"""The engine's policy: create or attach, budgets, cancelling, and reliable verdicts."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ def ignore(line: LogLine) -> None:
 
 @contextmanager
 def running(backend: MemoryBackend, run: Job = JOB, **options: object) -> Iterator[list[object]]:
-    """run_job in a thread; its result, or what it raised, comes into the list."""
+    """Run run_job in a thread; the list gets its result or the exception that it raised."""
     outcome: list[object] = []
 
     def target() -> None:
@@ -104,13 +104,13 @@ def test_an_elastic_job_does_not_succeed_without_its_lead() -> None:
     assert "chief-0 exited with code 1" in str(outcome[0])
 
 
-def test_failed_dominates_while_other_pods_go_on() -> None:
+def test_failed_dominates_while_other_pods_run() -> None:
     backend = MemoryBackend()
     with running(backend) as outcome:
         chief, worker = backend.jobs[NAME].pods
         failed = replace(worker, phase=Phase.FAILED, exit_code=137, finished=2.0)
         backend.change(NAME, phase=Phase.FAILED, pods=(chief, failed))
-    assert "was ended by SIGKILL (exit code 137)" in str(outcome[0])
+    assert "was killed by SIGKILL (exit code 137)" in str(outcome[0])
     assert backend.jobs[NAME].annotations[VERDICT_ANNOTATION] == "failed"
 
 
@@ -155,18 +155,18 @@ def test_a_restart_is_announced_once() -> None:
         lost = replace(worker, exit_code=137, finished=5.0)
         backend.change(NAME, pods=(chief, replace(lost, phase=Phase.FAILED)))
         threading.Event().wait(0.2)
-        assert heard == [], "nobody knows whether it will be"
+        assert heard == [], "it is not known yet if the pod restarts"
         backend.change(NAME, pods=(chief, replace(lost, restarts=1)))
         threading.Event().wait(0.2)
         backend.finish(NAME, Phase.SUCCEEDED)
-    assert heard == ["worker1-0 was ended by SIGKILL (exit code 137); it is started again"]
+    assert heard == ["worker1-0 was killed by SIGKILL (exit code 137); restarting"]
 
 
 def test_a_job_deleted_behind_our_back_is_a_failure() -> None:
     backend = MemoryBackend()
     with running(backend) as outcome:
         backend.vanish(NAME)
-    assert "is gone: it was deleted by someone else" in str(outcome[0])
+    assert "was deleted by someone else" in str(outcome[0])
 
 
 def test_a_job_replaced_by_another_of_its_name_is_not_ours() -> None:
@@ -176,7 +176,7 @@ def test_a_job_replaced_by_another_of_its_name_is_not_ours() -> None:
         backend.create(JOB)
         threading.Event().wait(0.2)
         backend.finish(NAME, Phase.SUCCEEDED)
-    assert "is gone" in str(outcome[0])
+    assert f"job {NAME} was deleted" in str(outcome[0])
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_ctrl_c_deletes_the_job() -> None:
     assert backend.deleted == [NAME]
 
 
-def test_a_launcher_whose_run_goes_on_leaves_its_job_alone() -> None:
+def test_a_launcher_whose_run_continues_leaves_its_job_alone() -> None:
     backend = MemoryBackend()
     backend.is_drained = True
     backend.watch = interrupted
@@ -240,7 +240,7 @@ def test_a_launcher_whose_run_goes_on_leaves_its_job_alone() -> None:
     assert (backend.deleted, list(backend.jobs)) == ([], [NAME])
 
 
-def test_a_launcher_started_again_takes_the_verdict_of_the_one_before_though_the_pods_are_gone() -> None:
+def test_a_restarted_launcher_takes_the_verdict_of_the_one_before_although_the_pods_are_gone() -> None:
     backend = MemoryBackend()
     backend.create(JOB)
     backend.finish(NAME, Phase.SUCCEEDED, last_words='{"status": "completed", "step": 3}')
@@ -251,7 +251,7 @@ def test_a_launcher_started_again_takes_the_verdict_of_the_one_before_though_the
 
 
 @pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED])
-def test_what_a_job_still_holds_is_let_go_once_the_verdict_is_on_it(phase: Phase) -> None:
+def test_pods_are_deleted_once_the_verdict_is_on_the_job(phase: Phase) -> None:
     backend = MemoryBackend()
     tidy = replace(JOB, placement=Placement(clean_pods="All"))
     backend.create(tidy)
@@ -270,7 +270,7 @@ def test_what_a_job_still_holds_is_let_go_once_the_verdict_is_on_it(phase: Phase
 
 
 def failing_by(was_disrupted: bool, backend: MemoryBackend) -> list[str]:
-    """Each attempt fails as soon as it is made; their names."""
+    """Make each attempt fail as soon as it is created; return the list of their names."""
     made: list[str] = []
     create = backend.create
 
@@ -284,19 +284,17 @@ def failing_by(was_disrupted: bool, backend: MemoryBackend) -> list[str]:
     return made
 
 
-def test_a_job_whose_pods_the_cluster_takes_is_tried_again_so_often() -> None:
+def test_a_job_whose_pods_are_disrupted_is_retried_three_times() -> None:
     backend = MemoryBackend()
     made = failing_by(True, backend)
     heard: list[LogLine] = []
-    with pytest.raises(JobFailed, match="chief-0 was ended by SIGTERM"):
+    with pytest.raises(JobFailed, match="chief-0 was killed by SIGTERM"):
         run_job(JOB, backend, heard.append)
     assert made == [NAME, f"{NAME}-a2", f"{NAME}-a3", f"{NAME}-a4"]
-    assert [line.text.rpartition("; ")[2] for line in heard] == 3 * [
-        "it is started again once all of its pods have ended"
-    ]
+    assert [line.text.rpartition("; ")[2] for line in heard] == 3 * ["the job restarts once all of its pods have ended"]
 
 
-def test_a_job_that_fails_by_itself_is_not_tried_again() -> None:
+def test_a_job_that_fails_by_itself_is_not_retried() -> None:
     backend = MemoryBackend()
     made = failing_by(False, backend)
     with pytest.raises(JobFailed):
@@ -308,8 +306,8 @@ def test_the_next_attempt_begins_when_every_pod_of_the_one_before_has_ended() ->
     backend = MemoryBackend()
     with running(backend) as outcome:
         chief, worker = backend.jobs[NAME].pods
-        taken = replace(chief, phase=Phase.FAILED, exit_code=143, was_disrupted=True, finished=1.0)
-        backend.change(NAME, phase=Phase.FAILED, pods=(taken, worker))
+        disrupted = replace(chief, phase=Phase.FAILED, exit_code=143, was_disrupted=True, finished=1.0)
+        backend.change(NAME, phase=Phase.FAILED, pods=(disrupted, worker))
         time.sleep(1)
         assert (list(backend.jobs), backend.cleaned[-1]) == ([NAME], (NAME, "Running"))
         backend.finish(NAME, Phase.FAILED, exit_code=143)
@@ -333,7 +331,7 @@ def test_restarts_that_the_operator_forgets_are_counted() -> None:
     assert backend.deleted == [NAME]
 
 
-def test_a_success_that_leaves_a_pod_behind_for_ever_is_a_failure() -> None:
+def test_a_success_with_a_pod_that_never_ends_is_a_failure() -> None:
     backend = MemoryBackend()
     backend.create(JOB)
     chief, worker = backend.jobs[NAME].pods
@@ -344,7 +342,7 @@ def test_a_success_that_leaves_a_pod_behind_for_ever_is_a_failure() -> None:
         run_job(JOB, backend, ignore, clock=lambda: next(times))
 
 
-def test_trouble_is_told_once_and_ends_the_job_when_its_time_is_over() -> None:
+def test_trouble_is_reported_once_and_fails_the_job_after_its_timeout() -> None:
     backend = MemoryBackend()
     backend.create(JOB)
     trouble = Trouble(kind=TroubleKind.IMAGE_PULL, subject="worker1-0", evidence="no such image")
@@ -360,8 +358,8 @@ def test_trouble_is_told_once_and_ends_the_job_when_its_time_is_over() -> None:
     assert line.count("worker1-0") == str(failed.value).count("worker1-0") == 1
 
 
-def test_how_far_the_lead_is_stands_on_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "STATUS_SECONDS", 0.0)
+def test_the_leads_progress_is_annotated_on_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PROGRESS_SECONDS", 0.0)
     backend = MemoryBackend()
     backend.create(JOB)
     lines = [LogLine("chief-0", "[kubetrain] step=3/9 loss=0.5"), LogLine("worker1-0", "[kubetrain] step=9/9 loss=0.1")]
@@ -374,13 +372,13 @@ def test_how_far_the_lead_is_stands_on_the_job(monkeypatch: pytest.MonkeyPatch) 
     assert backend.jobs[NAME].annotations[PROGRESS_ANNOTATION] == lines[0].text
 
 
-def test_ctrl_c_while_a_job_is_made_leaves_none() -> None:
+def test_ctrl_c_while_a_job_is_created_leaves_none() -> None:
     backend = MemoryBackend()
     create = backend.create
 
     def slow(wanted: Job) -> JobHandle:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.3)  # the request is on its way: the server makes the job all the same
+        time.sleep(0.3)  # the request is on its way: the server creates the job all the same
         return create(wanted)
 
     backend.create = slow
@@ -389,7 +387,7 @@ def test_ctrl_c_while_a_job_is_made_leaves_none() -> None:
     assert (backend.deleted, backend.jobs) == ([NAME], {})
 
 
-def test_lines_that_could_not_be_passed_on_are_no_success() -> None:
+def test_an_error_in_passing_on_lines_fails_the_job() -> None:
     backend = MemoryBackend()
     backend.lines = [LogLine("chief-0", "hello")]
 
@@ -402,35 +400,35 @@ def test_lines_that_could_not_be_passed_on_are_no_success() -> None:
 
 
 class TestCreateOrAttach:
-    """The table in follow.py, row by row."""
+    """Each row of the table in follow.py."""
 
     @staticmethod
-    def there(backend: MemoryBackend, of: Job = JOB, **changes: object) -> None:
+    def existing(backend: MemoryBackend, of: Job = JOB, **changes: object) -> None:
         backend.create(of)
         backend.change(of.identity.name, **changes)
 
-    def test_nothing_there(self) -> None:
+    def test_no_job(self) -> None:
         backend = MemoryBackend()
         assert create_or_attach(JOB, backend).name == NAME
         assert list(backend.jobs) == [NAME]
 
     def test_another_owner(self) -> None:
         backend = MemoryBackend()
-        self.there(backend, annotations={"kubetrain/run-id": "someone-else"})
-        with pytest.raises(JobNotOurs, match="of run someone-else"):
+        self.existing(backend, annotations={"kubetrain/run-id": "someone-else"})
+        with pytest.raises(JobNotOurs, match="run someone-else"):
             create_or_attach(JOB, backend)
         assert backend.deleted == [], "never delete to make room"
 
     def test_another_spec(self) -> None:
         backend = MemoryBackend()
-        self.there(backend, job(script("changed"), script("worker")))
+        self.existing(backend, job(script("changed"), script("worker")))
         with pytest.raises(JobNotOurs, match="with spec"):
             create_or_attach(JOB, backend)
 
     @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING, Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED])
     def test_ours(self, phase: Phase) -> None:
         backend = MemoryBackend()
-        self.there(backend, phase=phase)
+        self.existing(backend, phase=phase)
         assert create_or_attach(JOB, backend) == backend.jobs[NAME].handle
         assert len(backend.jobs) == 1
 
@@ -441,7 +439,7 @@ class TestCreateOrAttach:
         assert run_job(JOB, backend, ignore).pods[0].last_words == '{"status": "completed"}'
         assert len(backend.jobs) == 1
 
-    def test_ours_failed_is_reported_once_then_tried_again(self) -> None:
+    def test_ours_failed_is_reported_once_then_retried(self) -> None:
         backend = MemoryBackend()
         backend.create(JOB)
         backend.finish(NAME, Phase.FAILED, exit_code=1, finished=1.0)
@@ -455,7 +453,7 @@ class TestCreateOrAttach:
 
     def test_ours_being_deleted_is_waited_for(self) -> None:
         backend = MemoryBackend()
-        self.there(backend, is_deleting=True)
+        self.existing(backend, is_deleting=True)
         old = backend.jobs[NAME].handle
         threading.Timer(0.2, backend.vanish, [NAME]).start()
         assert create_or_attach(JOB, backend) != old

@@ -107,7 +107,7 @@ def test_other_defaults_are_another_spec(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_role_without_pods_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="at least one replica"):
+    with pytest.raises(InvalidSetting, match="role Worker needs at least one replica"):
         replace(JOB, replicas=(Replica(role="Worker", count=0, command=("x",)),))
 
 

@@ -1,1 +1,1 @@
-"""Jobs that run in pods: what they are, who runs them, and the one engine that follows and judges them."""
+"""Jobs that run in pods: what they are, the backends that run them, and the engine that follows and judges them."""

@@ -1,15 +1,15 @@
-"""The one loop that owns a job: creates it or attaches to it again, follows it, and says how it ended.
+"""The loop that owns a job: it creates the job or attaches to it, follows it, and judges how it ended.
 
-What is there under the job's name      | what happens
-nothing                                 | create
-another owner's, or another spec        | refuse: never delete to make room
-ours, being deleted                     | wait until it is gone, then create
-ours, running                           | follow
-ours, succeeded                         | take its verdict
-ours, failed, no verdict annotated yet  | report the failure, and annotate that it was
-ours, failed and annotated              | create the next attempt, which resumes from the checkpoint
+Job that has the name                        | what happens
+none                                         | create it
+one of another run, or with another spec     | refuse: never delete a job to make room
+this run's, being deleted                    | wait until it is gone, then create it
+this run's, running                          | follow it
+this run's, succeeded                        | return its result
+this run's, failed without a verdict on it   | report the failure, and annotate the job with the verdict
+this run's, failed with a verdict on it      | create the next attempt, which resumes from the checkpoint
 
-A job that failed because the cluster took a pod of it, and that makes no new pod itself, gets its next attempt at once.
+A job that failed because the cluster disrupted one of its pods gets its next attempt at once.
 """
 
 import time
@@ -36,8 +36,8 @@ from kubetrain_components.jobs.verdict import (
     JobFailed,
     PodsDisrupted,
     describe,
+    has_elastic_success,
     has_verdict,
-    is_won,
     judge,
     last_to_fail,
     lead_words,
@@ -48,13 +48,13 @@ from kubetrain_trainer.termination import parse_last_words
 
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
-STATUS_SECONDS = 10.0
-ATTEMPTS_AFTER_LOSS = 3
-"""As many as a training may start anew for any other reason."""
+PROGRESS_SECONDS = 10.0
+MAX_ATTEMPTS_AFTER_DISRUPTION = 3
+"""The same number as the restarts that a training is allowed for other reasons."""
 
 
 class JobNotOurs(KubetrainError):
-    """The name is taken by a job that this launch must not touch."""
+    """The name belongs to a job that this launch must not touch."""
 
 
 def run_job(
@@ -64,23 +64,23 @@ def run_job(
     budgets: Budgets | None = None,
     clock: Clock = time.monotonic,
 ) -> JobState:
-    """See the job to its end and return its state, which is a proven success.
+    """Run the job to its end and return its state, which is a proven success.
 
-    A KeyboardInterrupt (interrupts.py makes one of SIGTERM) deletes the job before it goes on, unless the run that the
-    job belongs to goes on without this process: a drained node sends SIGTERM too.
+    A KeyboardInterrupt (interrupts.py turns SIGTERM into one) deletes the job and is raised again. If the run continues
+    without this process the job stays: draining a node sends SIGTERM too.
 
     Args:
-        budgets: None: as the job's placement has them.
+        budgets: Limits of time; None: those of the job's placement.
 
     Raises:
-        JobFailed: naming the pod, the cause, and the last lines of its log.
-        JobNotOurs: where the name is taken.
+        JobFailed: if the job failed, with the pod, the cause, and the last lines of the pod's log.
+        JobNotOurs: if another job has the name.
     """
-    for _ in range(ATTEMPTS_AFTER_LOSS):
+    for _ in range(MAX_ATTEMPTS_AFTER_DISRUPTION):
         try:
             return _run_attempt(job, backend, on_line, BudgetTracker(budgets or Budgets.of(job), clock))
-        except PodsDisrupted as loss:
-            on_line(LogLine(job.lead, f"{loss}; it is started again once all of its pods have ended"))
+        except PodsDisrupted as disruption:
+            on_line(LogLine(job.lead, f"{disruption}; the job restarts once all of its pods have ended"))
     return _run_attempt(job, backend, on_line, BudgetTracker(budgets or Budgets.of(job), clock))
 
 
@@ -98,7 +98,7 @@ def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, tracker: Budget
 
 
 def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs) -> None:
-    """On the job, before its pods go: a launcher started again finds there what they cannot tell it any more."""
+    """Annotate the job with the verdict before its pods are deleted, for a launcher that restarts after that."""
     handle = state.handle
     try:
         judge(job, state, logs.tails())
@@ -112,7 +112,7 @@ def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLog
 
 
 def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
-    """The job to follow, by the table above."""
+    """Return the job to follow, by the table at the top of this file."""
     while True:
         found = backend.find(job)
         if found is None:
@@ -124,14 +124,14 @@ def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
         if found.is_deleting:
             _wait_until_gone(found.handle, backend)
         elif found.phase is Phase.FAILED and VERDICT_ANNOTATION in found.annotations:
-            _end_pods(found.handle, backend)
+            _delete_running_pods(found.handle, backend)
             job = replace(job, identity=job.identity.next_attempt())
         else:
             return found.handle
 
 
-def _end_pods(handle: JobHandle, backend: JobBackend) -> None:
-    """Or those of two attempts would write checkpoints to one place."""
+def _delete_running_pods(handle: JobHandle, backend: JobBackend) -> None:
+    """Delete pods and wait until they have ended, so that no two attempts write checkpoints to the same folder."""
     backend.clean(handle, "Running")
     for state in backend.watch(handle):
         if state is None or state.is_over:
@@ -139,7 +139,7 @@ def _end_pods(handle: JobHandle, backend: JobBackend) -> None:
 
 
 def _create(job: Job, backend: JobBackend) -> JobHandle:
-    """A creation in flight is finished before an interrupt is heard: what it makes would be nobody's."""
+    """Create the job. An interrupt waits for the request, so that no job is left without a launcher."""
     handle = None
     try:
         with interrupts_deferred():
@@ -157,8 +157,8 @@ def _check_is_ours(job: Job, found: JobState) -> None:
     if run_id == job.identity.run_id and spec_hash == job.spec_hash:
         return
     raise JobNotOurs(
-        f"job {found.handle.name} is there already, of run {run_id} with spec {spec_hash}, not of run "
-        f"{job.identity.run_id} with spec {job.spec_hash}: start a new run, or delete that job if nobody needs it"
+        f"job {found.handle.name} already exists: it belongs to run {run_id} with spec {spec_hash}, not to run "
+        f"{job.identity.run_id} with spec {job.spec_hash}; start a new run, or delete that job if it is not needed"
     )
 
 
@@ -169,14 +169,14 @@ def _wait_until_gone(handle: JobHandle, backend: JobBackend) -> None:
 
 
 def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, tracker: BudgetTracker) -> JobState:
-    """Watch until nothing can change the verdict any more, with the logs beside it."""
+    """Watch the job and pass its logs on until nothing can change the verdict."""
     before: JobState | None = None
-    status = _StatusLine(handle, backend, logs)
+    progress = _ProgressAnnotation(handle, backend, logs)
     for state in backend.watch(handle):
         if state is None:
-            raise JobFailed(f"job {handle.name} is gone: it was deleted by someone else; start the run again to resume")
-        if state.phase is Phase.FAILED or state.is_over or is_won(job, state) or has_verdict(state):
-            # Pods that are left then may go on for ever: theirs are not the lines to wait for.
+            raise JobFailed(f"job {handle.name} was deleted by someone else: start the run again to resume")
+        if state.phase is Phase.FAILED or state.is_over or has_elastic_success(job, state) or has_verdict(state):
+            # Any remaining pods may never end, so don't wait for their lines.
             logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
             return state
         if (failure := _incurable(job, state) or tracker.exceeded(state)) is not None:
@@ -187,15 +187,15 @@ def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, tra
             logs.pass_on(notice)
         for trouble in tracker.new_troubles(state):
             logs.pass_on(LogLine(trouble.subject, trouble.notice))
-        status.renew()
+        progress.update()
         before = state
     raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over")
 
 
 def _incurable(job: Job, state: JobState) -> Failure | None:
-    """Why no restart can help, where a process has said so, or no more is allowed.
+    """Return why no restart can help: a process reported a permanent error, or no more restarts are allowed.
 
-    The operator forgets the restarts of pods that it replaced, and under ExitCode counts none.
+    The operator does not count restarts of pods that it replaced, and counts none with ExitCode.
     """
     for pod in state.pods:
         words = parse_last_words(pod.last_words)
@@ -207,16 +207,16 @@ def _incurable(job: Job, state: JobState) -> Failure | None:
     return None
 
 
-class _StatusLine:
-    """How far the job is, on the job itself: whoever looks at it need not read its log."""
+class _ProgressAnnotation:
+    """Keeps the job's progress on the job itself, where it can be read without the log."""
 
     def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
         self._handle, self._backend, self._logs = handle, backend, logs
-        self._said = ""
-        self._spoke = time.monotonic()
+        self._written = ""
+        self._written_at = time.monotonic()
 
-    def renew(self) -> None:
-        if self._logs.progress == self._said or time.monotonic() - self._spoke < STATUS_SECONDS:
+    def update(self) -> None:
+        if self._logs.progress == self._written or time.monotonic() - self._written_at < PROGRESS_SECONDS:
             return
-        self._said, self._spoke = self._logs.progress, time.monotonic()
-        self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: self._said})
+        self._written, self._written_at = self._logs.progress, time.monotonic()
+        self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: self._written})

@@ -1,4 +1,4 @@
-"""A job, what identifies it, and what is known of it while it runs: plain values that every backend understands."""
+"""A job, its identity, and its state while it runs: plain values that every backend understands."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION
 
 LABEL_PREFIX = "kubetrain/"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
-"""Whatever we make on a cluster is known by it."""
+"""Label of everything that kubetrain creates on a cluster."""
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
-"""For every Python program in a pod: its log is followed while it runs."""
+"""Environment of every Python program in a pod, whose log is followed while it runs."""
 VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
 RESULT_ANNOTATION = LABEL_PREFIX + "result"
-"""The last words of a job's first process, which outlive its pod here."""
+"""Termination message of a job's lead pod, kept here because the pod may be deleted."""
 PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
-# Together with attempt, role and index of a pod at most 63 characters.
+# Such parts and the attempt, role and index of a pod make a name of at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
 RUN_HASH_LENGTH = 8
@@ -38,7 +38,7 @@ class RestartPolicy(StrEnum):
 
 
 class Phase(StrEnum):
-    """Of a job or of a pod."""
+    """The phase of a job or a pod."""
 
     SUSPENDED = "Suspended"
     PENDING = "Pending"
@@ -53,7 +53,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobIdentity:
-    """Who a job belongs to. Its name follows from this alone, so that a launcher started again finds its job."""
+    """The stage of a run that a job belongs to. The job's name depends on nothing else: restarted launchers find it."""
 
     pipeline: str
     stage: str
@@ -66,7 +66,7 @@ class JobIdentity:
         parts = [
             slug(self.pipeline, NAME_PART_LENGTH),
             slug(self.stage, NAME_PART_LENGTH),
-            slug(self.run_id, RUN_PREFIX_LENGTH),  # for people; the hash tells runs apart
+            slug(self.run_id, RUN_PREFIX_LENGTH),  # for readers; the hash is what distinguishes runs
             hashlib.sha256(self.run_id.encode()).hexdigest()[:RUN_HASH_LENGTH],
             f"a{self.attempt}" if self.attempt > 1 else "",
         ]
@@ -83,7 +83,7 @@ class JobIdentity:
         return {LABEL_PREFIX + key: slug(value, LABEL_LENGTH) for key, value in values.items() if value}
 
     def annotations(self) -> dict[str, str]:
-        """Whole values: a label takes a slug only."""
+        """Return the full values, of which labels take only slugs."""
         values = {"run-id": self.run_id, "pipeline": self.pipeline, "stage": self.stage, "dataset": self.dataset}
         return {LABEL_PREFIX + key: value for key, value in values.items() if value}
 
@@ -93,7 +93,7 @@ class JobIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """Pods of one role, all alike."""
+    """The pods of one role, which are identical."""
 
     role: str
     count: int
@@ -104,7 +104,7 @@ class Replica:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimMount:
-    """A claim, or a part of it, as every pod of a job sees it."""
+    """A PVC, or a folder of it, that is mounted in every pod of a job."""
 
     claim: str
     path: str
@@ -121,7 +121,7 @@ class Elastic:
     rdzv_conf: Mapping[str, str] = field(default_factory=dict)
     max_restarts: int | None = None
     metrics: tuple[Mapping[str, Any], ...] = ()
-    """What an autoscaler (HPA) sizes the job by, between both numbers; none: no autoscaler."""
+    """Metrics by which an autoscaler (HPA) scales the job between both numbers; empty: no autoscaler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,15 +132,15 @@ class Job:
     processes_per_replica: int = 1
     elastic: Elastic | None = None
     backoff_limit: int = 1
-    """The job fails when its containers' restarts reach this number; the operator takes 0 as 1."""
+    """Number of container restarts at which the job fails; the operator treats 0 as 1."""
     placement: Placement = Placement()
-    """Where and how its pods run; of no account on one machine."""
+    """Where and how its pods run; ignored on one machine."""
     mounts: tuple[ClaimMount, ...] = ()
-    """The claims that its pods see; on one machine they see its folders."""
+    """PVCs that its pods mount; on one machine pods use its folders."""
 
     def __post_init__(self) -> None:
-        if any(replica.count < 1 for replica in self.replicas):
-            raise InvalidSetting(f"{self.identity.name}: every role needs at least one replica, or must be left out")
+        for role in [replica.role for replica in self.replicas if replica.count < 1]:
+            raise InvalidSetting(f"{self.identity.name}: role {role} needs at least one replica: add one, or omit it")
 
     @property
     def spec_hash(self) -> str:
@@ -165,7 +165,7 @@ class Job:
         return {replica.role: replica.count for replica in self.replicas}
 
     def pods(self) -> tuple["PodState", ...]:
-        """Its pods before any of them has started."""
+        """Return its pods as they are before any of them has started."""
         return tuple(
             PodState(role=replica.role, index=index, phase=Phase.PENDING)
             for replica in self.replicas
@@ -174,19 +174,19 @@ class Job:
 
     @property
     def lead_role(self) -> str:
-        """The role whose first pod speaks for the job: its rank 0."""
+        """The role of the pod that has rank 0."""
         lead = self.kind.traits.lead_role
         return lead if lead in self.roles else self.replicas[0].role
 
     @property
     def lead(self) -> str:
-        """The name of that pod."""
+        """The name of the pod that has rank 0."""
         return f"{self.lead_role.lower()}-0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobHandle:
-    """One job as its backend knows it: another of the same name, made later, is another job."""
+    """One job of a backend. A job that is created later under the same name has another handle."""
 
     kind: JobKind
     name: str
@@ -200,15 +200,15 @@ class PodState:
     phase: Phase
     restarts: int = 0
     exit_code: int | None = None
-    """Of the newest container that ended; 128 and more: the signal that ended it."""
+    """Exit code of the newest container that ended; above 128: 128 plus the signal that ended it."""
     last_words: str = ""
-    """The termination message of that container."""
+    """Termination message of that container."""
     cause: str = ""
-    """Why it ended, where others than the container know: out of memory, evicted, its node is gone."""
+    """Why it ended, as far as the cluster reports it: out of memory, evicted, node lost."""
     was_disrupted: bool = False
-    """Whether the cluster ended it for reasons of its own: a node is drained or lost, another pod is more urgent."""
+    """The cluster ended it for reasons of its own: a node was drained or lost, or the pod was preempted."""
     finished: float = 0.0
-    """When that container ended, in seconds since the epoch."""
+    """When that container ended, in seconds since the epoch; 0: none has ended."""
 
     @property
     def name(self) -> str:
@@ -221,7 +221,7 @@ class JobState:
     phase: Phase
     pods: tuple[PodState, ...] = ()
     missing: int = 0
-    """Pods that it cannot begin without and that are not there."""
+    """Number of pods that it needs to begin and that do not exist."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -230,7 +230,7 @@ class JobState:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it has its pods, all of which have started."""
+        """True if all of its pods exist and have started."""
         return bool(self.pods) and not self.missing and all(pod.phase is not Phase.PENDING for pod in self.pods)
 
     @property
@@ -259,5 +259,5 @@ def _default(each: Field[Any]) -> Any:
 
 
 def slug(text: str, length: int) -> str:
-    """The text as Kubernetes takes it in names and labels."""
+    """Return the text in the form that Kubernetes accepts in names and labels."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:length].strip("-")

@@ -1,4 +1,4 @@
-"""The log of a job's pods, passed on while the job runs; the last lines of each pod are kept for the verdict."""
+"""The logs of a job's pods, passed on while the job runs. The last lines of each pod are kept for the verdict."""
 
 import re
 import threading
@@ -13,8 +13,8 @@ OnLine = Callable[[LogLine], None]
 ALARMING = re.compile(r"error|exception|traceback|fatal|killed|failed", re.IGNORECASE)
 
 
-def what_matters(lead: str, on_line: OnLine) -> OnLine:
-    """Only what the lead pod says, and what sounds alarming from the others."""
+def important_lines(lead: str, on_line: OnLine) -> OnLine:
+    """Return a function that passes on all lines of the lead pod, and only alarming ones of the other pods."""
 
     def pass_on(line: LogLine) -> None:
         if line.pod == lead or ALARMING.search(line.text):
@@ -26,7 +26,7 @@ def what_matters(lead: str, on_line: OnLine) -> OnLine:
 class JobLogs:
     def __init__(self, lines: Iterator[LogLine], on_line: OnLine, lead: str) -> None:
         self.progress = ""
-        """The newest that the lead pod said of its step, loss and speed."""
+        """Newest line of the lead pod with its step, loss and speed."""
         self._lead = lead
         self._lines = lines
         self._on_line = on_line
@@ -42,13 +42,13 @@ class JobLogs:
         self._on_line(line)
 
     def drain(self, seconds: float) -> None:
-        """Wait for the last lines, and no longer; raises what kept lines from being passed on."""
+        """Wait at most this long for the last lines. An error that stopped the reading is raised here."""
         self._thread.join(seconds)
         if self._error is not None:
             raise self._error
 
     def tails(self) -> dict[str, list[str]]:
-        """By pod; lines may still come in meanwhile."""
+        """Return the last lines of each pod so far."""
         return {pod: list(lines) for pod, lines in self._tails.copy().items()}
 
     def _pass_on_all(self) -> None:

@@ -1,11 +1,11 @@
-"""The environment that the Kubeflow Training Operator 1.9.4 gives to a pod, as a pure function.
+"""The environment that the Kubeflow Training Operator 1.9.4 sets in a pod, as a pure function.
 
 Job                            | variables
 PyTorchJob with a Master       | MASTER_*, WORLD_SIZE, RANK (of the node), PET_* of a static rendezvous
 PyTorchJob, elastic, no Master | PET_RDZV_*, PET_NNODES=min:max
-PyTorchJob, neither            | refused: its processes would never find each other
-TFJob of two or more           | TF_CONFIG
-TFJob of one, batch Job        | nothing
+PyTorchJob with neither        | rejected: its processes would never find each other
+TFJob with two or more pods    | TF_CONFIG
+TFJob with one pod, batch Job  | none
 """
 
 import json
@@ -16,7 +16,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_trainer.errors import InvalidSetting
 
 AddressOf = Callable[[str, int], tuple[str, int]]
-"""From role and index to the host and port by which other pods reach this one."""
+"""Maps the role and index of a pod to the host and port at which other pods reach it."""
 
 
 def operator_environment(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them: 500m, 4, 16Gi, 1e3."""
+"""Kubernetes quantities: 500m, 4, 16Gi, 1e3."""
 
 import re
 from decimal import ROUND_CEILING, Decimal
@@ -12,21 +12,22 @@ FACTORS |= {letter + "i": Decimal(1024) ** power for power, letter in enumerate(
 
 
 def whole_amount(quantity: str) -> int:
-    """What a Kubernetes quantity says, rounded up: bytes, CPUs.
+    """Return a Kubernetes quantity rounded up to a whole number, of bytes or CPUs for example.
 
     Raises:
-        InvalidSetting: where it is none.
+        InvalidSetting: if it is not a quantity.
     """
     return int(amount(quantity).to_integral_value(ROUND_CEILING))
 
 
 def amount(quantity: str) -> Decimal:
-    """
+    """Return the number that a Kubernetes quantity stands for.
+
     Raises:
-        InvalidSetting: where it is none.
+        InvalidSetting: if it is not a quantity.
     """
     match = QUANTITY.fullmatch(quantity)
     if match is None:
-        raise InvalidSetting(f"size '{quantity}' is no Kubernetes quantity: write it like 500Gi")
+        raise InvalidSetting(f"size '{quantity}' is not a Kubernetes quantity: write it like 500Gi")
     number, suffix, exponent = match.groups()
     return Decimal(number) * FACTORS[suffix or ""] * Decimal(10) ** int(exponent or 0)

@@ -1,4 +1,4 @@
-"""How a job ended, from what is known of its pods: success is proven, anything else is a failure with its cause."""
+"""How a job ended, judged by its pods: a success is proven, and everything else is a failure with a cause."""
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,27 +27,27 @@ class JobFailed(KubetrainError):
     def __init__(self, sentence: str, log_tail: Sequence[str] = (), trouble: TroubleKind | None = None) -> None:
         super().__init__(sentence)
         self.log_tail = tuple(log_tail)
-        """The last lines of the failing pod."""
+        """Last lines of the failed pod's log."""
         self.trouble = trouble
-        """What kept the job from running, if that is why it failed."""
+        """Kind of trouble that the job failed for; None: another cause."""
 
 
 class PodsDisrupted(JobFailed):
-    """By the cluster, for reasons of its own, and the job makes no new ones: another attempt may succeed."""
+    """A job failed because the cluster disrupted its pods, so another attempt may succeed."""
 
 
 def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None:
-    """Pass only a job that succeeded and each of whose pods did: the job's own word comes early, and can be wrong.
+    """Accept only a job that succeeded and whose pods all did: the job's own status comes early, and can be wrong.
 
     Raises:
-        JobFailed: naming the pod that failed first.
+        JobFailed: if the job failed, with the pod that failed first.
     """
     if has_verdict(state):
         return
     succeeded = [pod for pod in state.pods if pod.phase is Phase.SUCCEEDED]
     if state.phase is Phase.SUCCEEDED and len(succeeded) == len(state.pods) == job.total_replicas:
         return
-    if is_won(job, state):
+    if has_elastic_success(job, state):
         return
     culprit = _first_to_fail(state.pods)
     if culprit is None:
@@ -58,23 +58,24 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
 
 
 def has_verdict(state: JobState) -> bool:
-    """Whether a launcher before this one has seen the success of all, whose pods may be gone now."""
+    """Return True if an earlier launcher saw all pods succeed, which may be deleted by now."""
     return state.phase is Phase.SUCCEEDED and state.annotations.get(VERDICT_ANNOTATION) == SUCCEEDED
 
 
-def is_won(job: Job, state: JobState) -> bool:
-    """Whether an elastic job has succeeded without a pod that was lost: it may look for the others for ever."""
+def has_elastic_success(job: Job, state: JobState) -> bool:
+    """Return True if an elastic job succeeded, even if some pods did not: one that was replaced late may never end."""
     lead = _lead(job, state)
-    has_ended_well = lead is not None and lead.phase is Phase.SUCCEEDED
-    return job.elastic is not None and state.phase is Phase.SUCCEEDED and has_ended_well
+    lead_succeeded = lead is not None and lead.phase is Phase.SUCCEEDED
+    return job.elastic is not None and state.phase is Phase.SUCCEEDED and lead_succeeded
 
 
 def lead_result(job: Job, state: JobState) -> dict[str, Any]:
-    """What the job's first process reported of its success; empty where it reported nothing."""
+    """Return what rank 0 reported when it succeeded; empty if it reported nothing."""
     return parse_last_words(lead_words(job, state))
 
 
 def lead_words(job: Job, state: JobState) -> str:
+    """Return the termination message of rank 0, from its pod or from the job's annotation."""
     lead = _lead(job, state)
     return state.annotations.get(RESULT_ANNOTATION) or (lead.last_words if lead else "")
 
@@ -84,7 +85,7 @@ def _lead(job: Job, state: JobState) -> PodState | None:
 
 
 def describe(pod: PodState) -> str:
-    """Why the pod's last container ended, in its own words where it left any."""
+    """Return why the pod's last container ended, in the container's own words if it left any."""
     error = parse_last_words(pod.last_words).get("error")
     cause = f"{pod.name}: {error}" if error else f"{pod.name} {pod.cause or _exit(pod)}"
     restarts = "a restart" if pod.restarts == 1 else f"{pod.restarts} restarts"
@@ -92,15 +93,15 @@ def describe(pod: PodState) -> str:
 
 
 def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]:
-    """A line for each container that ended and is about to be started again, or each pod that was replaced."""
+    """Yield a line for each container that will be restarted and for each pod that was replaced."""
     known = {pod.name: pod.finished for pod in before.pods if not pod.phase.is_final} if before else {}
     for pod in now.pods:
         if pod.finished > 0 and not pod.phase.is_final and known.get(pod.name) != pod.finished:
-            yield LogLine(pod.name, f"{pod.cause or _exit(pod)}; it is started again")
+            yield LogLine(pod.name, f"{pod.cause or _exit(pod)}; restarting")
 
 
 def _first_to_fail(pods: Sequence[PodState]) -> PodState | None:
-    """The others often fail because it did."""
+    """Return the pod that failed first, which often makes the others fail."""
     return min(_failed(pods), key=lambda pod: pod.finished, default=None)
 
 
@@ -116,7 +117,7 @@ def _exit(pod: PodState) -> str:
     code = pod.exit_code or 0
     if code > 128:
         try:
-            return f"was ended by {signal.Signals(code - 128).name} (exit code {code})"
+            return f"was killed by {signal.Signals(code - 128).name} (exit code {code})"
         except ValueError:
             pass
     return f"exited with code {code}"

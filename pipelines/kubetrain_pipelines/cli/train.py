@@ -13,7 +13,7 @@ from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.job_logs import what_matters
+from kubetrain_components.jobs.job_logs import important_lines
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.placement import Placement
@@ -60,7 +60,7 @@ def train_and_show(options: TrainOptions) -> None:
         print(f"warning: {warning}", flush=True)
     with interrupted_by_sigterm(), _backend(options, training) as backend:
         result = launch_training(
-            training, backend, what_matters(training.to_job().lead, print_line) if options.quiet else print_line
+            training, backend, important_lines(training.to_job().lead, print_line) if options.quiet else print_line
         )
     place = f"claim {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     print(f"trained {result['step']} steps; the model is in {place}/export")
