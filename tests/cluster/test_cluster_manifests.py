@@ -1,4 +1,4 @@
-"""What we ask a cluster to run is what it takes: by the operator's schemas and webhooks, and as pods."""
+"""A cluster accepts our manifests: the operator's schemas, its webhooks, and pod admission."""
 
 import os
 import time
@@ -29,7 +29,7 @@ RESTRICTED = [
     *[(f"{make.__name__} in a queue", make(KUEUE)) for make in (pytorch, elastic, tensorflow, batch)],
     *[(f"{make.__name__} in a gang", make(GANG)) for make in (pytorch, elastic, tensorflow)],
 ]
-# Nothing but the account must be there for a pod to be taken.
+# Of the objects that a pod refers to, only its account must exist for admission.
 PRIVILEGED = [
     (f"{make.__name__} with every setting", make(replace(EVERY_SETTING, service_account="default")))
     for make in (pytorch, elastic, tensorflow, batch)
@@ -39,13 +39,13 @@ PRIVILEGED = [
 @pytest.fixture
 def api(namespace: str) -> KubernetesApi:
     api = KubernetesApi.connect(namespace)
-    while api.get(api.path("v1", "serviceaccounts", "default")) is None:  # without which it takes no pods
+    while api.get(api.path("v1", "serviceaccounts", "default")) is None:  # pods are rejected until it exists
         time.sleep(0.1)
     return api
 
 
 def create(api: KubernetesApi, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
-    """As the server would, with an error for each field that it does not know."""
+    """Create the object as a dry run, with an error for unknown fields."""
     return api.create(path, manifest, dryRun="All", fieldValidation="Strict")
 
 
@@ -54,7 +54,7 @@ def create_job(api: KubernetesApi, job: Job, manifest: dict[str, Any]) -> dict[s
 
 
 def create_pods(api: KubernetesApi, job: Job) -> None:
-    """One of each replica, as the operator makes it of its template; the operator takes a template unseen."""
+    """Create a pod of each replica like the operator, which does not check the template itself."""
     spec = job_manifest(job)["spec"]
     replicas = spec.get("pytorchReplicaSpecs") or spec.get("tfReplicaSpecs") or {"Job": spec}
     for role, replica in replicas.items():
@@ -67,10 +67,10 @@ def create_pods(api: KubernetesApi, job: Job) -> None:
 @pytest.mark.parametrize(
     "job", [job for _, job in RESTRICTED + PRIVILEGED], ids=[name for name, _ in RESTRICTED + PRIVILEGED]
 )
-def test_the_cluster_takes_the_manifest_as_it_is(api: KubernetesApi, job: Job) -> None:
+def test_the_cluster_accepts_the_manifest_unchanged(api: KubernetesApi, job: Job) -> None:
     manifest = job_manifest(job)
-    taken = create_job(api, job, manifest)
-    assert is_within(manifest, taken), "the server adds defaults, and takes nothing away"
+    accepted = create_job(api, job, manifest)
+    assert is_within(manifest, accepted), "the server adds defaults, and removes nothing"
 
 
 def is_within(ours: Any, theirs: Any) -> bool:
@@ -82,25 +82,25 @@ def is_within(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("job", [job for _, job in RESTRICTED], ids=[name for name, _ in RESTRICTED])
-def test_a_namespace_that_enforces_restricted_takes_the_pods(api: KubernetesApi, job: Job) -> None:
+def test_a_namespace_that_enforces_restricted_accepts_the_pods(api: KubernetesApi, job: Job) -> None:
     create_pods(api, job)
 
 
 @pytest.mark.parametrize("job", [job for _, job in PRIVILEGED], ids=[name for name, _ in PRIVILEGED])
-def test_the_nodes_network_and_locked_memory_are_all_that_it_objects_to(api: KubernetesApi, job: Job) -> None:
-    """What is no pod at all is refused before that. To lock memory takes root."""
-    with pytest.raises(KubernetesError, match="violates PodSecurity") as refused:
+def test_it_rejects_only_the_nodes_network_and_locked_memory(api: KubernetesApi, job: Job) -> None:
+    """An invalid pod would be rejected earlier. Locking memory requires root."""
+    with pytest.raises(KubernetesError, match="violates PodSecurity") as rejected:
         create_pods(api, job)
-    objections = str(refused.value).split("violates PodSecurity")[1]
-    assert "hostNetwork=true" in objections
-    assert "IPC_LOCK" in objections
-    assert "runAsUser=0" in objections
+    violations = str(rejected.value).split("violates PodSecurity")[1]
+    assert "hostNetwork=true" in violations
+    assert "IPC_LOCK" in violations
+    assert "runAsUser=0" in violations
     others = ("seccompProfile", "allowPrivilegeEscalation", "hostPath", "privileged")
-    assert not [each for each in others if each in objections]
+    assert not [each for each in others if each in violations]
 
 
 @pytest.mark.parametrize(
-    ("change", "answer"),
+    ("change", "error"),
     [
         ({"runPolicy": {"cleanPods": "All"}}, 'unknown field "spec.runPolicy.cleanPods"'),
         ({"nprocPerNode": 8}, "spec.nprocPerNode: Invalid value"),
@@ -108,15 +108,15 @@ def test_the_nodes_network_and_locked_memory_are_all_that_it_objects_to(api: Kub
     ],
     ids=["unknown field", "wrong type", "webhook"],
 )
-def test_the_schema_and_the_webhook_are_asked(api: KubernetesApi, change: dict[str, Any], answer: str) -> None:
+def test_the_schema_and_the_webhook_are_checked(api: KubernetesApi, change: dict[str, Any], error: str) -> None:
     manifest = job_manifest(pytorch())
-    with pytest.raises(KubernetesError, match=answer):
+    with pytest.raises(KubernetesError, match=error):
         create_job(api, pytorch(), {**manifest, "spec": {**manifest["spec"], **change}})
 
 
-@pytest.mark.skipif(not CRDS.is_dir(), reason="the operator's own files are not at hand: CLUSTER_HOME names their home")
+@pytest.mark.skipif(not CRDS.is_dir(), reason="the operator's files are missing: set CLUSTER_HOME to their folder")
 @pytest.mark.parametrize("plural", ["pytorchjobs", "tfjobs"])
-def test_the_clusters_schema_is_the_operators_own(api: KubernetesApi, plural: str) -> None:
+def test_the_clusters_schema_is_the_operators(api: KubernetesApi, plural: str) -> None:
     name = f"{plural}.kubeflow.org"
     files = [yaml.safe_load(path.read_text()) for path in CRDS.glob(f"*{plural}.yaml")]
     (own,) = [each for each in files if each.get("metadata", {}).get("name") == name]

@@ -1,4 +1,4 @@
-"""Pods that others end, on a real cluster: the job goes on where it may start them anew, and the cause is named."""
+"""Disrupted pods on a real cluster: the job restarts them if it may, and reports the cause."""
 
 import time
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ pytestmark = pytest.mark.cluster
 WHILE = "import time; print('up', flush=True); time.sleep(8)"
 LONG = "import time; time.sleep(18)"
 FILL = "import time; open('{}', 'wb').write(bytes(30 << 20)); time.sleep(600)"
-EVICTED = "was evicted, for example because its node is drained: Eviction API: evicting"
+EVICTED = ": Eviction API: evicting"
 
 
 def evict(api: KubernetesApi, pod: dict[str, Any]) -> None:
-    """As `kubectl drain` does."""
+    """Evict the pod like `kubectl drain`."""
     name = pod["metadata"]["name"]
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": api.namespace}}
     api.create(api.path("v1", "pods", f"{name}/eviction"), eviction)
 
 
 @pytest.mark.parametrize("job", [worker_job(WHILE), batch_job(WHILE, "disrupted")], ids=["PyTorchJob", "Job"])
-def test_a_pod_that_is_evicted_is_started_again(backend: KubernetesBackend, api: KubernetesApi, job: Job) -> None:
+def test_an_evicted_pod_is_restarted(backend: KubernetesBackend, api: KubernetesApi, job: Job) -> None:
     heard = Heard()
     with once_running(api, job, evict):
         (pod,) = run_job(job, backend, heard).pods
@@ -42,13 +42,13 @@ def test_a_pod_that_is_evicted_is_started_again(backend: KubernetesBackend, api:
 @pytest.mark.parametrize(
     "job",
     [
-        # The operator counts a pod that is asked to end as failed, and a TFJob with it, whatever the policy.
+        # The operator considers a deleted pod failed, and its TFJob as well, under any policy.
         pods_job(WHILE, WHILE, run_id="evicted", policy=RestartPolicy.ON_FAILURE),
         batch_job(WHILE, "evicted", RestartPolicy.NEVER),
     ],
     ids=["TFJob", "Job"],
 )
-def test_a_job_that_makes_no_new_pods_after_an_eviction_is_tried_again(
+def test_a_job_that_creates_no_new_pods_after_an_eviction_gets_a_new_attempt(
     backend: KubernetesBackend, api: KubernetesApi, job: Job
 ) -> None:
     heard = Heard()
@@ -63,7 +63,7 @@ def test_a_job_that_makes_no_new_pods_after_an_eviction_is_tried_again(
 
 @contextmanager
 def resource_of_one(name: str) -> Iterator[None]:
-    """A node that has one of what no other pod asks for."""
+    """Give a node one unit of a resource that no other pod requests."""
     api = KubernetesApi.connect()
     node = f"{api.get('/api/v1/nodes')['items'][0]['metadata']['name']}"
     path = f"/api/v1/nodes/{node}/status"
@@ -76,7 +76,7 @@ def resource_of_one(name: str) -> Iterator[None]:
         api.patch(path, {"status": {"capacity": {name: None}, "allocatable": {name: None}}})
 
 
-def test_a_preempted_pod_waits_until_there_is_room_and_goes_on(
+def test_a_preempted_pod_waits_for_room_and_restarts(
     namespace: str, backend: KubernetesBackend, api: KubernetesApi
 ) -> None:
     seat = {"extra_resources": {f"example.com/{namespace}": 1}}
@@ -106,7 +106,7 @@ def limits_local_storage(node: dict[str, Any]) -> bool:
         ("/scratch/much", 'Usage of EmptyDir volume "scratch" exceeds the limit "10Mi"'),
     ],
 )
-def test_a_pod_that_fills_its_nodes_disk_is_evicted_by_the_kubelet(
+def test_the_kubelet_evicts_a_pod_that_fills_the_nodes_disk(
     backend: KubernetesBackend, api: KubernetesApi, path: str, said: str
 ) -> None:
     if not any(map(limits_local_storage, api.get("/api/v1/nodes")["items"])):

@@ -1,4 +1,4 @@
-"""Pods on their node's own network, and pods that lock memory for RDMA, in a namespace that lets them."""
+"""Pods on their node's network, and pods that lock memory for RDMA, in a namespace that permits both."""
 
 import threading
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ while time.monotonic() < deadline:
 """
 LOCK_MEMORY = """
 import ctypes, os, resource
-resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))  # whatever this node lets everyone lock
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))  # some nodes let every user lock more
 memory = ctypes.create_string_buffer(1 << 20)
 failed = ctypes.CDLL(None, use_errno=True).mlock(memory, ctypes.c_size_t(len(memory)))
 print(os.strerror(ctypes.get_errno()) if failed else "locked")
@@ -49,7 +49,7 @@ def api(namespace: str) -> KubernetesApi:
 
 @pytest.fixture
 def rdma(api: KubernetesApi) -> Iterator[str]:
-    """A resource that every node has for the time being."""
+    """Give every node a resource for the duration of a test."""
     nodes = [each["metadata"]["name"] for each in (api.get("/api/v1/nodes") or {})["items"]]
 
     def advertise(count: str | None) -> None:
@@ -66,14 +66,14 @@ def rdma(api: KubernetesApi) -> Iterator[str]:
 def lines_of(
     api: KubernetesApi, run_id: str, *programs: str, kind: JobKind = JobKind.PYTORCH_JOB, **placement: object
 ) -> dict[str, str]:
-    """What each pod printed."""
+    """Run a job and return the line that each pod printed."""
     lines: list[LogLine] = []
     with KubernetesBackend.connect(api.namespace) as backend:
         run_job(pods_job(*programs, run_id=run_id, kind=kind, **placement), backend, lines.append)
     return {line.pod: line.text for line in lines}
 
 
-def test_two_jobs_on_one_nodes_network_find_their_own(api: KubernetesApi) -> None:
+def test_two_jobs_on_one_nodes_network_do_not_mix(api: KubernetesApi) -> None:
     found: dict[str, dict[str, str]] = {}
 
     def run(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Jobs on a real cluster: each ends with the right verdict, and with a message that names the cause."""
+"""Jobs on a real cluster: each ends with the right verdict and a message that names the cause."""
 
 import signal
 import threading
@@ -40,7 +40,7 @@ def test_a_crash_in_a_worker_fails_the_job_with_its_last_lines(backend: Kubernet
     assert "about to" in error.log_tail
 
 
-def test_pods_that_go_on_after_a_failure_are_let_go(backend: KubernetesBackend, api: KubernetesApi) -> None:
+def test_pods_that_still_run_after_a_failure_are_deleted(backend: KubernetesBackend, api: KubernetesApi) -> None:
     failure_of(pods_job(FOREVER, "raise SystemExit(3)", run_id="left"), backend)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -53,10 +53,10 @@ def test_pods_that_go_on_after_a_failure_are_let_go(backend: KubernetesBackend, 
     raise AssertionError("the Chief still runs")
 
 
-def test_out_of_memory_is_called_so(backend: KubernetesBackend) -> None:
+def test_out_of_memory_is_reported(backend: KubernetesBackend) -> None:
     hungry = "import time; time.sleep(1); hoard = [bytearray(1 << 20) for _ in range(500)]; time.sleep(5)"
     error = failure_of(pods_job(FOREVER, hungry, run_id="oom"), backend)
-    assert "worker-0 ran out of memory (limit 64Mi): raise memory" in str(error)
+    assert "worker-0 ran out of memory (limit 64Mi)" in str(error)
 
 
 def test_an_image_that_does_not_exist(backend: KubernetesBackend) -> None:
@@ -77,7 +77,7 @@ def test_a_gpu_that_no_node_has(backend: KubernetesBackend) -> None:
             Budgets(start_seconds=4),
         )
     assert any((line.pod, "cannot be scheduled" in line.text) == ("chief-0", True) for line in heard.lines), (
-        "it is told at once"
+        "it is reported at once"
     )
 
 
@@ -87,7 +87,7 @@ def test_a_secret_that_is_missing(backend: KubernetesBackend) -> None:
     assert 'secret "absent" not found' in str(error)
 
 
-def test_what_pod_security_refuses(backend: KubernetesBackend) -> None:
+def test_pods_that_pod_security_rejects(backend: KubernetesBackend) -> None:
     job = pods_job(QUICK, QUICK, run_id="refused", host_network=True)
     error = failure_of(job, backend, budgets=Budgets(troubles={TroubleKind.POD_SECURITY: 1.0}))
     assert error.trouble is TroubleKind.POD_SECURITY
@@ -108,7 +108,7 @@ def test_a_deadline(backend: KubernetesBackend) -> None:
     assert "more than the 3 s allowed" in str(error)
 
 
-def test_a_job_deleted_behind_our_back(backend: KubernetesBackend) -> None:
+def test_a_job_that_someone_else_deletes(backend: KubernetesBackend) -> None:
     job = pods_job(FOREVER, FOREVER, run_id="deleted")
 
     def delete() -> None:
@@ -138,13 +138,13 @@ def test_two_runs_of_one_pipeline_at_once_are_two_jobs(namespace: str) -> None:
     assert len(set(outcomes)) == 2, "two launchers of one run share its job"
 
 
-def test_a_name_that_is_taken_by_another_spec_is_refused(backend: KubernetesBackend) -> None:
+def test_a_name_taken_by_another_spec_is_rejected(backend: KubernetesBackend) -> None:
     run_job(pods_job(QUICK, QUICK, run_id="taken"), backend, Heard())
     with pytest.raises(JobNotOurs, match="with spec"):
         run_job(pods_job(QUICK, FOREVER, run_id="taken"), backend, Heard())
 
 
-def test_a_worker_that_is_killed_is_started_again(backend: KubernetesBackend) -> None:
+def test_a_worker_that_is_killed_is_restarted(backend: KubernetesBackend) -> None:
     once = (
         "import os, pathlib, time; path = pathlib.Path('/dev/shm/been'); again = path.exists(); path.touch()\n"
         "time.sleep(1); os._exit(0 if again else 9)"
@@ -188,7 +188,7 @@ def test_the_verdict_is_known_within_a_second(backend: KubernetesBackend, api: K
     run_job(job, backend, Heard())
     known = time.time()
     found = backend._api.get(backend._path(job.kind, job.identity.name))
-    assert known - ended(found) < 4, "a second is the bar, and the cluster's times are whole ones"
+    assert known - ended(found) < 4, "the limit is a second, but the cluster rounds its times to seconds"
 
 
 def ended(job: dict) -> float:
@@ -196,7 +196,7 @@ def ended(job: dict) -> float:
 
 
 @pytest.mark.skipif(not API_SERVER.is_file(), reason="only the test cluster's API server may be stopped")
-def test_an_api_server_that_is_away_for_twenty_seconds(backend: KubernetesBackend) -> None:
+def test_an_api_server_outage_of_twenty_seconds(backend: KubernetesBackend) -> None:
     counting = "import time\nfor i in range(60): print('line', i, flush=True); time.sleep(0.5)"
     heard = Heard()
     job = pods_job(counting, counting, run_id="outage")
@@ -205,7 +205,7 @@ def test_an_api_server_that_is_away_for_twenty_seconds(backend: KubernetesBacken
     assert run_job(job, backend, heard).phase is Phase.SUCCEEDED
     outage.join()
     for pod in ("chief-0", "worker-0"):
-        assert heard.of(pod) == [f"line {number}" for number in range(60)], "none lost, none twice"
+        assert heard.of(pod) == [f"line {number}" for number in range(60)], "none is lost, none repeated"
 
 
 def await_line(heard: Heard, text: str) -> None:

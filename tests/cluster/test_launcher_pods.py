@@ -1,4 +1,4 @@
-"""Launchers in pods of their own, as steps of a Workflow, with exactly the rights of deploy/ or the stock account's."""
+"""Launchers in pods, as steps of a Workflow, with exactly the permissions in deploy/ or those of the stock account."""
 
 import time
 from pathlib import Path
@@ -36,7 +36,7 @@ print("launched")
 
 
 class Workflow:
-    """A stand-in, which nobody runs: its pods are made here."""
+    """A Workflow that Argo does not run: the test creates its pods."""
 
     def __init__(self, api: KubernetesApi, account: str = "kubetrain-launcher") -> None:
         self.api, self.account = api, account
@@ -66,13 +66,13 @@ class Workflow:
         self.api.create(self.api.path("v1", "pods"), pod)
 
     def stop_launcher(self) -> None:
-        """As a drain does."""
+        """Delete the pod like a drain."""
         path = self.api.path("v1", "pods", "launcher")
         self.api.delete(path)
         await_that(lambda: self.api.get(path) is None)
 
     def terminate(self) -> None:
-        """As Kubeflow Pipelines does."""
+        """Terminate the run like Kubeflow Pipelines."""
         self.api.patch(self.api.path(GROUP, "workflows", "run"), {"spec": {"activeDeadlineSeconds": 0}})
 
     def job(self) -> dict[str, Any] | None:
@@ -111,14 +111,14 @@ def grant(api: KubernetesApi, *files: str) -> None:
         api.create(api.path(manifest["apiVersion"], f"{manifest['kind'].lower()}s"), manifest)
 
 
-def test_with_exactly_the_rights_of_the_role_a_launch_succeeds(workflow: Workflow) -> None:
+def test_a_launch_succeeds_with_exactly_the_permissions_of_the_role(workflow: Workflow) -> None:
     workflow.start_launcher(seconds=1)
     await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))
     assert workflow.log().splitlines()[-1] == "launched", workflow.log()
     assert workflow.job()["metadata"]["ownerReferences"][0]["name"] == "run"
 
 
-def test_with_the_stock_accounts_rights_a_launch_succeeds(api: KubernetesApi) -> None:
+def test_a_launch_succeeds_with_the_stock_accounts_permissions(api: KubernetesApi) -> None:
     grant_stock_account(api)
     workflow = Workflow(api, "pipeline-runner")
     workflow.start_launcher(seconds=1)
@@ -138,7 +138,7 @@ def test_a_drained_launcher_leaves_its_job_alone_and_finds_it_again(workflow: Wo
     assert workflow.job()["metadata"]["uid"] == uid
 
 
-def test_a_terminated_run_takes_its_job_along(workflow: Workflow) -> None:
+def test_terminating_a_run_deletes_its_job(workflow: Workflow) -> None:
     workflow.start_launcher(seconds=600)
     await_that(workflow.has_running_pods)
     workflow.terminate()

@@ -1,4 +1,4 @@
-"""Jobs that a queue admits, refuses and takes back. Without Kueue or Volcano in the cluster these tests are skipped."""
+"""Jobs that a queue admits, rejects or evicts. Tests are skipped if the cluster does not have Kueue or Volcano."""
 
 import threading
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ WHILE = "import time; print('up', flush=True); time.sleep(8)"
 KUEUE = {"scheduler": "kueue", "queue": "research"}
 
 
-def skip_without(kind: str, who: str) -> None:
+def skip_without(kind: str, system: str) -> None:
     if KubernetesApi.connect().get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}") is None:
-        pytest.skip(f"the cluster has no {who}: it does not know {kind}")
+        pytest.skip(f"the cluster has no {system}: it does not know {kind}")
 
 
 class KueueQueue:
@@ -35,7 +35,7 @@ class KueueQueue:
         self._version = self._api.get("/apis/kueue.x-k8s.io")["preferredVersion"]["groupVersion"]
 
     def make(self) -> None:
-        # The label is for a Kueue that manages no other namespaces.
+        # Kueue may be configured to manage only namespaces with this label.
         self._api.patch(f"/api/v1/namespaces/{self._namespace}", {"metadata": {"labels": {"kubetrain/kueue": "yes"}}})
         self._create("ResourceFlavor", self._namespace, {})
         self._create("ClusterQueue", self._namespace, {**self._quota("0"), "namespaceSelector": {}})
@@ -68,7 +68,7 @@ class KueueQueue:
 
 @pytest.fixture
 def queue(namespace: str) -> Iterator[KueueQueue]:
-    """One that has no room yet."""
+    """A queue that has no room yet."""
     skip_without("localqueues.kueue.x-k8s.io", "Kueue")
     made = KueueQueue(namespace)
     made.make()
@@ -88,7 +88,9 @@ EACH_KIND = pytest.mark.parametrize(
 
 
 @EACH_KIND
-def test_what_kueue_never_admits_fails_with_its_reason(backend: KubernetesBackend, queue: KueueQueue, job: Job) -> None:
+def test_a_job_that_kueue_never_admits_fails_with_the_reason(
+    backend: KubernetesBackend, queue: KueueQueue, job: Job
+) -> None:
     error = str(failure_of(job, backend, budgets=Budgets(queue_seconds=4)))
     assert "waiting in the queue for" in error
     assert "more than the 4 s allowed" in error
@@ -103,17 +105,19 @@ def test_a_queue_of_kueue_that_does_not_exist(backend: KubernetesBackend, queue:
 
 
 @EACH_KIND
-def test_time_in_kueues_queue_is_not_of_the_start(backend: KubernetesBackend, queue: KueueQueue, job: Job) -> None:
+def test_time_in_kueues_queue_does_not_count_as_start(backend: KubernetesBackend, queue: KueueQueue, job: Job) -> None:
     heard = Heard()
     opening = threading.Timer(32, queue.open, ["100m"])
     opening.start()
     state = run_job(job, backend, heard, Budgets(start_seconds=30, run_seconds=30))
     assert state.phase is Phase.SUCCEEDED
-    assert any("insufficient quota for cpu" in line.text for line in heard.lines), "it is told while it waits"
+    assert any("insufficient quota for cpu" in line.text for line in heard.lines), (
+        "the reason is reported while it waits"
+    )
 
 
 @EACH_KIND
-def test_what_kueue_takes_back_goes_on_when_it_may(
+def test_a_job_that_kueue_evicts_continues_once_readmitted(
     namespace: str, backend: KubernetesBackend, api: KubernetesApi, queue: KueueQueue, job: Job
 ) -> None:
     queue.open("100m")
@@ -127,7 +131,7 @@ def test_what_kueue_takes_back_goes_on_when_it_may(
     with priority_class(namespace), once_running(api, job, take_its_place):
         state = run_job(job, backend, heard)
     assert {(pod.phase, pod.restarts) for pod in state.pods} == {(Phase.SUCCEEDED, 0)}
-    assert set(heard.of(state.pods[0].name)) == {"up"}, "it is no restart"
+    assert set(heard.of(state.pods[0].name)) == {"up"}, "it is not a restart"
     assert any("insufficient unused quota for cpu" in line.text for line in heard.lines)
 
 
@@ -160,7 +164,7 @@ def test_a_gang_that_volcano_admits(namespace: str, backend: KubernetesBackend, 
 
 
 @GANG
-def test_a_gang_that_volcano_never_admits_fails_with_its_reason(
+def test_a_gang_that_volcano_never_admits_fails_with_the_reason(
     namespace: str, backend: KubernetesBackend, workers: bool
 ) -> None:
     skip_without("podgroups.scheduling.volcano.sh", "Volcano")

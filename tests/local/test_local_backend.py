@@ -1,4 +1,4 @@
-"""The local backend with real processes: the operator's environment, restarts, and no process left behind."""
+"""The local backend with real processes: the operator's environment, restarts, and no leftover processes."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_pytorch_pods_get_the_operators_variables(backend: LocalBackend, monkeyp
     assert not {"TF_CONFIG", "LOCAL_RANK", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID"} & set(master)
 
 
-def test_tensorflow_pods_get_tf_config_with_ports_of_their_own(backend: LocalBackend) -> None:
+def test_tensorflow_pods_get_a_tf_config_with_their_own_ports(backend: LocalBackend) -> None:
     _, lines = follow(backend, job(PRINT_ENVIRONMENT, PRINT_ENVIRONMENT))
     configs = {pod: json.loads(each["TF_CONFIG"]) for pod, each in environments(lines).items()}
     assert configs["chief-0"]["cluster"] == configs["worker1-0"]["cluster"]
@@ -74,13 +74,13 @@ def test_tensorflow_pods_get_tf_config_with_ports_of_their_own(backend: LocalBac
     assert configs["worker1-0"]["task"] == {"type": "worker1", "index": 0}
 
 
-def test_a_failed_container_is_started_again_in_place(backend: LocalBackend, tmp_path: Path) -> None:
+def test_a_failed_container_is_restarted_in_place(backend: LocalBackend, tmp_path: Path) -> None:
     flag = tmp_path / "tried"
-    second_time_lucky = script(
+    fails_once = script(
         f"import pathlib; flag = pathlib.Path({str(flag)!r}); print('try')\n"
         "if not flag.exists(): flag.touch(); raise SystemExit(1)"
     )
-    state, lines = follow(backend, job(second_time_lucky, backoff_limit=3))
+    state, lines = follow(backend, job(fails_once, backoff_limit=3))
     assert isinstance(state, JobState)
     assert state.pods[0].restarts == 1
     assert [line.text for line in lines if line.pod == "chief-0"] == [
@@ -117,7 +117,7 @@ def test_the_restart_policy_is_honored(
     assert isinstance(state, JobState if tries == 2 else JobFailed)
 
 
-def test_a_signal_is_told_as_kubernetes_tells_it(backend: LocalBackend) -> None:
+def test_a_signal_is_reported_like_in_kubernetes(backend: LocalBackend) -> None:
     killed = script("import os; os.kill(os.getpid(), 9)")
     error, _ = follow(backend, job(killed, policy=RestartPolicy.NEVER))
     assert "was killed by SIGKILL (exit code 137)" in str(error)
@@ -142,14 +142,14 @@ def test_last_words_come_from_the_newest_container(backend: LocalBackend, tmp_pa
     assert state.pods[0].last_words == "second"
 
 
-def test_the_job_is_judged_by_all_its_pods(backend: LocalBackend) -> None:
+def test_a_failed_pod_fails_the_job(backend: LocalBackend) -> None:
     late_failure = script("import time; time.sleep(0.5); raise SystemExit(7)")
     error, _ = follow(backend, job(script("pass"), late_failure, policy=RestartPolicy.NEVER))
     assert "worker1-0 exited with code 7" in str(error)
 
 
-def test_what_a_container_started_ends_with_it(backend: LocalBackend, tmp_path: Path) -> None:
-    """As torchrun's workers are, the child is of a session of its own."""
+def test_processes_that_a_container_started_end_with_it(backend: LocalBackend, tmp_path: Path) -> None:
+    """Like torchrun's workers, the child has its own session."""
     child_id = tmp_path / "child"
     parent = script(
         "import subprocess, sys, pathlib\n"
@@ -164,7 +164,7 @@ def test_what_a_container_started_ends_with_it(backend: LocalBackend, tmp_path: 
 def test_a_launcher_in_another_process_attaches(backend: LocalBackend, tmp_path: Path) -> None:
     slow = job(script("import time; print('working'); time.sleep(2); print('done')"))
     backend.create(slow)
-    with LocalBackend(tmp_path / "jobs") as other:  # knows nothing but the folder, as another process would
+    with LocalBackend(tmp_path / "jobs") as other:  # knows only the folder, like another process
         state, lines = follow(other, slow)
     assert isinstance(state, JobState)
     assert [line.text for line in lines] == ["working", "done"]
@@ -185,7 +185,7 @@ with LocalBackend(Path({directory!r})) as backend:
 """
 
 
-def test_no_process_outlives_its_launcher_whatever_ends_it(tmp_path: Path) -> None:
+def test_no_process_outlives_its_launcher(tmp_path: Path) -> None:
     launchers = {end: start_launcher(tmp_path / end.name) for end in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)}
     for end, launcher in launchers.items():
         assert launcher.stdout is not None
@@ -233,19 +233,19 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_deleting_asks_first(backend: LocalBackend) -> None:
-    polite = script(
+def test_deleting_terminates_before_it_kills(backend: LocalBackend) -> None:
+    terminating = script(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *unused: (print('saving'), sys.exit(143)))\n"
         "print('up'); time.sleep(600)"
     )
-    handle = backend.create(job(polite))
+    handle = backend.create(job(terminating))
     logs = backend.logs(handle)
     assert next(logs).text == "up"
     began = time.monotonic()
     backend.delete(handle)
-    assert time.monotonic() - began < 2.5, "who goes when asked is not waited for"
-    assert backend.find(job(polite)) is None
+    assert time.monotonic() - began < 2.5, "a process that terminates ends the wait"
+    assert backend.find(job(terminating)) is None
 
 
 def test_a_finished_job_stays_on_record(backend: LocalBackend, tmp_path: Path) -> None:

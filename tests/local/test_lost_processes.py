@@ -1,4 +1,4 @@
-"""A training that loses processes, or gains one, goes on: from a checkpoint, each step measured once, and soon."""
+"""A training that loses or gains processes soon continues from a checkpoint and logs each step once."""
 
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -16,7 +16,7 @@ from support.pods import import_seconds, pause_until_next_step, pod_processes
 from support.process_groups import start_python
 
 MAX_PAUSE_SECONDS = 15
-"""Imports aside."""
+"""Without the time for imports."""
 ELASTIC = ("--min-workers", "1")
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
         pytest.param("tensorflow", (), "chief-0", SIGKILL, {"chief-0", "worker-0"}, id="tensorflow-chief-killed"),
     ],
 )
-def test_a_training_goes_on_without_a_lost_pod_and_with_it_again(
+def test_a_training_continues_after_the_loss_of_a_pod(
     framework: str,
     flags: tuple[str, ...],
     pod: str,
@@ -48,7 +48,7 @@ def test_a_training_goes_on_without_a_lost_pod_and_with_it_again(
     )
     seen = read_until(run, "[kubetrain] step=35/")
     processes = pod_processes(pod, tmp_path)
-    for process in processes[:1] if signal == SIGTERM else processes:  # a kubelet asks the first only
+    for process in processes[:1] if signal == SIGTERM else processes:  # a kubelet signals only the first
         process.send_signal(signal)
     pause = pause_until_next_step(run)
     rest, _ = run.communicate(timeout=200)
@@ -63,12 +63,12 @@ def test_a_training_goes_on_without_a_lost_pod_and_with_it_again(
     output = TrainingOutput(tmp_path / "run")
     assert complete_checkpoints(output.checkpoints)[-1].progress.epoch == 6
     steps = [row["step"] for row in read_metrics(output.metrics) if "loss" in row]
-    assert steps == sorted(set(steps)), "each step is measured once"
+    assert steps == sorted(set(steps)), "each step is logged once"
     assert set(range(5, steps[-1] + 1, 5)) <= set(steps)
     assert processes_of(tmp_path) == []
 
 
-def test_a_worker_that_joins_late_trains_with_the_others_from_where_they_are(digits: Path, tmp_path: Path) -> None:
+def test_a_worker_that_joins_late_continues_from_the_step_of_the_others(digits: Path, tmp_path: Path) -> None:
     job = TrainingJob(
         framework="pytorch",
         config=TrainConfig(epochs=1000, checkpoint_every=100000, log_every=5, metrics_port=0),
@@ -97,5 +97,5 @@ def test_a_worker_that_joins_late_trains_with_the_others_from_where_they_are(dig
     assert f"rank 0 resumes from {tmp_path}/checkpoints/step-{stopped_at:08}" in pause.output
     assert "2 processes," in pause.output
     steps = [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl") if "loss" in row]
-    assert steps == sorted(set(steps)), "each step is measured once"
+    assert steps == sorted(set(steps)), "each step is logged once"
     assert stopped_at in steps

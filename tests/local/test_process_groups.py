@@ -1,4 +1,4 @@
-"""Two real processes of each trainer: the chief decides for both, whatever the other sees of the shared storage."""
+"""Two real processes of each trainer: the chief decides for both, whatever files the other one sees."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import free_ports, start, tf_config, torchrun_variables
 
-# Twice: killed after its first checkpoint as far as the chief's folder shows; the other's folder stays empty.
+# The first training looks killed after its first checkpoint in the chief's folder; the other's folder stays empty.
 TRAIN_TWICE = """
 import os, shutil, sys
 from pathlib import Path
@@ -45,10 +45,10 @@ with group.process_group(TrainConfig(nccl_timeout_seconds=1), role):
     assert model.running_mean.tolist() == [1, 1]
     time.sleep(1.5 if rank == 0 else 0)  # the chief exports
 ports = iter(os.environ["PORTS"].split())
-def train_as_a_group_of_its_own(arguments):
-    os.environ["MASTER_PORT"] = next(ports)  # at the first one the former chief may still answer
+def train_in_a_new_group(arguments):
+    os.environ["MASTER_PORT"] = next(ports)  # the former chief may still use the first one
     train(arguments)
-train_twice(train_as_a_group_of_its_own, rank)
+train_twice(train_in_a_new_group, rank)
 """
 )
 TENSORFLOW = (
@@ -65,7 +65,7 @@ assert threads < 200, f"{threads} threads: collectives leave some behind"
 
 
 @pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
-def test_all_follow_the_chief_however_different_what_they_see(framework: str, tmp_path: Path) -> None:
+def test_all_processes_follow_the_chief_even_if_they_see_other_files(framework: str, tmp_path: Path) -> None:
     ports = free_ports(4)
     if framework == "pytorch":
         processes = [start(PYTORCH, tmp_path, **torchrun_variables(ports, rank)) for rank in range(2)]

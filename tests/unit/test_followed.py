@@ -1,4 +1,4 @@
-"""The state of a job on a cluster: always the newest, and made once for each change."""
+"""The state of a job on a cluster is always current, and derived only once per change."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -40,16 +40,16 @@ def followed(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     followed.stop()
 
 
-def await_state(followed: FollowedJob, is_wanted: Callable[[JobState | None], bool]) -> JobState | None:
+def await_state(followed: FollowedJob, condition: Callable[[JobState | None], bool]) -> JobState | None:
     end = time.monotonic() + 5
-    while not is_wanted(state := followed.state()):
+    while not condition(state := followed.state()):
         assert time.monotonic() < end, state
         if state is not None:
             followed.await_change(state)
     return state
 
 
-def test_the_state_is_made_anew_after_each_change_and_only_then(server: ApiServer, followed: FollowedJob) -> None:
+def test_the_state_is_derived_after_each_change_and_only_then(server: ApiServer, followed: FollowedJob) -> None:
     for phases, change in {
         ("Running", "Pending"): lambda: put_pod(server, "Running"),
         ("Running", "Running"): lambda: put_pod(server, "Succeeded"),
@@ -64,9 +64,7 @@ def test_the_state_is_made_anew_after_each_change_and_only_then(server: ApiServe
     assert followed.is_over()
 
 
-def test_a_change_that_came_before_it_was_waited_for_is_not_waited_for(
-    server: ApiServer, followed: FollowedJob
-) -> None:
+def test_waiting_for_a_change_that_has_already_come_returns_at_once(server: ApiServer, followed: FollowedJob) -> None:
     put_pod(server, "Running")
     before = await_state(followed, lambda state: state and state.is_under_way)
     assert before is not None
@@ -79,7 +77,7 @@ def test_a_change_that_came_before_it_was_waited_for_is_not_waited_for(
     assert time.monotonic() - began < 0.5
 
 
-def test_a_warning_is_news_until_the_job_is_under_way(server: ApiServer, followed: FollowedJob) -> None:
+def test_warnings_count_only_until_the_job_is_under_way(server: ApiServer, followed: FollowedJob) -> None:
     concerned = {"uid": server.objects[f"{PODS}/j-0"]["metadata"]["uid"]}
     server.put(f"{EVENTS}/e", reason="FailedMount", message="no such claim", involvedObject=concerned)
     state = await_state(followed, lambda state: state and state.troubles)

@@ -1,5 +1,6 @@
-"""What is read from manifests as a real cluster gave them (recorded/), and from those it gives too rarely to record."""
+"""Job states derived from manifests: recorded on a real cluster (recorded/), or written here for rare states."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,113 +22,94 @@ def recorded(name: str) -> JobState:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "sentence"),
+    ("name", "kind", "subject", "evidence"),
     [
+        ("unschedulable", TroubleKind.UNSCHEDULABLE, "worker-0", "0/1 nodes are available: 1 Insufficient nvidia.com"),
+        ("image_pull", TroubleKind.IMAGE_PULL, "worker-0", "registry.invalid/no/such:1: Back-off pulling image"),
+        ("image_name", TroubleKind.BAD_IMAGE_NAME, "worker-0", "Upper/Case:1: Failed to apply default image tag"),
+        ("missing_secret", TroubleKind.CONFIGURATION, "worker-0", 'secret "nope" not found'),
+        ("crash_loop", TroubleKind.CRASH_LOOP, "worker-0", "back-off 40s restarting failed container"),
+        ("missing_secret_volume", TroubleKind.VOLUME, "worker-0", 'volume "s" : secret "nope" not found'),
+        ("missing_claim", TroubleKind.VOLUME, "worker-0", 'persistentvolumeclaim "nope" not found'),
+        ("invalid_pod", TroubleKind.REFUSED, "the job", '"2": must be less than or equal to cpu limit of 1'),
         (
-            "unschedulable",
-            TroubleKind.UNSCHEDULABLE,
-            "worker-0: cannot be scheduled (0/1 nodes are available: 1 Insuffici",
+            "init_container_refused",
+            TroubleKind.INIT_CONTAINER,
+            "the job",
+            'Escalation != false (container "init-pytorch"',
         ),
-        (
-            "image_pull",
-            TroubleKind.IMAGE_PULL,
-            "worker-0: its image cannot be pulled (registry.invalid/no/such:1: Back-",
-        ),
-        (
-            "image_name",
-            TroubleKind.BAD_IMAGE_NAME,
-            "worker-0: its image name is invalid (Upper/Case:1: Failed to app",
-        ),
-        ("missing_secret", TroubleKind.CONFIGURATION, 'refers to is missing (secret "nope" not found)'),
-        ("crash_loop", TroubleKind.CRASH_LOOP, "worker-0: it keeps crashing (back-off 40s restarting failed"),
-        ("missing_secret_volume", TroubleKind.VOLUME, 'failed for volume "s" : secret "nope" not found)'),
-        ("missing_claim", TroubleKind.VOLUME, 'persistentvolumeclaim "nope" not found'),
-        ("invalid_pod", TroubleKind.REFUSED, '"2": must be less than or equal to cpu limit of 1)'),
-        ("init_container_refused", TroubleKind.INIT_CONTAINER, 'allowPrivilegeEscalation != false (container "init-py'),
-        (
-            "pod_security",
-            TroubleKind.POD_SECURITY,
-            'violates PodSecurity "restricted:latest": host namespaces (hostNet',
-        ),
-        ("quota", TroubleKind.QUOTA, "exceeded quota: q, requested: cpu=50m, used: cpu=0, limited: cpu=10m)"),
-        ("quota_without_limits", TroubleKind.REFUSED, "failed quota: q: must specify limits.cpu for: pytorch)"),
-        ("denied", TroubleKind.REFUSED, "denied request: every pod names its team)"),
-        ("webhook_fails", TroubleKind.NOT_CREATED, 'failed calling webhook "pods.manifests.test"'),
-        ("suspended", TroubleKind.QUEUE, "the job: not admitted by the queue (Kueue's queue q)"),
-        ("suspended_batch", TroubleKind.QUEUE, "the job: not admitted by the queue (Kueue's queue q)"),
+        ("pod_security", TroubleKind.POD_SECURITY, "the job", 'violates PodSecurity "restricted:latest": host names'),
+        ("quota", TroubleKind.QUOTA, "the job", "exceeded quota: q, requested: cpu=50m, used: cpu=0"),
+        ("quota_without_limits", TroubleKind.REFUSED, "the job", "failed quota: q: must specify limits.cpu"),
+        ("denied", TroubleKind.REFUSED, "the job", "denied request: every pod names its team"),
+        ("webhook_fails", TroubleKind.NOT_CREATED, "the job", 'failed calling webhook "pods.manifests.test"'),
+        ("suspended", TroubleKind.QUEUE, "the job", "Kueue's queue q"),
+        ("suspended_batch", TroubleKind.QUEUE, "the job", "Kueue's queue q"),
         (
             "kueue_not_admitted",
             TroubleKind.QUEUE,
-            "(Kueue's queue research: couldn't assign flavors to pod set master: insufficient quota for cpu",
+            "the job's Workload",
+            "queue research: couldn't assign flavors to pod",
         ),
         (
             "kueue_preempted_batch",
             TroubleKind.QUEUE,
-            "(Kueue's queue research: couldn't assign flavors to pod set main: insufficient unused quota for cpu",
+            "the job's Workload",
+            "insufficient unused quota for cpu in flavor",
         ),
         (
             "volcano_not_admitted",
             TroubleKind.QUEUE,
-            "(Volcano's queue q-small: queue resource quota insufficient: insufficient cpu)",
+            "the job's PodGroup",
+            "Volcano's queue q-small: queue resource quota",
         ),
     ],
 )
-def test_the_trouble_is_named_with_its_evidence(name: str, kind: TroubleKind, sentence: str) -> None:
+def test_a_trouble_is_recognized_with_its_evidence(name: str, kind: TroubleKind, subject: str, evidence: str) -> None:
     state = recorded(name)
-    assert [trouble.kind for trouble in state.troubles] == [kind]
-    assert sentence in state.troubles[0].failure
+    assert [(trouble.kind, trouble.subject) for trouble in state.troubles] == [(kind, subject)]
+    assert evidence in state.troubles[0].evidence
     assert not state.is_under_way or kind is TroubleKind.CRASH_LOOP
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "description"),
     [
-        (
-            "out_of_memory",
-            "worker-0 ran out of memory (limit 64Mi): raise memory, or lower batch_size or loader_workers "
-            "(after 3 restarts)",
-        ),
-        ("crash_loop", "worker-0 exited with code 3 (after 3 restarts)"),
-        ("own_words", "worker-0: no data (after 4 restarts)"),
-        ("deleted_by_force", "worker-0 was deleted while it was running (after a restart)"),
-        (
-            "evicted_by_api",
-            "worker-0 was evicted, for example because its node is drained: Eviction API: evicting (after a restart)",
-        ),
-        (
-            "evicted_for_storage",
-            "worker-0 was evicted: Pod ephemeral local storage usage exceeds the total limit of containers 10Mi "
-            "(after a restart)",
-        ),
+        ("out_of_memory", r"worker-0 .* out of memory .*64Mi.* batch_size .*\(after 3 restarts\)"),
+        ("crash_loop", r"worker-0 .* code 3 \(after 3 restarts\)"),
+        ("own_words", r"worker-0: no data \(after 4 restarts\)"),
+        ("deleted_by_force", r"worker-0 was deleted .*\(after a restart\)"),
+        ("evicted_by_api", r"worker-0 was evicted.*: Eviction API: evicting \(after a restart\)"),
+        ("evicted_for_storage", r"worker-0 was evicted: Pod ephemeral local storage usage .* 10Mi \(after a restart\)"),
         (
             "preempted",
-            "transfer-0 was preempted by pods of a higher priority: "
-            "default-scheduler: preempting to accommodate a higher priority pod",
+            r"transfer-0 was preempted .*: default-scheduler: preempting to accommodate a higher priority pod",
         ),
-        ("failed_tensorflow", "worker-0 exited with code 3"),
-        ("init_container_failed", "worker-0 did not start: its init container init-pytorch exited with code 1"),
+        ("failed_tensorflow", r"worker-0 .* code 3"),
+        ("init_container_failed", r"worker-0 did not start: .* init-pytorch .* code 1"),
     ],
 )
-def test_why_a_pod_ended(name: str, said: str) -> None:
-    assert [describe(pod) for pod in recorded(name).pods if pod.exit_code or pod.cause] == [said]
+def test_why_a_pod_ended(name: str, description: str) -> None:
+    (found,) = [describe(pod) for pod in recorded(name).pods if pod.exit_code or pod.cause]
+    assert re.fullmatch(description, found)
 
 
-def test_pods_on_a_node_that_does_not_answer_are_in_trouble_though_they_are_called_running() -> None:
+def test_running_pods_on_a_node_that_does_not_respond_are_in_trouble() -> None:
     state = recorded("node_lost")
     assert [(trouble.kind, trouble.subject, trouble.evidence) for trouble in state.troubles] == [
         (TroubleKind.NODE, "master-0", "node2"),
         (TroubleKind.NODE, "worker-0", "node2"),
     ]
-    assert not state.is_under_way, "nothing takes their place as long as the cluster has the node"
+    assert not state.is_under_way, "they are not replaced until the node is deleted"
 
 
-def test_a_pod_that_its_own_node_calls_unready_runs() -> None:
+def test_a_pod_that_its_own_node_marks_unready_is_running() -> None:
     unready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
     state = job_state(JobKind.PYTORCH_JOB, job("Running=True"), [pod(conditions=[unready])])
     assert (state.is_under_way, state.troubles) == (True, ())
 
 
-def test_when_an_init_container_failed_the_pod_had_ended() -> None:
+def test_a_pod_ended_when_its_init_container_failed() -> None:
     worker = recorded("init_container_failed").pods[1]
     assert (worker.name, worker.finished) == ("worker-0", 1795307069.0)
 
@@ -151,30 +133,30 @@ def test_when_an_init_container_failed_the_pod_had_ended() -> None:
         ("image_pull", Phase.PENDING, ["worker-0 Pending"]),
     ],
 )
-def test_how_far_the_job_and_its_pods_are(name: str, phase: Phase, pods: list[str]) -> None:
+def test_the_phases_of_a_job_and_its_pods(name: str, phase: Phase, pods: list[str]) -> None:
     state = recorded(name)
     assert (state.phase, [f"{pod.name} {pod.phase}" for pod in state.pods]) == (phase, pods)
 
 
-def test_a_job_whose_worker_is_refused_is_not_under_way_though_its_master_is() -> None:
+def test_a_job_with_a_rejected_worker_is_not_under_way_even_if_its_master_runs() -> None:
     state = recorded("init_container_refused")
     assert state.missing == 1
     assert not state.is_under_way
 
 
-def test_every_pod_of_a_batch_job_counts_as_a_start() -> None:
+def test_earlier_pods_of_a_batch_job_count_as_restarts() -> None:
     (pod,) = recorded("out_of_memory_batch").pods
     assert (pod.restarts, pod.exit_code) == (2, 137)
 
 
-def test_what_a_queue_took_back_is_no_restart() -> None:
+def test_an_eviction_by_a_queue_is_not_a_restart() -> None:
     state = recorded("resumed")
     assert state.phase is Phase.RUNNING
     assert [(pod.phase, pod.restarts, pod.cause) for pod in state.pods] == [(Phase.RUNNING, 0, "")]
 
 
 def job(*conditions: str, kind: str = "PyTorchJob", **spec: Any) -> dict[str, Any]:
-    """Conditions as type=status."""
+    """Return a job with these conditions, given as type=status."""
     made = [dict(zip(("type", "status"), each.split("="), strict=True), message="m") for each in conditions]
     specs = {"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}, **spec}
     metadata = {"name": "j", "uid": "job", "labels": {}}
@@ -224,17 +206,17 @@ def the_pod(*pods: dict[str, Any]) -> PodState:
         (["SuccessCriteriaMet=True", "Complete=True"], Phase.SUCCEEDED),
     ],
 )
-def test_a_jobs_conditions(conditions: list[str], phase: Phase) -> None:
+def test_conditions_determine_the_phase_of_a_job(conditions: list[str], phase: Phase) -> None:
     assert job_state(JobKind.PYTORCH_JOB, job(*conditions), []).phase is phase
 
 
-def test_the_pods_of_another_job_of_the_same_name_are_not_its_own() -> None:
+def test_pods_of_another_job_of_the_same_name_are_ignored() -> None:
     other = pod()
     other["metadata"]["ownerReferences"] = [{"uid": "an earlier job"}]
     assert job_state(JobKind.PYTORCH_JOB, job("Running=True"), [other]).pods == ()
 
 
-def test_of_two_pods_of_the_same_second_the_deleted_one_is_the_older() -> None:
+def test_if_two_pods_have_the_same_creation_time_the_deleted_one_is_older() -> None:
     for uids in (("a", "b"), ("b", "a")):
         lost, present = pod(uids[0], deleted=True), pod(uids[1])
         assert the_pod(present, lost).phase is Phase.RUNNING
@@ -254,20 +236,20 @@ def test_a_pod_deleted_before_it_ended_has_failed() -> None:
         ("OnFailure", 3, Phase.RUNNING),
     ],
 )
-def test_a_container_that_starts_no_more_has_ended_its_pod(policy: str, code: int, phase: Phase) -> None:
+def test_a_pod_has_ended_if_its_container_will_not_restart(policy: str, code: int, phase: Phase) -> None:
     ending = pod(**ended(code))
     ending["spec"]["restartPolicy"] = policy
     assert the_pod(ending).phase is phase
 
 
-def test_a_pod_that_succeeded_has_no_cause_left_of_those_before_it() -> None:
+def test_a_pod_that_succeeded_has_no_cause_from_earlier_pods() -> None:
     before = pod("a", deleted=True, phase="Failed", reason="Evicted", message="low on memory")
     after = pod("b", second=9, phase="Succeeded", **ended(0))
     found = the_pod(before, after)
     assert (found.phase, found.cause, found.exit_code, found.restarts) == (Phase.SUCCEEDED, "", 0, 1)
 
 
-def test_the_newest_end_counts_whichever_pods_it_is() -> None:
+def test_the_newest_end_counts_even_if_it_is_an_earlier_pods() -> None:
     evicted = pod("a", deleted=True, phase="Failed", reason="Evicted", message="low on memory", **ended(137, second=5))
     running = pod("b", second=9)
     assert the_pod(evicted, running).cause == "was evicted: low on memory"
@@ -282,73 +264,71 @@ def test_the_newest_end_counts_whichever_pods_it_is() -> None:
     ("status", "cause"),
     [
         ({"reason": "Evicted", "message": "The node was low on memory."}, "was evicted: The node was low on memory"),
-        ({"reason": "OutOfnvidia.com/gpu"}, "was rejected by its node, which has too little nvidia.com/gpu left"),
-        ({"reason": "NodeLost"}, "was lost with its node"),
-        ({"reason": "UnexpectedAdmissionError", "message": "no device"}, "was rejected by its node: no device"),
+        ({"reason": "OutOfnvidia.com/gpu"}, "was rejected .* nvidia.com/gpu .*"),
+        ({"reason": "NodeLost"}, "was lost .* node"),
+        ({"reason": "UnexpectedAdmissionError", "message": "no device"}, "was rejected .*: no device"),
         ({"message": "something new"}, "failed: something new"),
         (ended(128, "StartError"), "could not be started"),
         (ended(3), ""),
     ],
 )
 def test_the_cause_of_a_failed_pod(status: dict[str, Any], cause: str) -> None:
-    assert the_pod(pod(phase="Failed", **status)).cause == cause
+    assert re.fullmatch(cause, the_pod(pod(phase="Failed", **status)).cause)
 
 
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
-        ("PreemptionByScheduler", "was preempted by pods of a higher priority: m"),
-        ("DeletionByTaintManager", "was deleted because of a taint on its node, for example an unreachable node's: m"),
-        ("DeletionByPodGC", "was lost with its node: m"),
-        ("TerminationByKubelet", "was terminated by its node: m"),
+        ("PreemptionByScheduler", "was preempted .*: m"),
+        ("DeletionByTaintManager", "was deleted .* taint .*: m"),
+        ("DeletionByPodGC", "was lost .* node: m"),
+        ("TerminationByKubelet", "was terminated .* node: m"),
         ("SomethingNew", "was disrupted: m"),
     ],
 )
-def test_a_disruption_is_the_cause_and_tells_when(reason: str, cause: str) -> None:
+def test_a_disruption_is_the_cause_and_gives_the_time(reason: str, cause: str) -> None:
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m."}
     disruption["lastTransitionTime"] = "2026-11-22T00:00:20Z"
     found = the_pod(pod(deleted=True, conditions=[disruption]))
-    assert (found.cause, found.finished) == (cause, 1795305620.0)
+    assert re.fullmatch(cause, found.cause)
+    assert found.finished == 1795305620.0
 
 
-DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 
 
 @pytest.mark.parametrize(
-    ("pods", "taken"),
+    ("pods", "is_disrupted"),
     [
-        ([pod(conditions=[DRAINED])], True),
+        ([pod(conditions=[EVICTED])], True),
         ([pod(phase="Failed", reason="NodeShutdown")], True),
         ([pod(phase="Failed", reason="OutOfcpu")], True),
         ([pod(phase="Failed", reason="DeadlineExceeded")], False),
         ([pod(phase="Failed", **ended(137, "OOMKilled"))], False),
         ([pod(phase="Failed", **ended(143))], False),
-        ([pod(phase="Succeeded", conditions=[DRAINED], **ended(0))], False),
-        ([pod("a", deleted=True, conditions=[DRAINED]), pod("b", second=9)], False),  # it was replaced
+        ([pod(phase="Succeeded", conditions=[EVICTED], **ended(0))], False),
+        ([pod("a", deleted=True, conditions=[EVICTED]), pod("b", second=9)], False),  # it was replaced
     ],
 )
-def test_a_pod_that_the_cluster_took_is_told_from_one_that_failed(pods: list[dict[str, Any]], taken: bool) -> None:
-    assert the_pod(*pods).was_disrupted is taken
+def test_a_disrupted_pod_is_told_from_one_that_failed(pods: list[dict[str, Any]], is_disrupted: bool) -> None:
+    assert the_pod(*pods).was_disrupted is is_disrupted
 
 
-def test_a_pod_that_is_asked_to_end_has_a_cause_and_no_end_yet() -> None:
-    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    disruption["lastTransitionTime"] = "2026-11-22T00:00:20Z"
-    evicted = pod(conditions=[disruption])
+def test_a_pod_that_is_being_deleted_has_a_cause_but_no_end_yet() -> None:
+    evicted = pod(conditions=[{**EVICTED, "lastTransitionTime": "2026-11-22T00:00:20Z"}])
     evicted["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:50Z"
     found = the_pod(evicted)
     assert (found.phase, found.cause != "", found.finished) == (Phase.RUNNING, True, 0.0)
     evicted["status"] |= ended(143)
     evicted["spec"]["restartPolicy"] = "OnFailure"
-    assert the_pod(evicted).phase is Phase.FAILED, "its container starts no more"
+    assert the_pod(evicted).phase is Phase.FAILED, "its container will not restart"
 
 
-def test_a_pod_that_succeeded_in_its_grace_has_no_cause() -> None:
-    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    done = pod(phase="Succeeded", conditions=[disruption], **ended(0))
+def test_a_pod_that_succeeded_in_its_grace_period_has_no_cause() -> None:
+    done = pod(phase="Succeeded", conditions=[EVICTED], **ended(0))
     assert the_pod(done).cause == ""
     assert the_pod({**done, "deleted": True}, pod("b", second=9)).cause.startswith("was evicted"), (
-        "or it would be there"
+        "it was replaced, so it did not succeed"
     )
 
 
@@ -357,25 +337,25 @@ def event(message: str, second: int, uid: str = "job", reason: str = "FailedCrea
     return {"reason": reason, "message": message, "lastTimestamp": when, "involvedObject": {"uid": uid}}
 
 
-REFUSAL = 'Error creating: pods "j-worker-1" is forbidden: exceeded quota: q'
+REJECTION = 'Error creating: pods "j-worker-1" is forbidden: exceeded quota: q'
 
 
 @pytest.mark.parametrize(("pod_created", "kinds"), [(5, [TroubleKind.QUOTA]), (15, [])])
-def test_a_refusal_is_of_the_past_once_a_pod_was_created_after_it(pod_created: int, kinds: list[TroubleKind]) -> None:
-    state = job_state(JobKind.PYTORCH_JOB, job(), [pod(second=pod_created)], [event(REFUSAL, 10)])
+def test_a_rejection_is_ignored_once_a_pod_was_created_after_it(pod_created: int, kinds: list[TroubleKind]) -> None:
+    state = job_state(JobKind.PYTORCH_JOB, job(), [pod(second=pod_created)], [event(REJECTION, 10)])
     assert [trouble.kind for trouble in state.troubles] == kinds
 
 
-def test_of_several_refusals_the_last_counts() -> None:
-    refusals = [event(REFUSAL.replace("worker-1", f"worker-{second}"), second) for second in (12, 10, 11)]
-    (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), [], refusals).troubles
+def test_the_last_of_several_rejections_counts() -> None:
+    rejections = [event(REJECTION.replace("worker-1", f"worker-{second}"), second) for second in (12, 10, 11)]
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), [], rejections).troubles
     assert "worker-12" in trouble.evidence
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        event(REFUSAL, 10, uid="another job"),
+        event(REJECTION, 10, uid="another job"),
         event('Error creating: pods "j-worker-0" already exists', 10),
         event(
             "Error pod j-worker-0 container pytorch waiting message: 403 Forbidden: no token", 10, reason="ErrImagePull"
@@ -383,11 +363,11 @@ def test_of_several_refusals_the_last_counts() -> None:
         event("MountVolume.SetUp failed", 10, uid="pod", reason="FailedMount"),
     ],
 )
-def test_warnings_that_are_no_trouble_of_a_running_job(other: dict[str, Any]) -> None:
+def test_warnings_that_do_not_concern_a_running_job_are_ignored(other: dict[str, Any]) -> None:
     assert job_state(JobKind.PYTORCH_JOB, job(), [pod()], [other]).troubles == ()
 
 
-def test_volcano_creates_no_pod_before_its_queue_lets_them_in() -> None:
+def test_no_pods_are_created_until_volcanos_queue_admits_them() -> None:
     waiting = job(runPolicy={"schedulingPolicy": {"queue": "research"}})
     (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting, []).troubles
     assert (trouble.kind, trouble.subject) == (TroubleKind.QUEUE, "the job")
@@ -403,13 +383,13 @@ def test_volcano_creates_no_pod_before_its_queue_lets_them_in() -> None:
     ],
     ids=["volcano", "scheduler-plugins"],
 )
-def test_volcano_has_a_default_queue_and_scheduler_plugins_none(policy: dict[str, Any], queues: list[str]) -> None:
+def test_volcano_has_a_default_queue_but_scheduler_plugins_has_none(policy: dict[str, Any], queues: list[str]) -> None:
     state = job_state(JobKind.PYTORCH_JOB, job(runPolicy={"schedulingPolicy": policy}), [])
     assert [trouble.evidence for trouble in state.troubles] == queues
 
 
 @pytest.mark.parametrize("name", ["pytorchjob-j-12345", "job-j-12345", "pytorchjob-j-a2-12345"])
-def test_why_a_queue_admits_another_job_not_is_no_matter(name: str) -> None:
+def test_events_about_another_job_in_the_queue_are_ignored(name: str) -> None:
     waiting = job(runPolicy={"suspend": True})
     waiting["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
     other = {**event("no quota", 10, reason="Pending"), "type": "Warning"}
@@ -417,15 +397,17 @@ def test_why_a_queue_admits_another_job_not_is_no_matter(name: str) -> None:
     (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting, [], [other]).troubles
     is_ours = name == "pytorchjob-j-12345"
     assert ("no quota" in trouble.evidence) is is_ours
-    assert trouble.subject == ("the job's Workload" if is_ours else "the job"), "the reason is a new trouble"
+    assert trouble.subject == ("the job's Workload" if is_ours else "the job"), (
+        "the reason is reported as a new trouble"
+    )
 
 
-def test_a_pod_behind_a_gate_waits_in_a_queue() -> None:
+def test_a_pod_with_a_scheduling_gate_waits_in_a_queue() -> None:
     gate = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}
     (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), [pod(phase="Pending", conditions=[gate])]).troubles
     assert trouble.kind is TroubleKind.QUEUE
 
 
-def test_what_is_over_has_no_troubles() -> None:
-    over = job_state(JobKind.PYTORCH_JOB, job("Failed=True"), [], [event(REFUSAL, 10)])
+def test_a_job_that_is_over_has_no_troubles() -> None:
+    over = job_state(JobKind.PYTORCH_JOB, job("Failed=True"), [], [event(REJECTION, 10)])
     assert (over.troubles, over.message) == ((), "m")

@@ -1,4 +1,4 @@
-"""What a cluster is asked to run: whole manifests, and what each setting of a placement changes in one."""
+"""The manifests of jobs, and the effect of each setting of a placement on them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -214,22 +214,22 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"deadline_seconds": 3600}, {"spec.runPolicy.activeDeadlineSeconds": 5400}),
     ({"ttl_seconds": 0}, {"spec.runPolicy.ttlSecondsAfterFinished": None}),
 ]
-OF_OTHERS = {
-    "scale_metrics": "in the whole manifest of an elastic job",
-    "restart_policy": "of a training's replicas",
-    "queue_seconds": "the launcher's own",
-    "clean_pods": "the launcher's own",
+WITHOUT_EFFECT = {
+    "scale_metrics": "tested in the whole manifest of an elastic job",
+    "restart_policy": "belongs to the replicas of a training",
+    "queue_seconds": "used only by the launcher",
+    "clean_pods": "used only by the launcher",
 }
 
 
 @pytest.mark.parametrize(("settings", "effect"), EFFECTS, ids="-".join)
-def test_what_a_setting_changes(settings: dict[str, Any], effect: dict[str, Any]) -> None:
+def test_the_effect_of_a_setting(settings: dict[str, Any], effect: dict[str, Any]) -> None:
     changed = replace(MASTER, placement=replace(PLAIN, **settings))
     assert dict(difference(job_manifest(MASTER), job_manifest(changed))) == effect
 
 
 def difference(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What is another value afterwards, by its path; None: it is gone. The spec hash always is another."""
+    """Yield path and new value of each difference except the spec hash; None if the value is gone."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before.keys() | after.keys():
             yield from difference(before.get(key), after.get(key), f"{path}.{key}" if path else key)
@@ -247,18 +247,18 @@ def by_name(variables: list[dict[str, Any]] | None) -> dict[str, Any]:
     return {each["name"]: each for each in variables or []}
 
 
-def test_every_setting_has_an_effect_or_is_known_to_be_of_others() -> None:
-    seen = {name for settings, _ in EFFECTS for name in settings} | OF_OTHERS.keys()
+def test_every_setting_has_an_effect_or_a_reason_why_not() -> None:
+    seen = {name for settings, _ in EFFECTS for name in settings} | WITHOUT_EFFECT.keys()
     assert set(Placement.names()) == seen
 
 
 @pytest.mark.parametrize("name", ["queue_seconds", "clean_pods"])
-def test_what_is_the_launchers_own_changes_no_manifest(name: str) -> None:
+def test_settings_of_the_launcher_do_not_change_a_manifest(name: str) -> None:
     changed = replace(MASTER, placement=replace(PLAIN, **{name: {"queue_seconds": 9, "clean_pods": "All"}[name]}))
     assert list(difference(job_manifest(MASTER), job_manifest(changed))) == []
 
 
-def test_the_restart_policy_and_budget_are_the_trainings() -> None:
+def test_the_training_sets_the_restart_policy_and_the_backoff_limit() -> None:
     training = TrainingJob(
         framework="pytorch",
         config=TrainConfig(),
@@ -271,7 +271,7 @@ def test_the_restart_policy_and_budget_are_the_trainings() -> None:
     )
     spec = job_manifest(training.to_job())["spec"]
     assert {each["restartPolicy"] for each in spec["pytorchReplicaSpecs"].values()} == {"Never"}
-    assert spec["runPolicy"]["backoffLimit"] == 9, "one more than two pods may start anew four times"
+    assert spec["runPolicy"]["backoffLimit"] == 9, "one more than four restarts of each of two pods"
 
 
 def test_under_exit_code_the_operator_neither_counts_restarts_nor_cleans_up() -> None:
@@ -279,7 +279,7 @@ def test_under_exit_code_the_operator_neither_counts_restarts_nor_cleans_up() ->
     assert job_manifest(pytorch(replicas=replicas))["spec"]["runPolicy"] == {"cleanPodPolicy": "None"}
 
 
-def test_a_batch_job_waits_for_its_queue_ends_at_its_deadline_and_may_never_start_anew() -> None:
+def test_a_batch_job_may_have_a_queue_a_deadline_and_no_restarts() -> None:
     settings = {"scheduler": "kueue", "queue": "q", "deadline_seconds": 60, "start_seconds": 30, "ttl_seconds": 0}
     (replica,) = batch().replicas
     never = batch(replace(PLAIN, **settings), replicas=(replace(replica, restart_policy=RestartPolicy.NEVER),))
@@ -293,12 +293,12 @@ def test_a_batch_job_waits_for_its_queue_ends_at_its_deadline_and_may_never_star
     }
 
 
-def test_an_elastic_gang_is_complete_with_the_least_number_of_its_pods() -> None:
+def test_an_elastic_gang_is_complete_with_the_minimum_number_of_pods() -> None:
     spec = job_manifest(elastic(replace(PLAIN, scheduler="volcano", queue="q")))["spec"]
     assert spec["runPolicy"]["schedulingPolicy"] == {"minAvailable": 2, "queue": "q"}
 
 
-def test_on_its_nodes_network_each_job_has_ports_of_its_own() -> None:
+def test_jobs_on_a_nodes_network_have_their_own_ports() -> None:
     placement = replace(PLAIN, host_network=True)
     jobs = [elastic(placement, identity=replace(IDENTITY, run_id=run)) for run in ("one", "two")]
     ports = [job_manifest(job)["spec"]["elasticPolicy"]["rdzvPort"] for job in jobs]
@@ -306,7 +306,7 @@ def test_on_its_nodes_network_each_job_has_ports_of_its_own() -> None:
     chief = job_manifest(tensorflow(placement))["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
     assert chief["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 22277}]
     worker = job_manifest(tensorflow(placement))["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert worker["containers"][0]["ports"] != chief["containers"][0]["ports"], "both may be on one node"
+    assert worker["containers"][0]["ports"] != chief["containers"][0]["ports"], "both may run on one node"
     assert "ports" not in job_manifest(batch(placement))["spec"]["template"]["spec"]["containers"][0]
 
 
@@ -322,7 +322,7 @@ def test_on_its_nodes_network_each_job_has_ports_of_its_own() -> None:
         ({"cpu": "4", "gpus": 1}, 1, None),
     ],
 )
-def test_a_process_has_the_threads_that_its_pods_processors_carry(
+def test_a_process_has_as_many_threads_as_it_has_cpus(
     settings: dict[str, Any], processes: int, threads: str | None
 ) -> None:
     job = pytorch(replace(PLAIN, **settings), processes_per_replica=processes)
@@ -330,7 +330,7 @@ def test_a_process_has_the_threads_that_its_pods_processors_carry(
     assert by_name(container["env"]).get("OMP_NUM_THREADS", {}).get("value") == threads
 
 
-def test_a_claim_is_read_only_on_the_volume_where_every_mount_of_it_is() -> None:
+def test_a_volume_is_read_only_if_all_its_mounts_are() -> None:
     both = (
         ClaimMount(claim="shared", path="/data", sub_path="data", read_only=True),
         ClaimMount(claim="shared", path="/output", sub_path="output"),
@@ -343,6 +343,6 @@ def test_a_claim_is_read_only_on_the_volume_where_every_mount_of_it_is() -> None
     ]
 
 
-def test_a_job_ends_with_its_owner() -> None:
+def test_a_job_has_its_owners_reference() -> None:
     owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "1"}
     assert job_manifest(batch(), owner)["metadata"]["ownerReferences"] == [owner]
