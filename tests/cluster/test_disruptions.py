@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 WHILE = "import time; print('up', flush=True); time.sleep(8)"
 LONG = "import time; time.sleep(18)"
 FILL = "import time; open('{}', 'wb').write(bytes(30 << 20)); time.sleep(600)"
-EVICTED = ": Eviction API: evicting"
+EVICTED = "was evicted, for example because its node is drained: Eviction API: evicting"
 
 
 def evict(api: KubernetesApi, pod: dict[str, Any]) -> None:
