@@ -86,7 +86,7 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """The reports of so many classes."""
+    """Reports by number of classes."""
     folders = {classes: tmp_path_factory.mktemp("report") for classes in (10, 80)}
     return {
         classes: page(folder, run_report(record(folder).to_json(), trained(folder, classes)))
@@ -142,10 +142,10 @@ def test_a_failed_runs_report_says_why(browser: object, tmp_path: Path, width: i
     assert "<b>it</b> broke: mend it" in view.inner_text(".verdict")
 
 
-def test_the_verdict_stands_on_top_and_the_worst_confusions_are_named(tmp_path: Path) -> None:
+def test_the_outcome_is_at_the_top_and_the_most_frequent_confusions_are_named(tmp_path: Path) -> None:
     html = run_report(record(tmp_path).to_json(), trained(tmp_path))
     assert html.index("Succeeded") < html.index("<svg") < html.index("Confusion matrix") < html.index("Timeline")
-    assert "<b>class &lt;0&gt;</b> taken for <b>class &lt;7&gt;</b> once" in html
+    assert "<b>class &lt;0&gt;</b> predicted as <b>class &lt;7&gt;</b> (once)" in html
     assert "0.9633" in html
 
 

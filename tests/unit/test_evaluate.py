@@ -1,4 +1,4 @@
-"""The evaluation is believed only of the model that was collected."""
+"""Only an evaluation of the collected model is accepted."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def output(tmp_path: Path) -> TrainingOutput:
 
 @pytest.fixture
 def backend(output: TrainingOutput) -> MemoryBackend:
-    """Its evaluation job has succeeded already."""
+    """A backend whose evaluation job has already succeeded."""
     backend = MemoryBackend()
     handle = backend.create(evaluation_job(REQUEST, output))
     backend.finish(handle.name, Phase.SUCCEEDED, exit_code=0)
@@ -36,7 +36,7 @@ def test_the_evaluation_of_the_collected_model_counts(output: TrainingOutput, ba
 
 def test_the_evaluation_of_another_model_does_not(output: TrainingOutput, backend: MemoryBackend) -> None:
     output.write_evaluation({"manifest_sha256": "b", "checkpoint": "step-00000002", "metrics": {"accuracy": 0.9}})
-    with pytest.raises(KubetrainError, match="is of step-00000002, which is not the model to judge"):
+    with pytest.raises(KubetrainError, match="is of step-00000002, not of the collected model"):
         evaluate_model(REQUEST, output, backend, print)
 
 

@@ -1,1 +1,1 @@
-"""Model to metrics and a report, on data it has not seen."""
+"""Evaluate a model on the test split, and write metrics and a report."""

@@ -1,4 +1,4 @@
-"""evaluate_model as a KFP component."""
+"""The KFP component evaluate_model."""
 
 from kfp import dsl
 
@@ -19,20 +19,20 @@ def evaluate_model(
     confusion: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
 ) -> None:
-    """Judge the model on the test split. Succeeds whatever the result: a task that fails loses its artifacts.
+    """Evaluate the model on the test split. A poor result is no failure, because a failed task loses its artifacts.
 
     Args:
         framework: pytorch or tensorflow.
-        dataset: Where the pod finds the dataset version to test on.
-        output_claim: The claim that it writes to.
-        placement: Where and how it runs: as those that trained.
-        reused: The published model, which was judged; empty where there was a training.
+        dataset: Dataset version to evaluate on, and how the pod mounts it.
+        output_claim: PVC for the output.
+        placement: Placement settings of the training pods.
+        reused: The published model if training was skipped, already evaluated; else empty.
         pipeline: Name of the pipeline.
         run_id: Id of the run.
-        model: The model to judge.
+        model: The model to evaluate.
         metrics: Loss and metrics on the test split.
-        confusion: The confusion matrix of a classifier; of two classes the ROC curve too.
-        report: Curves, confusions and errors as a page.
+        confusion: Confusion matrix of a classifier; with two classes also the ROC curve.
+        report: HTML page with curves, confusion matrix and misclassified samples.
     """
     from pathlib import Path
 
@@ -45,7 +45,7 @@ def evaluate_model(
     from kubetrain_components.run.site import this_site
 
     if reused:
-        print(f"{reused['uri']} was judged by run {reused['run_id']}")
+        print(f"{reused['uri']} was already evaluated by run {reused['run_id']}")
         log_numbers(metrics, reused["metrics"])
         return
     site, place = this_site(), DatasetPlace(**dataset)

@@ -1,4 +1,4 @@
-"""The part of a confusion matrix that people can read, and the ROC curve as Kubeflow Pipelines takes it."""
+"""Reduce a confusion matrix to a readable size, and arrange an ROC curve for Kubeflow Pipelines."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ MAX_CLASSES = 50
 
 
 def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tuple[list[str], list[list[int]]]:
-    """The whole matrix up to 50 classes; beyond, the 50 that take part in the most errors, in their old order."""
+    """Return the matrix of at most 50 classes: those involved in the most errors, in their original order."""
     errors = [sum(row) + sum(other[index] for other in matrix) - 2 * row[index] for index, row in enumerate(matrix)]
     worst = sorted(range(len(classes)), key=lambda index: -errors[index])[:MAX_CLASSES]
     kept = sorted(worst)
@@ -14,17 +14,17 @@ def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tu
 
 
 def roc_columns(points: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float], list[float]]:
-    """False positive rates, true positive rates, thresholds."""
-    false_alarms, hits, thresholds = (
+    """Return false positive rates, true positive rates and thresholds."""
+    false_positive_rates, true_positive_rates, thresholds = (
         [point[name] for point in points] for name in ("false_positive_rate", "true_positive_rate", "threshold")
     )
-    return false_alarms, hits, thresholds
+    return false_positive_rates, true_positive_rates, thresholds
 
 
 def worst_confusions(
     classes: Sequence[str], matrix: Sequence[Sequence[int]], count: int = 5
 ) -> list[tuple[str, str, int]]:
-    """Truth, what it was taken for, and how often; the most frequent first."""
+    """Return (true class, predicted class, count) of the most frequent errors."""
     wrong = [
         (classes[truth], classes[prediction], times)
         for truth, row in enumerate(matrix)

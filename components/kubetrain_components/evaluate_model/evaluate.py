@@ -1,4 +1,4 @@
-"""The step: have the trainer judge the exported model on the test split, in a job of one pod."""
+"""The step: evaluate the exported model on the test split, in a job with one pod."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,27 +26,27 @@ class EvaluationRequest:
     data_dir: Path
     dataset_digest: str
     manifest_sha256: str
-    """Of the checkpoint whose export is to be judged."""
+    """Hash of the manifest of the checkpoint whose export is evaluated."""
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
-    """The claims that hold data_dir and the output, where these are not this machine's."""
+    """The PVCs with data_dir and the output; empty on the local machine."""
 
 
 def evaluate_model(
     request: EvaluationRequest, output: TrainingOutput, backend: JobBackend, on_line: OnLine
 ) -> dict[str, Any]:
-    """What evaluation.json says of the model that was collected.
+    """Evaluate the collected model and return its evaluation.json.
 
     Raises:
-        JobFailed: where the evaluation failed.
-        KubetrainError: where the evaluation there is of another model.
+        JobFailed: if the evaluation job failed.
+        KubetrainError: if evaluation.json is of another model.
     """
     run_job(evaluation_job(request, output), backend, on_line)
     evaluation = output.read_evaluation()
     if evaluation["manifest_sha256"] != request.manifest_sha256:
         raise KubetrainError(
-            f"{output.path / 'evaluation.json'} is of {evaluation['checkpoint']}, which is not the model to judge: "
-            "it was exported again meanwhile; start the run again"
+            f"{output.path / 'evaluation.json'} is of {evaluation['checkpoint']}, not of the collected model: "
+            "the model was exported again during the run; start the run again"
         )
     return evaluation
 

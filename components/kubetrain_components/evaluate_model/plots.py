@@ -1,4 +1,4 @@
-"""Curves as SVG that follows the page's colors, light and dark."""
+"""Draw curves as SVG in the page's colors, light or dark."""
 
 import io
 import re
@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 mpl.use("svg")
 
-# Stand-ins that no plot would use by itself; the page's own colors take their place.
+# Placeholder colors that the page's CSS variables replace in the SVG.
 PAGE_COLORS = {
     "#010203": "var(--ink-soft)",
     "#010204": "var(--line)",
@@ -22,7 +22,7 @@ PAGE_COLORS = {
 }
 TEXT, GRID, FIRST, SECOND = PAGE_COLORS
 STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: it takes the page's font, and can be read aloud
+    "svg.fonttype": "none",  # keep text as text: it takes the page's font, and screen readers can read it
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 
 
 def curves(rows: Sequence[Row], metric: str) -> dict[str, str]:
-    """From title to picture: the loss, and the metric on validation, where there is anything to draw."""
+    """Return SVGs by title: the loss and the validation metric, without pictures that would be empty."""
     pictures = {
         "Loss": {"training": _series(rows, "loss"), "validation": _series(rows, "validation_loss")},
         f"Validation {metric}": {metric: _series(rows, f"validation_{metric}")},
@@ -53,7 +53,7 @@ def curves(rows: Sequence[Row], metric: str) -> dict[str, str]:
 
 
 def _series(rows: Sequence[Row], name: str) -> list[tuple[int, float]]:
-    """Without what was not a number, which JSON has as null."""
+    """The points of one curve, without nulls, which stand for values that are not a number."""
     return [(row["step"], row[name]) for row in rows if row.get(name) is not None]
 
 
@@ -63,7 +63,7 @@ def _draw(title: str, series: Mapping[str, list[tuple[int, float]]]) -> str:
         axes = figure.subplots()
         for (name, points), color in zip(series.items(), (FIRST, SECOND), strict=False):
             steps, values = zip(*points, strict=True)
-            # A few points, as validation has, would be lost on a bare line.
+            # Markers make a curve of few points, such as validation, visible.
             axes.plot(steps, values, color=color, label=name, linewidth=1.8, marker="o" if len(points) < 20 else None)
         _label(axes, title, has_legend=len(series) > 1)
         return _as_page_svg(figure, title)
@@ -86,7 +86,7 @@ def _as_page_svg(figure: Figure, title: str) -> str:
     svg = svg[svg.index("<svg") :]
     for color, variable in PAGE_COLORS.items():
         svg = svg.replace(color, variable)
-    # Several pictures share a page: each has its own ids, and the page says how wide it is.
+    # Pictures share a page, so each gets its own ids, and the page sets their width.
     prefix = re.sub(r"\W+", "-", title.lower())
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\1{prefix}-", svg)
     for size in ("width", "height"):

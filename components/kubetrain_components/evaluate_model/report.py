@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs no network: verdict, curves, confusions, errors, timeline, configuration."""
+"""Render a run as one self-contained HTML page: outcome, curves, confusion matrix, errors, timeline, configuration."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,13 +14,13 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 
-VERDICTS = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
+HEADLINES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
 
 
 def run_report(run: Mapping[str, Any], output: TrainingOutput | None) -> str:
-    """The report of a whole run, however it ended, from its run.json and what its training wrote."""
+    """Return the report of a succeeded, failed or stopped run, from its run.json and its training output."""
     failed_stage = next((stage["name"] for stage in run["stages"] if stage["status"] != "finished"), "")
-    headline = VERDICTS[run["status"]] + (f" in {failed_stage}" if failed_stage else "")
+    headline = HEADLINES[run["status"]] + (f" in {failed_stage}" if failed_stage else "")
     return _render(
         {
             "title": run["pipeline"],
@@ -38,7 +38,7 @@ def run_report(run: Mapping[str, Any], output: TrainingOutput | None) -> str:
 
 
 def training_report(output: TrainingOutput) -> str:
-    """The report of a training and its evaluation, for the step that knows no more of the run."""
+    """Return the report of a training and its evaluation, for a step that has no run.json."""
     recorded = output.read_config()
     return _render(
         {
@@ -60,23 +60,23 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    usual = TrainConfig().to_dict()
+    defaults = TrainConfig().to_dict()
     evaluation = _evaluation(output)
     return environment.get_template("report.html.j2").render(
         **page,
         **evaluation,
         curves=_curves(output, page["config"]),
-        changed={name for name, value in page["config"].items() if value != usual.get(name)},
+        changed={name for name, value in page["config"].items() if value != defaults.get(name)},
     )
 
 
 def _run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     dataset, training = run["dataset"], run["training"]
-    facts = [("Time", f"{run['seconds']:.1f} s"), ("Started", _moment(run["started"]))]
+    facts = [("Duration", f"{run['seconds']:.1f} s"), ("Started", _utc(run["started"]))]
     if dataset:
-        facts.append(("Dataset", f"{dataset['digest']}: {dataset['objects']:,} objects"))
+        facts.append(("Dataset", f"{dataset['digest']} ({dataset['objects']:,} objects)"))
     if training:
-        facts.append(("Training", f"{training['step']:,} steps by {training['world_size']} processes"))
+        facts.append(("Training", f"{training['step']:,} steps, {training['world_size']} processes"))
     if run["checkpoint"]:
         facts.append(("Checkpoint", run["checkpoint"]["checkpoint"]))
     if run["model"]:
@@ -85,16 +85,16 @@ def _run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _timeline(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each stage with where its bar begins and how long it is, in percent of the whole."""
+    """Add to each stage the position and width of its bar, in percent of the whole run."""
     if not stages:
         return []
-    begin = stages[0]["started"]
-    whole = max(stage["started"] + stage["seconds"] for stage in stages) - begin or 1.0
+    start = stages[0]["started"]
+    total = max(stage["started"] + stage["seconds"] for stage in stages) - start or 1.0
     return [
         {
             **stage,
-            "left": round(100 * (stage["started"] - begin) / whole, 2),
-            "width": round(100 * stage["seconds"] / whole, 2),
+            "left": round(100 * (stage["started"] - start) / total, 2),
+            "width": round(100 * stage["seconds"] / total, 2),
         }
         for stage in stages
     ]
@@ -104,15 +104,15 @@ def _curves(output: TrainingOutput | None, config: Mapping[str, Any]) -> dict[st
     rows = list(read_metrics(output.metrics)) if output else []
     if not rows:
         return {}
-    # Half a second to import, which a run that failed early does not need.
+    # The import takes half a second, and a run that failed early has no curves.
     from kubetrain_components.evaluate_model.plots import curves
 
-    # Drawn by us from numbers: the only part of the page that is not escaped.
+    # Our own SVG, drawn from numbers, is the only part of the page that is not escaped.
     return {title: Markup(picture) for title, picture in curves(rows, str(config["metric"])).items()}  # noqa: S704
 
 
 def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
-    """What the page shows of evaluation.json; empty where the run did not get that far."""
+    """Return what the page shows of evaluation.json; empty values if there is none."""
     empty: dict[str, Any] = {"evaluation": None, "classes": [], "matrix": [], "worst": [], "misclassified": []}
     try:
         evaluation = output.read_evaluation() if output else None
@@ -133,10 +133,10 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
 
 
 def _shaded(row: Sequence[int]) -> list[tuple[int, int]]:
-    """Each count with its share of the row in percent, which is how dark its cell is."""
+    """Pair each count with its percentage of the row, which sets the shade of its cell."""
     total = sum(row) or 1
     return [(count, round(100 * count / total)) for count in row]
 
 
-def _moment(seconds: float) -> str:
+def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
