@@ -50,10 +50,10 @@ class KubernetesBackend:
     def create(self, job: Job) -> JobHandle:
         manifest = job_manifest(job, self._run.owner if self._run else None)
         try:
-            made = self._api.create(self._path(job.kind), manifest)
+            created = self._api.create(self._path(job.kind), manifest)
         except Conflict as error:
             raise JobExists(str(error)) from error
-        return JobHandle(kind=job.kind, name=job.identity.name, uid=made["metadata"]["uid"])
+        return JobHandle(kind=job.kind, name=job.identity.name, uid=created["metadata"]["uid"])
 
     def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
         followed = self._follow(handle)
@@ -68,11 +68,11 @@ class KubernetesBackend:
         before = followed.state()
         since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
         logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since)
-        saved = time.monotonic()
+        last_saved = time.monotonic()
         for line in logs.lines(followed.is_over):
             yield line
-            if time.monotonic() - saved >= LOG_POSITION_SECONDS:
-                saved = time.monotonic()
+            if time.monotonic() - last_saved >= LOG_POSITION_SECONDS:
+                last_saved = time.monotonic()
                 self.annotate(handle, {LOG_POSITION_ANNOTATION: logs.position})
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ class FollowedJob:
     def state(self) -> JobState | None:
         """Return the current state; None if the job is gone or another one has its name.
 
-        It is derived only once per change, which takes a while for a job with hundreds of pods.
+        It is derived only once per change, because that takes a while for a job with hundreds of pods.
         """
         self._await_lists()
         with self._changed:
@@ -42,7 +42,8 @@ class FollowedJob:
         if not found:
             return None
         pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in self.pods.objects()]
-        return job_state(self._handle.kind, found[0].manifest, pods, self._known_events())
+        events = [each.manifest for watched in self._events for each in watched.objects()]
+        return job_state(self._handle.kind, found[0].manifest, pods, events)
 
     def is_over(self) -> bool:
         state = self.state()
@@ -74,10 +75,6 @@ class FollowedJob:
                     self._changed.wait(HEARTBEAT_SECONDS)
                 if watched.error is not None:
                     raise watched.error
-
-    def _known_events(self) -> list[Manifest]:
-        """Return the events seen. Few accounts may read events; without them, some troubles are not recognized."""
-        return [each.manifest for watched in self._events for each in watched.objects()]
 
     def _update_event_watches(self, state: JobState) -> None:
         """Watch events only until the job is under way: they are those of the whole namespace."""

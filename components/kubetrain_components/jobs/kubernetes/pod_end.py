@@ -32,7 +32,7 @@ FAILURES = {
 @dataclass(frozen=True, kw_only=True)
 class PodEnd:
     exit_code: int | None = None
-    words: str = ""
+    last_words: str = ""
     cause: str = ""
     finished: float = 0.0
 
@@ -89,7 +89,10 @@ def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
     if not ended and not cause:
         return None
     return PodEnd(
-        exit_code=ended.get("exitCode"), words=ended.get("message") or "", cause=cause, finished=_finished(pod, ended)
+        exit_code=ended.get("exitCode"),
+        last_words=ended.get("message") or "",
+        cause=cause,
+        finished=_finished(pod, ended),
     )
 
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """The newest run of a container; its number is that of the runs before it."""
+    """The newest run of a container; `number` counts the runs before it."""
 
     number: int
     is_over: bool
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Lines:
-    """Some lines of a log, and the time until which it is read with them."""
+    """Some lines of a log, and the time up to which it has been read with them."""
 
     log: "PodLog"
     texts: list[str]

@@ -47,12 +47,12 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
     return {
         "metadata": {
             "labels": {
-                **_text(placement.labels),
+                **_strings(placement.labels),
                 **_istio(placement),
                 **job.labels,
                 LABEL_PREFIX + "role": replica.role.lower(),
             },
-            "annotations": {**_text(placement.annotations), **_istio(placement), **job.identity.annotations()},
+            "annotations": {**_strings(placement.annotations), **_istio(placement), **job.identity.annotations()},
         },
         "spec": _without_empty(
             {
@@ -64,7 +64,7 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
                 "automountServiceAccountToken": bool(placement.service_account),
                 "enableServiceLinks": False,
                 "imagePullSecrets": [{"name": name} for name in placement.image_pull_secrets],
-                "nodeSelector": {**_spot_labels(placement), **_text(placement.node_selector)},
+                "nodeSelector": {**_spot_labels(placement), **_strings(placement.node_selector)},
                 "affinity": _affinity(job),
                 "tolerations": [*_spot_tolerations(placement), *placement.tolerations],
                 "priorityClassName": placement.priority_class,
@@ -122,7 +122,7 @@ def _environment(job: Job, replica: Replica) -> list[Manifest]:
     values = {**_threads(job), **NCCL_PRESETS[placement.network]}
     if placement.host_network and "NCCL_SOCKET_IFNAME" in values:
         values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
-    values |= {**_text(placement.nccl), **_text(placement.env), **replica.env}
+    values |= {**_strings(placement.nccl), **_strings(placement.env), **replica.env}
     sources = {name: source for name, source in placement.env.items() if isinstance(source, Mapping)}
     for name, source in placement.secret_env.items():
         secret, key = source.split("/", 1)
@@ -148,7 +148,7 @@ def _threads(job: Job) -> dict[str, str]:
 def _resources(placement: Placement) -> Manifest:
     """Limit devices and memory to their requests, but CPUs only to an explicit limit."""
     devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
-    exact = {name: str(count) for name, count in devices.items() if count} | _text(placement.extra_resources)
+    exact = {name: str(count) for name, count in devices.items() if count} | _strings(placement.extra_resources)
     return {
         "requests": _without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
         "limits": _without_empty(
@@ -178,10 +178,10 @@ def _mounts(job: Job) -> list[Manifest]:
 
 
 def _mount(job: Job, mount: ClaimMount) -> Manifest:
-    made = {"name": _volume_name(job, mount.claim), "mountPath": mount.path}
+    mounted = {"name": _volume_name(job, mount.claim), "mountPath": mount.path}
     if mount.sub_path:
-        made["subPath"] = mount.sub_path
-    return {**made, "readOnly": True} if mount.read_only else made
+        mounted["subPath"] = mount.sub_path
+    return {**mounted, "readOnly": True} if mount.read_only else mounted
 
 
 def _volume_name(job: Job, claim: str) -> str:
@@ -202,11 +202,11 @@ def _pod_security(placement: Placement) -> Manifest:
 
 
 def _container_security(placement: Placement) -> Manifest:
-    kept = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     if not placement.rdma:
-        return kept
+        return restricted
     # RDMA locks the memory that it uses. The capability for that has an effect only for root.
-    return {**kept, "runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
+    return {**restricted, "runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
 
 
 def _affinity(job: Job) -> Manifest:
@@ -240,7 +240,7 @@ def queue_label(placement: Placement) -> dict[str, str]:
     return {KUEUE_LABEL: placement.queue} if placement.scheduler == "kueue" else {}
 
 
-def _text(values: Mapping[str, Any]) -> dict[str, str]:
+def _strings(values: Mapping[str, Any]) -> dict[str, str]:
     """Convert numbers and booleans: Kubernetes accepts only strings in these maps."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 

@@ -22,7 +22,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
 from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
 from kubetrain_components.manifest import Manifest
 
-# Failed comes first: if Succeeded is also True, the job failed all the same.
+# Failed comes first: it decides even if Succeeded is True as well.
 PHASES = (
     ("Failed", Phase.FAILED),
     ("FailureTarget", Phase.RUNNING),
@@ -41,14 +41,13 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
     replicas = pods_by_replica(pod for pod in pods if is_of(pod, handle) and not _was_suspended(job, pod))
     newest = {name: history[-1] for name, history in replicas.items()}
     phase, message = _phase(job)
+    is_over = phase.is_final and all(map(has_ended, newest.values()))
     return JobState(
         handle=handle,
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
         missing=max(_min_pods(kind, job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
-        troubles=()
-        if phase.is_final and all(map(has_ended, newest.values()))
-        else tuple(troubles(job, newest, events)),
+        troubles=() if is_over else tuple(troubles(job, newest, events)),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         message=message,
@@ -92,7 +91,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         phase=_pod_phase(kind, history[-1]),
         restarts=len(history) - 1 + sum(restart_count(kind.traits.container, pod) for pod in history),
         exit_code=end.exit_code,
-        last_words=end.words,
+        last_words=end.last_words,
         cause=end.cause,
         was_disrupted=was_disrupted(history[-1]),
         finished=end.finished,
@@ -104,14 +103,14 @@ def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
     if has_ended(pod):
         return Phase(status_of(pod)["phase"])
     ended = (container_status(kind.traits.container, pod).get("state") or {}).get("terminated")
-    if ended and not _starts_again(pod, ended["exitCode"]):
+    if ended and not _will_restart(pod, ended["exitCode"]):
         return Phase.FAILED if ended["exitCode"] else Phase.SUCCEEDED  # the pod's own phase is updated later
     if pod.get("deleted"):
         return Phase.FAILED
     return Phase.RUNNING if status_of(pod).get("phase") == "Running" and not is_cut_off(pod) else Phase.PENDING
 
 
-def _starts_again(pod: Manifest, exit_code: int) -> bool:
+def _will_restart(pod: Manifest, exit_code: int) -> bool:
     policy = pod["spec"].get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:
         return False

@@ -89,7 +89,7 @@ class Watched(threading.Thread):
         with self.changed:
             missing = [known for uid, known in self._objects.items() if uid not in uids and not known.is_gone]
             for seen in present + [replace(known, is_gone=True) for known in missing]:
-                self._keep(seen)
+                self._store(seen)
             self.has_synced = True
             self.changed.notify_all()
         return str(found["metadata"]["resourceVersion"])
@@ -110,7 +110,7 @@ class Watched(threading.Thread):
                     if event["type"] == "ERROR":  # usually 410: the server has forgotten the version
                         return LIST_AGAIN
                     version = event["object"]["metadata"]["resourceVersion"]
-                    self._take(event)
+                    self._apply(event)
         except (Gone, StreamSilent):
             return LIST_AGAIN
         except StreamCut:
@@ -119,14 +119,14 @@ class Watched(threading.Thread):
             self._stream = None
         return LIST_AGAIN if time.monotonic() - began > WATCH_SECONDS / 2 else version
 
-    def _take(self, event: Manifest) -> None:
+    def _apply(self, event: Manifest) -> None:
         if event["type"] == "BOOKMARK":
             return
         with self.changed:
-            self._keep(WatchedObject(event["object"], is_gone=event["type"] == "DELETED"))
+            self._store(WatchedObject(event["object"], is_gone=event["type"] == "DELETED"))
             self.changed.notify_all()
 
-    def _keep(self, seen: WatchedObject) -> None:
+    def _store(self, seen: WatchedObject) -> None:
         """Store the object, unless it is unchanged: readers wait for another value by identity."""
         if seen != self._objects.get(seen.uid):
             self._objects[seen.uid] = seen

@@ -50,7 +50,7 @@ class LocalBackend:
         environments = pod_environments(job, pod_shares(job, usable_cpus(), visible_gpus()), self._guard_mark)
         handle = JobHandle(kind=job.kind, name=job.identity.name, uid=uuid.uuid4().hex)
         record = LocalRecord(self._directory / handle.name)
-        record.claim(job, handle)
+        record.create(job, handle)
         operator = LocalOperator(job, record, environments)
         self._cleanup.callback(operator.stop)
         operator.start()

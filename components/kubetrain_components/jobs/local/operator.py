@@ -100,14 +100,11 @@ class LocalOperator(threading.Thread):
 
     def _has_succeeded(self) -> bool:
         """Return True if the pods that the operator checks succeeded: the lead, any worker if elastic, or else all."""
-        phases: dict[str, list[Phase]] = {}
-        for pod in self._pods:
-            phases.setdefault(pod.state.role, []).append(pod.state.phase)
+        phases = [(pod.state.role, pod.state.phase) for pod in self._pods]
         if self._job.elastic:
-            return Phase.SUCCEEDED in phases["Worker"]
-        lead = self._job.lead_role if self._job.kind.traits.requires_lead else None
-        deciding = phases[lead] if lead else [phase for role in phases.values() for phase in role]
-        return all(phase is Phase.SUCCEEDED for phase in deciding)
+            return ("Worker", Phase.SUCCEEDED) in phases
+        lead = self._job.lead_role if self._job.kind.traits.requires_lead else ""
+        return all(phase is Phase.SUCCEEDED for role, phase in phases if role == lead or not lead)
 
     def _end_pods(self) -> None:
         stoppers = [threading.Thread(target=pod.stop, args=(GRACE_SECONDS,)) for pod in self._pods]

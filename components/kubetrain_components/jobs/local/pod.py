@@ -53,7 +53,7 @@ class LocalPod:
             except OSError as error:
                 log.write(f"cannot start {self._command[0]}: {error}\n".encode())
                 self._failed_to_start = True
-                self._ended(127)
+                self._record_end(127)
                 return
         self.state = replace(self.state, phase=Phase.RUNNING)
 
@@ -73,7 +73,7 @@ class LocalPod:
         if (code := self._process.poll()) is None:
             return False
         end_marked(self._mark, grace_seconds=0)
-        self._ended(code if code >= 0 else 128 - code)
+        self._record_end(code if code >= 0 else 128 - code)
         return True
 
     def stop(self, grace_seconds: float) -> None:
@@ -88,7 +88,7 @@ class LocalPod:
         self._process.wait()
         self.poll()
 
-    def _ended(self, code: int) -> None:
+    def _record_end(self, code: int) -> None:
         self._process = None
         self.state = replace(
             self.state,

@@ -27,7 +27,7 @@ class LocalRecord:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def claim(self, job: Job, handle: JobHandle) -> None:
+    def create(self, job: Job, handle: JobHandle) -> None:
         """Create the complete folder atomically.
 
         Raises:
@@ -37,9 +37,10 @@ class LocalRecord:
         draft.path.mkdir(parents=True)
         draft.write_state(Phase.PENDING, job.pods())
         write_json(draft.path / "annotations.json", job.identity.annotations())
-        owner = psutil.Process()
-        made = {"uid": handle.uid, "labels": job.labels, "owner": {"pid": owner.pid, "started": owner.create_time()}}
-        write_json(draft.path / "job.json", {**made, "job": asdict(job)})
+        launcher = psutil.Process()
+        owner = {"pid": launcher.pid, "started": launcher.create_time()}
+        created = {"uid": handle.uid, "labels": job.labels, "owner": owner, "job": asdict(job)}
+        write_json(draft.path / "job.json", created)
         with self._locked():
             if self.is_alive():
                 draft.remove()
@@ -66,17 +67,17 @@ class LocalRecord:
 
     def state(self) -> JobState | None:
         try:
-            made, known = read_json(self.path / "job.json"), read_json(self.path / "state.json")
+            created, status = read_json(self.path / "job.json"), read_json(self.path / "state.json")
             annotations = read_json(self.path / "annotations.json")
         except (OSError, ValueError):
             return None  # removed while reading
         return JobState(
-            handle=JobHandle(kind=JobKind(made["job"]["kind"]), name=self.path.name, uid=made["uid"]),
-            phase=Phase(known["phase"]),
-            pods=tuple(PodState(**{**pod, "phase": Phase(pod["phase"])}) for pod in known["pods"]),
-            labels=made["labels"],
+            handle=JobHandle(kind=JobKind(created["job"]["kind"]), name=self.path.name, uid=created["uid"]),
+            phase=Phase(status["phase"]),
+            pods=tuple(PodState(**{**pod, "phase": Phase(pod["phase"])}) for pod in status["pods"]),
+            labels=created["labels"],
             annotations=annotations,
-            message=known["message"],
+            message=status["message"],
             is_deleting=self.is_asked_to_stop(),
         )
 
