@@ -5,9 +5,9 @@ from types import TracebackType
 
 
 def _report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    from kubetrain_trainer.termination import leave_words
+    from kubetrain_trainer.termination import write_termination_message
 
-    leave_words(sentence := _sentence(error))
+    write_termination_message(sentence := _sentence(error))
     sys.__excepthook__(kind, error, traceback)
     print(f"error: {sentence}", file=sys.stderr)  # the last line of the log, which the UI shows
 

@@ -11,7 +11,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import Settings, as_text
 
-OBJECTS: dict[str, type[Settings]] = {each.CALLED: each for each in (TrainConfig, Placement, Storage)}
+OBJECTS: dict[str, type[Settings]] = {each.PARAMETER: each for each in (TrainConfig, Placement, Storage)}
 """The parameters of a compiled pipeline that hold settings."""
 
 

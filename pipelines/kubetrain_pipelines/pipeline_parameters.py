@@ -103,7 +103,7 @@ PARAMETERS = (
     _from_setting(Storage, "exposure", PIPELINES),
     _from_setting(Storage, "storage_class", PIPELINES),
     Parameter(
-        name=Storage.CALLED,
+        name=Storage.PARAMETER,
         type=dict,
         description="Other settings of the storage, as a JSON object.",
         default={},
@@ -138,7 +138,7 @@ PARAMETERS = (
     _from_setting(Placement, "gpus"),
     _from_setting(Placement, "shm_size"),
     Parameter(
-        name=Placement.CALLED,
+        name=Placement.PARAMETER,
         type=dict,
         description="Other settings for where and how pods run, as a JSON object.",
         default={},

@@ -32,7 +32,7 @@ def assert_one_sentence(finished: Finished, exit_code: int, *says: str) -> None:
         (["--set", "workers=two"], "workers must be a whole number, not 'two'"),
         (["--set", "min_accuracy=97"], "min_accuracy must be a number from 0 to 1, not 97.0"),
         (["--set", "model=torchvision:resnet51"], "did you mean 'torchvision:resnet5"),
-        (["--set", "model=keras:resnet50"], "is one for tensorflow, but this trains with pytorch"),
+        (["--set", "model=keras:resnet50"], "is for tensorflow, but this run trains with pytorch"),
         (["--set", "dataset_uri=gs://bucket/x"], "dataset_uri 'gs://bucket/x' is neither s3://BUCKET/PREFIX nor"),
         (["--set", "dataset_uri="], "dataset_uri is empty"),
         (["--set", "model_uri=s3://mine/models"], "model_uri is set without dataset_uri"),

@@ -78,7 +78,7 @@ def test_a_training_killed_while_it_writes_keeps_the_checkpoint_before(framework
         file.seek(1_000_000)
         file.write(b"damaged")
     fallen_back = ended(train_large(framework, tmp_path))
-    assert f"passing over step-{LAST:08d}" in fallen_back
+    assert f"skipping step-{LAST:08d}" in fallen_back
     assert f"resumes from output/checkpoints/step-{before:08d}" in fallen_back
     assert steps_in(checkpoints)[0] == LAST
 

@@ -14,7 +14,7 @@ from kubetrain_trainer.checkpoint_layout import choose_checkpoint, complete_chec
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.sampling import SamplePlan
-from kubetrain_trainer.termination import LOG_VARIABLE, parse_last_words
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
 from support.faulty_tasks import FAULTY_TASKS
 from support.process_groups import free_ports, start_python, tf_config, torchrun_variables
@@ -56,7 +56,7 @@ def words_file(folder: Path, rank: int) -> Path:
 
 
 def words(folder: Path, rank: int = 0) -> dict[str, Any]:
-    return parse_last_words(words_file(folder, rank).read_text())
+    return parse_termination_message(words_file(folder, rank).read_text())
 
 
 def ended(processes: list[subprocess.Popen[str]], *exit_codes: int) -> list[str]:
@@ -83,7 +83,7 @@ class TestLossThatIsNoNumber:
         assert (
             "lower learning_rate, raise warmup_epochs, set clip_norm or precision=fp32, or on_nan=skip" in sentences[0]
         )
-        assert sentences[0].endswith("a new run with resume_from=output goes on from step-00000004")
+        assert sentences[0].endswith("a new run with resume_from=output starts from step-00000004")
         assert not words(tmp_path)["curable"]
         assert "Traceback" not in "".join(said)
         assert [each.step for each in complete_checkpoints(tmp_path / "output" / "checkpoints")] == [4]
@@ -107,7 +107,7 @@ class TestLossThatIsNoNumber:
         said = ended(train("pytorch", tmp_path, model_args=spoiled, on_nan="skip"), 1)[0]
         assert said.count("skipped a step") == 9
         assert "is nan at step 10" in words(tmp_path)["error"]
-        assert re.search(r"goes on from step-0000000[48]$", words(tmp_path)["error"])
+        assert re.search(r"starts from step-0000000[48]$", words(tmp_path)["error"])
 
 
 class TestProcessThatHangs:
@@ -121,11 +121,11 @@ class TestProcessThatHangs:
         assert processes[0].returncode in (1, 134), waiting
         assert re.search(r'File ".*own\.py", line \d+ in stand_still', hung)
         assert re.match(
-            r"rank 1 hangs: step \d+ did not end within 5 s .* it stands in stand_still \(", words(tmp_path, 1)["error"]
+            r"rank 1 hangs: step \d+ did not end within 5 s .* it is in stand_still \(", words(tmp_path, 1)["error"]
         )
         # On a machine that is busy the other may notice too late whom it waits for.
         lost = r"another process was lost in step \d+, with batch_size=8: look for the one that failed first"
-        waits = r"rank 0 hangs: step \d+ did .* where processes wait for one another: look for another that hangs, .*"
+        waits = r"rank 0 hangs: step \d+ did .* look for another process that hangs, .*"
         assert re.fullmatch(f"{lost}|{waits}", words(tmp_path, 0)["error"])
         assert all(words(tmp_path, rank)["curable"] for rank in range(2))
 
@@ -220,7 +220,7 @@ def test_where_the_best_checkpoint_is_damaged_the_next_best_becomes_the_model(fr
     state.write_bytes(b"x" * state.stat().st_size)
     (output.path / "result.json").unlink()
     said = ended(train(framework, tmp_path), 0)[0]
-    assert f"passing over {best.name}" in said
+    assert f"skipping {best.name}" in said
     exported = output.read_export()["checkpoint"]
     assert exported != best.name
     assert exported == choose_checkpoint(output.checkpoints, output.train_config()).name

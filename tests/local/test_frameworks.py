@@ -270,7 +270,7 @@ def assert_refused(samples, batches, says):
 assert_refused(stored.split("damaged"), [[0, 1], [2, 3, 4]], sys.argv[3])
 for shard in (folder / "tar_shards" / "train").glob("*.tar"):
     os.truncate(shard, 600)
-assert_refused(samples, [[0], *([index] for index in range(1, 20))], "was cut short while it was in use")
+assert_refused(samples, [[0], *([index] for index in range(1, 20))], "was truncated while in use")
 
 noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
 sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]

@@ -11,7 +11,7 @@ import pytest
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.termination import LOG_VARIABLE, parse_last_words
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
 from support.process_groups import free_ports, start_python, tf_config, torchrun_variables
@@ -83,10 +83,10 @@ def test_when_one_is_asked_all_stop_after_the_same_step_and_go_on_from_there(fra
 
     (checkpoint,) = complete_checkpoints(output.checkpoints)
     assert f"stopped by SIGTERM after step {checkpoint.step}: saved {checkpoint.name}; start this run again" in said
-    words = [parse_last_words((tmp_path / f"last-words-{rank}").read_text()) for rank in range(2)]
+    words = [parse_termination_message((tmp_path / f"last-words-{rank}").read_text()) for rank in range(2)]
     assert words[0] == words[1]
     assert (words[0]["status"], words[0]["step"]) == ("stopped", checkpoint.step)
-    assert output.prove(words[0]) == checkpoint
+    assert output.verify_result(words[0]) == checkpoint
     assert not output.is_finished()
 
     again = train_pair(framework, tmp_path, *endless)
@@ -119,7 +119,7 @@ def test_a_validation_is_abandoned_and_made_up_for(framework: str, tmp_path: Pat
     (code, said), _ = ends(train_pair(framework, tmp_path, *settings))
     assert code == 0, said
     output = TrainingOutput(tmp_path / "output")
-    assert output.read_result() == parse_last_words((tmp_path / "last-words-0").read_text())
+    assert output.read_result() == parse_termination_message((tmp_path / "last-words-0").read_text())
     (checkpoint,) = complete_checkpoints(output.checkpoints)
     assert checkpoint.manifest["metrics"]["accuracy"] >= 0
     assert output.read_export()["manifest_sha256"] == checkpoint.manifest_sha256

@@ -109,14 +109,14 @@ def test_a_corrupt_newest_is_passed_over_and_said_so(tmp_path: Path, caplog: pyt
     write(tmp_path, 1)
     flip_a_byte(write(tmp_path, 2) / "state.pt")
     assert [checkpoint.step for checkpoint in intact_checkpoints(tmp_path)] == [1]
-    assert "passing over step-00000002" in caplog.text
+    assert "skipping step-00000002" in caplog.text
 
 
 def test_one_that_misses_a_part_is_passed_over_and_said_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, 1)
     (write(tmp_path, 2) / "state.pt").write_bytes(b"")
     assert [checkpoint.step for checkpoint in intact_checkpoints(tmp_path)] == [1]
-    assert "passing over step-00000002" in caplog.text
+    assert "skipping step-00000002" in caplog.text
 
 
 def test_where_the_best_is_corrupt_the_next_best_is_chosen_and_said_so(
@@ -128,7 +128,7 @@ def test_where_the_best_is_corrupt_the_next_best_is_chosen_and_said_so(
     flip_a_byte(tmp_path / "step-00000004" / "state.pt")
     assert choose_checkpoint(tmp_path, TrainConfig()).step == 1
     assert choose_checkpoint(tmp_path, TrainConfig(select_checkpoint="last")).step == 2
-    assert "passing over step-00000003" in caplog.text
+    assert "skipping step-00000003" in caplog.text
     for step in (1, 2):
         flip_a_byte(tmp_path / f"step-0000000{step}" / "state.pt")
     with pytest.raises(CorruptFiles, match=r"every checkpoint in .* is corrupt"):

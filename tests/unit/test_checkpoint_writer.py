@@ -96,7 +96,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.training_output import TrainingOutput
 
-checkpoint_writer.PATIENCE_SECONDS = 0.5
+checkpoint_writer.TIMEOUT_SECONDS = 0.5
 output = TrainingOutput(Path(sys.argv[1]))
 
 def train():

@@ -71,7 +71,7 @@ def test_an_added_setting_changes_no_digest() -> None:
         ({"resume_from": "../other"}, "resume_from must be the id of another run, not the path '../other'"),
         ({"resume_from": ".."}, "resume_from must be the id of another run, not the path '..'"),
         ({"optimizer": "sdg"}, "optimizer cannot be 'sdg': did you mean 'sgd'?"),
-        ({"model": 3}, "model must be a text, not 3"),
+        ({"model": 3}, "model must be a string, not 3"),
         ({"model_args": [1]}, "model_args must be a JSON object, not [1]"),
         ([1], "train_config must be a JSON object of settings, not [1]"),
     ],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.cpus import have_bf16, threads_of, usable_cpus
+from kubetrain_trainer.cpus import has_bf16, threads_of, usable_cpus
 from kubetrain_trainer.process_role import ProcessRole
 
 
@@ -33,5 +33,5 @@ def test_threads_are_a_share_unless_the_pod_says_how_many() -> None:
 )
 def test_bf16_is_read_from_what_the_kernel_says(facts: str, expected: bool, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(facts)
-    assert have_bf16(tmp_path / "cpuinfo") is expected
-    assert not have_bf16(tmp_path / "absent")
+    assert has_bf16(tmp_path / "cpuinfo") is expected
+    assert not has_bf16(tmp_path / "absent")

@@ -8,27 +8,27 @@ from pathlib import Path
 import pytest
 
 from kubetrain_trainer.durable_files import append, with_filename
-from kubetrain_trainer.failures import annotating_errors, in_words
+from kubetrain_trainer.failures import annotating_errors, explain
 
 
 def test_memory_is_told_with_what_was_being_done() -> None:
     error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes")
     with pytest.raises(RuntimeError), annotating_errors(lambda: "in step 3, with batch_size=8"):
         raise error
-    known = in_words(error)
+    known = explain(error)
     assert str(known).startswith("out of memory in step 3, with batch_size=8: lower batch_size, raise accumulate, set")
     assert known is not None
     assert not known.is_curable
-    assert str(in_words(MemoryError())).startswith("out of memory at the start: ")
+    assert str(explain(MemoryError())).startswith("out of memory at the start: ")
 
 
 def test_a_compiler_that_is_missing_is_told_with_how_to_get_it() -> None:
     error = RuntimeError("InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx")
-    assert 'build the image with SYSTEM_PACKAGES="g++"' in str(in_words(error))
+    assert 'build the image with SYSTEM_PACKAGES="g++"' in str(explain(error))
 
 
 def test_a_lost_peer_is_no_fault_of_the_settings() -> None:
-    known = in_words(
+    known = explain(
         RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
     )
     assert known is not None
@@ -41,7 +41,7 @@ def test_a_full_disk_is_told_with_the_file_that_a_write_does_not_know(tmp_path: 
     path.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as caught:
         append(path, b"text")
-    assert str(in_words(caught.value)) == (
+    assert str(explain(caught.value)) == (
         f"cannot use {path} (No space left on device): free space on this volume or enlarge it, "
         "then start this run again"
     )
@@ -54,7 +54,7 @@ def test_of_what_a_library_made_of_it_the_operating_systems_error_is_told(tmp_pa
             raise OSError(errno.EDQUOT, "as the library puts it")
         except OSError as error:
             raise RuntimeError("unexpected position") from error
-    assert str(in_words(caught.value)).startswith(
+    assert str(explain(caught.value)).startswith(
         f"cannot use {path} (Disk quota exceeded): free space under this quota"
     )
 
@@ -64,7 +64,7 @@ def test_of_what_a_library_made_of_it_the_operating_systems_error_is_told(tmp_pa
     [ValueError("of the user's own"), OSError(errno.ENOSPC, "of no file"), FileNotFoundError(errno.ENOENT, "", "file")],
 )
 def test_what_is_not_known_has_no_sentence(error: Exception) -> None:
-    assert in_words(error) is None
+    assert explain(error) is None
 
 
 @pytest.mark.parametrize(

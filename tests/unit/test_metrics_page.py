@@ -107,7 +107,7 @@ def test_a_taken_port_is_said_once_and_taken_over_when_free(
         time.sleep(0.2)
         complaints = [record.getMessage() for record in caplog.records]
         assert complaints == [
-            f"Prometheus metrics: none while port {port} cannot be had (Address already in use): "
+            f"Prometheus metrics: none while port {port} is unavailable (Address already in use): "
             "set metrics_port to another, or to 0"
         ]
     assert sample(scrape(port), "value") == 1

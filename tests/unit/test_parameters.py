@@ -32,7 +32,7 @@ def test_the_last_of_two_values_counts() -> None:
     ("changes", "says"),
     [
         ({"framework": "jax"}, "unknown framework 'jax'"),
-        ({"train_config": TrainConfig(model="keras:resnet50")}, "is one for tensorflow"),
+        ({"train_config": TrainConfig(model="keras:resnet50")}, "is for tensorflow"),
         ({"workers": 0}, "workers must be a number from 1"),
         ({"workers": True}, "workers must be a number"),
         ({"min_workers": 3}, "min_workers must be a number from 0 to 2"),

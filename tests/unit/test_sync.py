@@ -36,7 +36,7 @@ from kubetrain_components.sync_dataset.publish import published_versions, read_v
 from kubetrain_components.sync_dataset.transfer import Progress, transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.termination import MAXIMUM_BYTES
+from kubetrain_trainer.termination import MAX_BYTES
 
 
 def objects(*keys: str) -> list[StoredObject]:
@@ -379,7 +379,7 @@ class TestTransfer:
         report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         assert report.folders_cut
         assert 1900 < len(json.dumps(report.folders)) <= 2002
-        assert len(json.dumps({"status": "completed", **asdict(report)})) < MAXIMUM_BYTES
+        assert len(json.dumps({"status": "completed", **asdict(report)})) < MAX_BYTES
 
     def test_progress_ends_with_everything(self, source: Path, tmp_path: Path) -> None:
         seen: list[Progress] = []

@@ -100,12 +100,15 @@ class TestPacked:
             ("rm train/*0.tar", r"cannot read .*/train/train-000000.tar \(No such file or directory\)"),
             (
                 "truncate -s -512 train/*0.tar",
-                r"train-000000.tar has \d+ bytes, which is not the shard that train-0000",
+                r"train-000000.tar has \d+ bytes and is not the shard that train-0000",
             ),
-            ("cp train/*1.tar train/train-000000.tar", r"train-000000.tar has \d+ bytes, which is not the shard that"),
+            (
+                "cp train/*1.tar train/train-000000.tar",
+                r"train-000000.tar has \d+ bytes and is not the shard that train-0000",
+            ),
             ("truncate -s 99 train/*0.index.json", "train-000000.index.json is damaged: sync or pack again"),
             ("echo '[]' > train/train-000000.index.json", "train-000000.index.json is damaged"),
-            ("sed -i 's/\\[/[7,/' train/*0.index.json", "train-000000.index.json is damaged|which is not the shard"),
+            ("sed -i 's/\\[/[7,/' train/*0.index.json", "train-000000.index.json is damaged|is not the shard"),
             ("sed -i 's/labels\":\\[/&7,/' train/*0.index.json", "train-000000.index.json is damaged"),
             ("echo '{' > manifest.json", r"manifest.json is damaged \(.*\): sync or pack again"),
             ('sed -i \'s/"split": "train"/"split": "t"/\' manifest.json', "out/train has no tar shards: shards must"),
@@ -115,10 +118,10 @@ class TestPacked:
         subprocess.run(["sh", "-c", damage], cwd=packed, check=True)
         assert_refused(packed, says)
 
-    def test_a_shard_that_is_cut_short_meanwhile(self, packed: Path) -> None:
+    def test_a_shard_that_is_truncated_while_in_use(self, packed: Path) -> None:
         shards = list_images(packed, "train")
         os.truncate(shards.paths[-1], 1000)
-        with pytest.raises(KubetrainError, match=r"train-\d+.tar was cut short while it was in use"):
+        with pytest.raises(KubetrainError, match=r"train-\d+.tar was truncated while in use"):
             shards.read(len(shards.labels) - 1)
 
 
@@ -179,13 +182,13 @@ class TestForeign:
         [
             (
                 {"a.jpg": b"x"},
-                r"x.tar has 1 images and 0 .cls files in a row of the key 'a': a sample is one image and",
+                r"x.tar has 1 images and 0 .cls files in a row with the key 'a': a sample is one image and",
             ),
-            ({"a.cls": b"0"}, "x.tar has 0 images and 1 .cls files in a row of the key 'a'"),
-            ({**TWO, "b.png": b"another"}, "x.tar has 2 images and 1 .cls files in a row of the key 'b'"),
-            ({"c.jpg": b"x", **TWO, "c.cls": b"2"}, "x.tar has 1 images and 0 .cls files in a row of the key 'c'"),
+            ({"a.cls": b"0"}, "x.tar has 0 images and 1 .cls files in a row with the key 'a'"),
+            ({**TWO, "b.png": b"another"}, "x.tar has 2 images and 1 .cls files in a row with the key 'b'"),
+            ({"c.jpg": b"x", **TWO, "c.cls": b"2"}, "x.tar has 1 images and 0 .cls files in a row with the key 'c'"),
             ({"a.v2.jpg": b"x", "a.cls": b"0"}, "x.tar has 0 images and 1 .cls files"),
-            ({"a.jpg": b"x", "a.cls": b"cat"}, "x.tar has b'cat' in 'a.cls': it must be the number of a class"),
+            ({"a.jpg": b"x", "a.cls": b"cat"}, "x.tar has b'cat' in 'a.cls': it must be a class number"),
             ({"a.jpg": b"x", "a.cls": b"-1"}, "x.tar has b'-1' in 'a.cls'"),
             ({"a.jpg": b"x", "a.cls": b"1" * 100}, "x.tar has b'1{64}' in 'a.cls'"),
             ({"a.txt": b"x"}, "train has no samples in its shards: each must be KEY.jpg, or .png, and KEY.cls"),
@@ -206,7 +209,7 @@ class TestForeign:
         end = content.rindex(b"1") + 1
         for size in range(0, (end // 512 + 1) * 512, 256):
             (tmp_path / "cut.tar").write_bytes(content[:size])
-            with pytest.raises(KubetrainError, match=r"cut.tar (is damaged, cut short|has 1 images and 0)"):
+            with pytest.raises(KubetrainError, match=r"cut.tar (is damaged, truncated|has 1 images and 0)"):
                 scan_shard(tmp_path / "cut.tar")
 
     @pytest.mark.parametrize(
@@ -222,12 +225,12 @@ class TestForeign:
     def test_a_damaged_header_is_not_the_end(self, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
         shard = write_shard(tmp_path / "train" / "x.tar", TWO)
         shard.write_bytes(damage(shard.read_bytes()))
-        assert_refused(tmp_path, "x.tar is damaged, cut short or no plain tar")
+        assert_refused(tmp_path, "x.tar is damaged, truncated or compressed")
 
     def test_a_label_that_training_does_not_know(self, tmp_path: Path) -> None:
         write_shard(tmp_path / "train" / "x.tar", TWO)
         write_shard(tmp_path / "val" / "y.tar", {**TWO, "c.png": b"third", "c.cls": b"2"})
-        assert_refused(tmp_path, r"c.png in .*/val/y.tar has label 2, but training knows 2 classes", "val")
+        assert_refused(tmp_path, r"c.png in .*/val/y.tar has label 2, but there are 2 classes", "val")
 
     def test_a_split_that_is_not_there(self, tmp_path: Path) -> None:
         write_shard(tmp_path / "train" / "x.tar", TWO)

@@ -35,8 +35,8 @@ def test_known_models_pass(framework: str, model: str) -> None:
     [
         ("pytorch", "torchvision:resnet5", "did you mean 'torchvision:resnet50'?"),
         ("pytorch", "digit_cnn", "did you mean 'digits_cnn'?"),
-        ("tensorflow", "torchvision:resnet50", "is one for pytorch, but this trains with tensorflow"),
-        ("pytorch", "keras:resnet50", "take a torchvision: model, or the pipeline train-tensorflow"),
+        ("tensorflow", "torchvision:resnet50", "is for pytorch, but this run trains with tensorflow"),
+        ("pytorch", "keras:resnet50", "use a torchvision: model, or the pipeline train-tensorflow"),
         ("pytorch", "own_task:not a function", "unknown model"),
         ("pytorch", "digit_cnn", "unknown model 'digit_cnn' (a task of your own is package.module:function): did you"),
         ("pytorch", "torchvison:resnet18", "did you mean 'torchvision:resnet18'?"),

@@ -9,7 +9,12 @@ import pytest
 from kubetrain_trainer import termination
 from kubetrain_trainer.metrics_log import MetricsLog, read_metrics
 from kubetrain_trainer.progress_line import format_progress, parse_progress
-from kubetrain_trainer.termination import forget_last_words, parse_last_words, report_failure, report_result
+from kubetrain_trainer.termination import (
+    clear_termination_message,
+    parse_termination_message,
+    report_failure,
+    report_result,
+)
 
 
 def test_progress_lines_read_back() -> None:
@@ -47,24 +52,24 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_first_failure_of_a_pod_is_heard(words: Path) -> None:
     report_failure("rank 1 ran out of memory", curable=True)
     report_failure("connection reset by peer", curable=True)
-    said = parse_last_words(words.read_text())
+    said = parse_termination_message(words.read_text())
     assert said == {"status": "failed", "error": "rank 1 ran out of memory", "curable": True}
 
 
 def test_long_words_stay_readable_within_kubernetes_limit(words: Path) -> None:
     report_failure("é" * 5000, curable=False)
-    assert len(words.read_bytes()) <= termination.MAXIMUM_BYTES
-    assert parse_last_words(words.read_text())["status"] == "failed"
+    assert len(words.read_bytes()) <= termination.MAX_BYTES
+    assert parse_termination_message(words.read_text())["status"] == "failed"
 
 
 def test_a_result_is_its_own_json(words: Path) -> None:
     report_result({"status": "completed", "step": 3, "source": "s3://größe"})
     report_result({"status": "completed", "step": 3})
-    assert parse_last_words(words.read_text()) == {"status": "completed", "step": 3}
+    assert parse_termination_message(words.read_text()) == {"status": "completed", "step": 3}
 
 
 def test_a_result_too_long_to_be_read_is_no_success(words: Path) -> None:
-    with pytest.raises(ValueError, match="would reach nobody"):
+    with pytest.raises(ValueError, match="Kubernetes reads only 4096"):
         report_result({"status": "completed", "folders": ["x" * 10] * 1000})
     assert words.read_text() == ""
 
@@ -75,7 +80,7 @@ def test_of_processes_that_fail_at_once_one_is_heard_whole(words: Path) -> None:
     )
     speakers = [subprocess.Popen([sys.executable, "-c", program, letter]) for letter in "abcdefgh"]
     assert [speaker.wait() for speaker in speakers] == [0] * 8
-    assert len(set(parse_last_words(words.read_text())["error"])) == 1
+    assert len(set(parse_termination_message(words.read_text())["error"])) == 1
 
 
 def test_outside_a_pod_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +91,7 @@ def test_outside_a_pod_nobody_listens(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("text", ["", "Segmentation fault", "[1]", '"x"'])
 def test_words_that_are_not_ours_say_nothing(text: str) -> None:
-    assert parse_last_words(text) == {}
+    assert parse_termination_message(text) == {}
 
 
 def test_processes_in_the_place_of_lost_ones_have_last_words_of_their_own(
@@ -96,6 +101,6 @@ def test_processes_in_the_place_of_lost_ones_have_last_words_of_their_own(
     path.touch()
     monkeypatch.setenv(termination.LOG_VARIABLE, str(path))
     report_failure("lost the other process", curable=True)
-    forget_last_words()
+    clear_termination_message()
     report_failure("the loss is not a number", curable=False)
-    assert parse_last_words(path.read_text())["error"] == "the loss is not a number"
+    assert parse_termination_message(path.read_text())["error"] == "the loss is not a number"

@@ -80,13 +80,13 @@ def test_a_result_proves_itself_by_its_manifest(tmp_path: Path) -> None:
     result = output.read_result()
     assert result is not None
     assert (result["status"], result["checkpoint"]) == ("completed", newest.name)
-    assert output.prove(result).step == 2
+    assert output.verify_result(result).step == 2
 
     with pytest.raises(KubetrainError, match="was replaced"):
-        output.prove({**result, "manifest_sha256": "0" * 64})
+        output.verify_result({**result, "manifest_sha256": "0" * 64})
     (newest.path / "state").unlink()
-    with pytest.raises(KubetrainError, match="no complete one is there"):
-        output.prove(result)
+    with pytest.raises(KubetrainError, match="is missing or incomplete"):
+        output.verify_result(result)
 
 
 def test_an_export_is_complete_or_absent(tmp_path: Path) -> None:

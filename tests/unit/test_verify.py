@@ -78,7 +78,7 @@ def test_a_checkpoint_that_went_away_is_missed(workspace: Path) -> None:
     output = workspace / "output" / "run-1"
     (output / "checkpoints" / "step-00000002" / "manifest.json").unlink()
     (problem,) = problems(output)["."]
-    assert "says it wrote step-00000002, but no complete one is there" in problem
+    assert "reported step-00000002, which is missing or incomplete" in problem
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"checkpoint": 1}'])
@@ -93,4 +93,4 @@ def test_a_flipped_byte_is_found(workspace: Path, folder: str) -> None:
     output = workspace / "output" / "run-1"
     (output / folder / "weights").write_bytes(b"v")
     (problem,) = problems(output)[folder]
-    assert "weights missing or not the bytes" in problem
+    assert "different from the manifest: weights" in problem

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.standstill import Call, Standstill
-from kubetrain_trainer.termination import LOG_VARIABLE, parse_last_words
+from kubetrain_trainer.stack_sample import Call, StackSample
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 
 PROGRAM = """
 import ctypes, threading, time
@@ -45,7 +45,7 @@ def run(tmp_path: Path, *body: str) -> tuple[int, str, dict[str, object]]:
         timeout=30,
         check=False,
     )
-    return ended.returncode, ended.stdout, parse_last_words(words.read_text())
+    return ended.returncode, ended.stdout, parse_termination_message(words.read_text())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_hangs_is_ended_and_says_where(before: str, doing: str, tmp_path: P
     assert words == {
         "status": "failed",
         "curable": True,
-        "error": f"rank 3 hangs: {doing} (nccl_timeout_seconds); it stands in stand_still (<string>:11), "
+        "error": f"rank 3 hangs: {doing} (nccl_timeout_seconds); it is in stand_still (<string>:11), "
         "all stacks are in the log",
     }
 
@@ -90,10 +90,10 @@ def test_what_may_take_its_time_does(tmp_path: Path) -> None:
 def test_who_waits_for_others_says_so_and_who_called_a_library() -> None:
     sleeping = Call("wait", "/usr/lib/torch/distributed/distributed_c10d.py", 12)
     own = Call("train", "/code/train.py", 34)
-    waiting = Standstill((sleeping, own))
-    assert waiting.is_wait
-    assert not Standstill((own, sleeping)).is_wait
-    assert str(Standstill((own,))) == "train (code/train.py:34)"
-    assert "where processes wait for one another: look for another that hangs" in str(waiting)
+    waiting = StackSample((sleeping, own))
+    assert waiting.is_waiting
+    assert not StackSample((own, sleeping)).is_waiting
+    assert str(StackSample((own,))) == "train (code/train.py:34)"
+    assert "look for another process that hangs" in str(waiting)
     connecting = Call("connect", subprocess.__file__, 1)
-    assert str(Standstill((connecting, own))).endswith("subprocess.py:1), called by train (code/train.py:34)")
+    assert str(StackSample((connecting, own))).endswith("subprocess.py:1), called by train (code/train.py:34)")

@@ -1,2 +1,5 @@
-"""What runs in the training pods. The modules beside this file are the contract that both frameworks write and the
-components read: standard library only. Each framework has a folder of its own."""
+"""The code that runs in the training pods.
+
+The modules beside this file are the contract between the trainers and the components, and import only the standard
+library. Each framework has its own folder.
+"""

@@ -1,11 +1,11 @@
-"""Checkpoints on disk: their names, the manifest that makes one complete, and how readers choose among them.
+"""Checkpoints on disk: their names, their manifests, and how readers choose among them.
 
-    checkpoints/step-00000123/manifest.json   and beside it the framework's own files
-    checkpoints/.step-00000123.partial/       being written, invisible to every reader
-    checkpoints/.step-00000120.removed/       being removed, invisible too
+    checkpoints/step-00000123/manifest.json   with the framework's own files beside it
+    checkpoints/.step-00000123.partial/       being written, ignored by readers
+    checkpoints/.step-00000120.removed/       being removed, ignored by readers
 
-A reader trusts a manifest whose files are all there in full. "Newest" is the step in the manifest, never the order of
-names or a file's time.
+A checkpoint is complete if all files in its manifest exist with the recorded sizes. The newest checkpoint is the one
+with the highest step in its manifest, regardless of file names and times.
 """
 
 import logging
@@ -27,18 +27,18 @@ MANIFEST = "manifest.json"
 
 
 class CorruptFiles(KubetrainError):
-    """Files are not what their manifest says."""
+    """Files are missing or differ from their manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a training is: with the files of the framework, all that a resumed run needs."""
+    """The position of a training. A resumed run needs this and the framework's files, nothing else."""
 
     step: int = 0
     epoch: int = 0
     """Epochs completed."""
     samples_in_epoch: int = 0
-    """Samples of the running epoch that all processes together have taken."""
+    """Samples of the current epoch that all processes together have used."""
     samples_seen: int = 0
 
     def after_step(self, samples: int, epoch_size: int) -> Self:
@@ -71,7 +71,7 @@ class Checkpoint:
 
     @property
     def is_validated(self) -> bool:
-        """A training that is stopped saves without: it could take longer than is left."""
+        """False for the checkpoint of a stopped training, which may not have enough time left to validate."""
         return bool(self.manifest["metrics"])
 
     @property
@@ -82,7 +82,7 @@ class Checkpoint:
 def write_checkpoint(
     directory: Path, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]
 ) -> Checkpoint:
-    """Let the framework write its files, describe them in the manifest, and only then give the checkpoint its name."""
+    """Write the framework's files and their manifest to a partial directory, then rename it."""
     final = directory / f"step-{progress.step:08d}"
     partial = directory / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -97,13 +97,13 @@ def write_checkpoint(
         partial.rename(final)
         flush_directory(directory)
     except Exception:
-        shutil.rmtree(partial, ignore_errors=True)  # it would keep a full disk full
+        shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
         raise
     return Checkpoint(final, manifest)
 
 
 def describe_files(directory: Path) -> list[dict[str, Any]]:
-    """Name, size and hash of each file, flushed to disk first."""
+    """Flush each file to disk and return its name, size and hash."""
     described = []
     for path in sorted(directory.iterdir()):
         flush_file(path)
@@ -113,24 +113,24 @@ def describe_files(directory: Path) -> list[dict[str, Any]]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint at this path, or None where it is not complete."""
+    """Return the checkpoint at this path, or None if it is not complete."""
     try:
         manifest = read_json(path / MANIFEST)
-        whole = manifest["schema"] == SCHEMA and all(
+        is_complete = manifest["schema"] == SCHEMA and all(
             (path / file["name"]).stat().st_size == file["size"] for file in manifest["files"]
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Checkpoint(path, manifest) if whole else None
+    return Checkpoint(path, manifest) if is_complete else None
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint that another process found intact."""
+    """Read a checkpoint that another process has already verified."""
     return Checkpoint(path, read_json(path / MANIFEST))
 
 
 def complete_checkpoints(directory: Path) -> list[Checkpoint]:
-    """Every complete checkpoint, by step."""
+    """Return all complete checkpoints in the order of their steps."""
     complete = [checkpoint for path in _candidates(directory) if (checkpoint := read_checkpoint(path)) is not None]
     return sorted(complete, key=lambda checkpoint: checkpoint.step)
 
@@ -142,31 +142,32 @@ def _candidates(directory: Path) -> list[Path]:
 
 
 def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
-    """The checkpoint that becomes the model: the best on validation, or the last; of those that are intact.
+    """Return the intact checkpoint that becomes the model: the best on validation, or the last.
 
     Raises:
-        KubetrainError: where none is.
+        KubetrainError: if no checkpoint is complete and intact.
     """
     complete = complete_checkpoints(directory)
     if not complete:
         raise KubetrainError(
             f"no complete checkpoint in {directory}: the training ended before its first one; "
-            "look at its log, or lower checkpoint_every"
+            "check its log, or lower checkpoint_every"
         )
-    ranked = complete[::-1] if config.select_checkpoint == "last" else by_merit(complete, config)
+    ranked = complete[::-1] if config.select_checkpoint == "last" else best_first(complete, config)
     chosen = next(_intact(directory, ranked), None)
     if chosen is None:
         raise CorruptFiles(f"every checkpoint in {directory} is corrupt: delete this directory and train again")
     return chosen
 
 
-def by_merit(complete: Sequence[Checkpoint], config: TrainConfig) -> list[Checkpoint]:
-    """The best by the metric first, of equals the newer."""
+def best_first(complete: Sequence[Checkpoint], config: TrainConfig) -> list[Checkpoint]:
+    """Sort checkpoints by the metric, the best first. Of equals, the newer comes first."""
     return sorted(complete, key=lambda checkpoint: (_score(checkpoint, config), checkpoint.step), reverse=True)
 
 
 def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
-    """The greater the better; what was not a number, or not measured because the training was stopped, is worst."""
+    """Return a number that is greater for better checkpoints. Without a finite metric (the training was stopped or
+    diverged), a checkpoint is the worst."""
     metrics = checkpoint.manifest["metrics"]
     if checkpoint.is_validated and config.metric not in metrics:
         raise KubetrainError(
@@ -180,15 +181,15 @@ def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
 
 
 def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:
-    """Hash every file that a manifest describes.
+    """Compare every file with the hash in its manifest.
 
     Raises:
-        CorruptFiles: naming each file that is missing or differs.
+        CorruptFiles: if a file is missing or differs.
     """
     wrong = [file["name"] for file in described if not _is_intact(directory / file["name"], file)]
     if wrong:
         raise CorruptFiles(
-            f"{directory} is corrupt: {', '.join(wrong)} missing or not the bytes that the manifest describes; "
+            f"{directory} is corrupt (missing or different from the manifest: {', '.join(wrong)}); "
             "delete this directory so that an intact one is used"
         )
 
@@ -200,26 +201,26 @@ def _is_intact(path: Path, described: Mapping[str, Any]) -> bool:
 
 
 def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
-    """Complete checkpoints whose every byte is right, the newest first; says which it passes over."""
+    """Yield the checkpoints whose files all match their manifests, the newest first, and log the others."""
     return _intact(directory, reversed(complete_checkpoints(directory)))
 
 
 def _intact(directory: Path, checkpoints: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
     for path in _candidates(directory):
         if path.exists() and read_checkpoint(path) is None:
-            log.warning("passing over %s: %s misses files, or parts of them", path.name, path)
+            log.warning("skipping %s: files in %s are missing or incomplete", path.name, path)
     for checkpoint in checkpoints:
         try:
             verify_files(checkpoint.path, checkpoint.manifest["files"])
         except CorruptFiles as error:
-            if checkpoint.path.exists():  # else the training that wrote it removed it meanwhile
-                log.warning("passing over %s: %s", checkpoint.name, error)
+            if checkpoint.path.exists():  # otherwise the training has just removed it
+                log.warning("skipping %s: %s", checkpoint.name, error)
             continue
         yield checkpoint
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Hide it by a rename, then delete: no reader meets a part of it, and a sweep completes what a kill interrupts."""
+    """Hide the checkpoint from readers by a rename, then delete it. remove_partial() completes interrupted removals."""
     hidden = path.with_name(f".{path.name}.removed")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)
@@ -228,6 +229,6 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def remove_partial(directory: Path) -> None:
-    """Sweep what a killed writer or remover left behind."""
+    """Delete what interrupted writes and deletions left behind."""
     for path in (*directory.glob(".*.partial"), *directory.glob(".*.removed")):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Checkpoints are written beside the training, one at a time by a thread of its own, while the steps go on."""
+"""Write checkpoints in a background thread, one at a time, while the training continues."""
 
 import contextlib
 import logging
@@ -18,12 +18,12 @@ from kubetrain_trainer.training_output import TrainingOutput
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 60.0
-"""So long a training that failed waits for its last checkpoint: storage that hangs must not keep it from ending."""
+TIMEOUT_SECONDS = 60.0
+"""How long a failed training waits for its last checkpoint, so that storage that hangs cannot keep it from exiting."""
 
 
 class CheckpointWriter:
-    """As a context it completes what is being written when the training ends, or fails."""
+    """A context manager that, on exit, completes the checkpoint being written."""
 
     def __init__(self, output: TrainingOutput, config: TrainConfig) -> None:
         self._output = output
@@ -40,18 +40,18 @@ class CheckpointWriter:
             self.wait()
         elif self.is_writing:
             log.info("completing the checkpoint of step %d before the training fails", self._step)
-            self._thread.join(PATIENCE_SECONDS)
+            self._thread.join(TIMEOUT_SECONDS)
 
     @property
     def is_writing(self) -> bool:
         return self._thread.is_alive()
 
     def is_free(self, step: int) -> bool:
-        """Whether a checkpoint of this step can be written now; says so where it is skipped."""
+        """Return True if no other checkpoint is being written. Otherwise log that this one is skipped."""
         if self.is_writing:
             log.warning(
                 "skipped the checkpoint of step %d: that of step %d is still being written; "
-                "raise checkpoint_every where this goes on",
+                "raise checkpoint_every if this happens often",
                 step,
                 self._step,
             )
@@ -59,42 +59,39 @@ class CheckpointWriter:
         return True
 
     def start(self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]) -> None:
-        """Begin to write; wait() comes first."""
+        """Start writing a checkpoint. Call wait() first."""
         self._step = progress.step
-        # A daemon: the interpreter ends without it where PATIENCE_SECONDS were not enough.
+        # A daemon thread, so that the interpreter exits without it if TIMEOUT_SECONDS are not enough.
         self._thread = threading.Thread(target=self._write, args=(progress, details, write_files), daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is being written any more."""
+        """Wait until the checkpoint being written is complete."""
         if self.is_writing:
             self._thread.join()
         self.check()
 
     def check(self) -> None:
-        """
-        Raises:
-            KubetrainError: where the last checkpoint could not be written.
-        """
+        """Raise the error of the last checkpoint if it could not be written."""
         if self._failure is not None:
             raise self._failure
 
     def conclude_stop(self) -> dict[str, Any]:
-        """What a training that was asked to stop has to show, when all of it is written."""
+        """Complete the checkpoint of a stopped training and return the result."""
         self.wait()
         result = self._output.stopped_result()
         saved = (result["step"], result["checkpoint"])
-        log.info("stopped by SIGTERM after step %d: saved %s; start this run again to go on", *saved)
+        log.info("stopped by SIGTERM after step %d: saved %s; start this run again to resume", *saved)
         return result
 
     def resume_hint(self) -> str:
-        """How a run with other settings takes over from this one, its last checkpoint included."""
+        """Return how a new run with other settings can start from this run's newest checkpoint."""
         if self.is_writing:
-            self._thread.join(PATIENCE_SECONDS)
+            self._thread.join(TIMEOUT_SECONDS)
         newest = self._newest()
         if not newest:
-            return "no checkpoint was saved before"
-        return f"a new run with resume_from={self._output.path.name} goes on from {newest}"
+            return "no checkpoint has been saved yet"
+        return f"a new run with resume_from={self._output.path.name} starts from {newest}"
 
     def _newest(self) -> str:
         complete = complete_checkpoints(self._output.checkpoints)
@@ -109,10 +106,10 @@ class CheckpointWriter:
             seconds = time.perf_counter() - began
             log.info("saved %s in %.1f s: %s", checkpoint.name, seconds, metrics or "not validated")
             remove_superseded(checkpoint, self._config)
-        except Exception as error:  # noqa: BLE001 - raised by check(), in the thread that can act on it
-            self._failure = self._in_words(error)
+        except Exception as error:  # noqa: BLE001 - check() raises it in the main thread
+            self._failure = self._explained(error)
 
-    def _in_words(self, error: Exception) -> Exception:
+    def _explained(self, error: Exception) -> Exception:
         cause = os_error_behind(error)
         if cause is None:
             return error
@@ -127,6 +124,6 @@ class CheckpointWriter:
 
 
 def _yield_to_steps() -> None:
-    """On Linux a thread has a priority of its own: steps on the same CPUs took 1.5 times as long without."""
+    """Lower the priority of this thread if possible. Otherwise steps on the same CPUs take 1.5 times as long."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

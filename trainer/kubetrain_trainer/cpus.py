@@ -1,4 +1,4 @@
-"""The CPUs that are ours, what they are and what they can do."""
+"""The CPUs that this process may use, their model and their features."""
 
 import os
 import platform
@@ -11,12 +11,12 @@ from kubetrain_trainer.process_role import ProcessRole
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 CPU_FACTS = Path("/proc/cpuinfo")
 BF16 = re.compile(r"\b(avx512_bf16|amx_bf16|bf16)\b")
-"""What x86 and Arm call their instructions for it."""
+"""The names of the bf16 instructions on x86 and Arm."""
 MODEL = re.compile(r"^model name[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def usable_cpus(quota: Path = CPU_QUOTA) -> int:
-    """Those that this process may run on, and no more than its container's quota pays for."""
+    """Return the number of CPUs in this process's affinity mask, limited by its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         microseconds, period = quota.read_text().split()
@@ -26,23 +26,22 @@ def usable_cpus(quota: Path = CPU_QUOTA) -> int:
 
 
 def threads_of(role: ProcessRole, environment: Mapping[str, str] = os.environ) -> int:
-    """As OMP_NUM_THREADS says; else this process's share, and not all that the node has: those would get in the way of
-    one another."""
+    """Return OMP_NUM_THREADS, or else the CPUs divided by the pod's processes, so that their threads don't compete."""
     return int(environment.get("OMP_NUM_THREADS") or max(1, usable_cpus() // role.local_world_size))
 
 
-def have_bf16(facts: Path = CPU_FACTS) -> bool:
+def has_bf16(facts: Path = CPU_FACTS) -> bool:
     return bool(BF16.search(_read(facts)))
 
 
 def cpu_name(facts: Path = CPU_FACTS) -> str:
-    """The processor's model where Linux tells it, else its kind."""
+    """Return the CPU model if Linux reports it, else the architecture."""
     model = MODEL.search(_read(facts))
     return model[1] if model else platform.machine()
 
 
 def _read(facts: Path) -> str:
-    """Empty outside Linux."""
+    """Return the file's text, or an empty string on systems other than Linux."""
     try:
         return facts.read_text()
     except OSError:

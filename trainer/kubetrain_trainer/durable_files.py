@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, whatever kills the writer."""
+"""Atomic and flushed writes: a killed writer leaves the old file or the new one."""
 
 import contextlib
 import hashlib
@@ -15,7 +15,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write under a temporary name, flush, then rename: readers see the old file or the new one, never a part."""
+    """Write to a temporary file, flush it, then rename it, so that readers never see a partial file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with with_filename(path), temporary.open("wb") as file:
@@ -35,7 +35,7 @@ def append(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def with_filename(path: Path) -> Iterator[None]:
-    """Let an error of the operating system name the file: from a write, as on a full disk, it would not."""
+    """Add the file name to OS errors that lack it, such as those of a write to a full disk."""
     try:
         yield
     except Exception as error:
@@ -49,7 +49,7 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
 
 
 def finite(value: Any) -> Any:
-    """The value with None for each number that JSON lacks: NaN and the infinities."""
+    """Replace NaN and infinities, which JSON does not have, with None."""
     if isinstance(value, Mapping):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -75,7 +75,7 @@ def flush_file(path: Path) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """Make a rename in this directory survive a power cut; network file systems that cannot are left to their own."""
+    """Make a rename in this directory survive a power failure, if its file system supports that."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

@@ -1,4 +1,4 @@
-"""How every program of the trainers starts and how it fails: flags in, one sentence of last words out."""
+"""Startup and failure of the trainers' programs: they parse flags, and report failures in one sentence."""
 
 import argparse
 import logging
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
-from kubetrain_trainer.failures import in_words
-from kubetrain_trainer.stop_signal import EXIT_CODE, end_when_asked
-from kubetrain_trainer.termination import end_process, forget_last_words, report_failure, report_result
+from kubetrain_trainer.failures import explain
+from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm
+from kubetrain_trainer.termination import clear_termination_message, end_process, report_failure, report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
 SENTENCE_LENGTH = 400
@@ -29,13 +29,13 @@ class Arguments:
 
 
 def run(program: Callable[[], None]) -> None:
-    """Run the program, and say why in one sentence where it fails (exit code 1) or what it saved where it was stopped.
+    """Run the program. Report in one sentence why it failed (exit code 1), or what it saved when it was stopped.
 
-    The traceback of an unforeseen error goes to the log; one that is known needs none.
+    Only unknown errors are logged with a traceback.
     """
-    os.umask(0o022)  # later steps read what this writes, as other users
-    end_when_asked()
-    forget_last_words()
+    os.umask(0o022)  # later steps read this output as other users
+    exit_on_sigterm()
+    clear_termination_message()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         program()
@@ -43,16 +43,16 @@ def run(program: Callable[[], None]) -> None:
         report_result(stopped.result)
     except KubetrainError as error:
         _fail(str(error), curable=error.is_curable)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this process's last words
-        own_words = f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}"
-        if known := in_words(error):
-            log.info(own_words)
+    except Exception as error:  # noqa: BLE001 - reported as the termination message
+        message = f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}"
+        if known := explain(error):
+            log.info(message)
             _fail(str(known), curable=known.is_curable)
         traceback.print_exc()
-        _fail(own_words, curable=True)
+        _fail(message, curable=True)
     else:
         return
-    end_process(EXIT_CODE)  # from here, where all that the training held is let go
+    end_process(EXIT_CODE)  # after the handler, when the error no longer keeps the training's objects alive
 
 
 def training_arguments(description: str) -> Arguments:
@@ -63,16 +63,16 @@ def training_arguments(description: str) -> Arguments:
 
 
 def evaluation_arguments(description: str) -> Arguments:
-    """The settings are those of the training that wrote the output."""
+    """Parse the flags of an evaluation. Its settings are those of the training that wrote the output."""
     parsed = _parser(description).parse_args()
     return _arguments(parsed, TrainingOutput(parsed.output_dir).train_config())
 
 
 def _parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.add_argument("--data-dir", type=Path, required=True, help="the dataset version's files, read-only")
-    parser.add_argument("--output-dir", type=Path, required=True, help="this run's folder on shared storage")
-    parser.add_argument("--dataset-digest", default="", help="what the dataset version is, for the manifests")
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder with the dataset's files (read-only)")
+    parser.add_argument("--output-dir", type=Path, required=True, help="folder of this run on shared storage")
+    parser.add_argument("--dataset-digest", default="", help="digest of the dataset version, recorded in manifests")
     return parser
 
 

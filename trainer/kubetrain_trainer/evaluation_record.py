@@ -1,4 +1,4 @@
-"""evaluation.json for a classifier: the confusion matrix, the most confident errors, of two classes the ROC curve."""
+"""evaluation.json of a classifier: confusion matrix, most confident errors, and the ROC curve if it has two classes."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -16,7 +16,7 @@ def classification_record(
     confidences: Sequence[float],
     picture: Callable[[int], str],
 ) -> dict[str, Any]:
-    """The matrix has a row for each true class and a column for each predicted one."""
+    """Return the record. Its confusion matrix has a row per true class and a column per predicted class."""
     matrix = [[0] * len(classes) for _ in classes]
     for truth, prediction in zip(truths, predictions, strict=True):
         matrix[truth][prediction] += 1
@@ -42,14 +42,15 @@ def _roc_of_two(
     truths: Sequence[int], predictions: Sequence[int], confidences: Sequence[float]
 ) -> list[dict[str, float]]:
     pairs = zip(predictions, confidences, strict=True)
-    return roc_curve(truths, [sure if guess == 1 else 1 - sure for guess, sure in pairs])
+    return roc_curve(truths, [confidence if guess == 1 else 1 - confidence for guess, confidence in pairs])
 
 
 def roc_curve(truths: Sequence[int], scores: Sequence[float]) -> list[dict[str, float]]:
-    """From the threshold that calls nothing the second class to the one that calls everything so.
+    """Return the points of the curve, from the highest threshold (no sample is positive) to the lowest (all are).
 
     Args:
-        scores: How surely each sample is of the second class.
+        truths: The true class of each sample, 0 or 1.
+        scores: The probability of class 1 for each sample.
     """
     positives = sum(truths)
     negatives = len(truths) - positives
@@ -69,8 +70,8 @@ def _roc_point(threshold: float, hits: float, false_alarms: float) -> dict[str, 
     return {name: round(value, 6) for name, value in values.items()}
 
 
-class Answers:
-    """What a classifier takes each sample for, and how sure it is."""
+class ClassPredictions:
+    """The predictions of a classifier with their confidences, collected batch by batch."""
 
     def __init__(self, classes: Sequence[str]) -> None:
         self._classes = classes
@@ -84,7 +85,7 @@ class Answers:
         self._confidences += confidences
 
     def record(self, picture: Callable[[int], str]) -> dict[str, Any]:
-        """Nothing for a task without classes."""
+        """Return the record of all predictions, or an empty one if the task has no classes."""
         if not self._classes:
             return {}
         return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)

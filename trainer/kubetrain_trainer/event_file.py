@@ -1,6 +1,6 @@
-"""TensorBoard's event files: the same scalars as metrics.jsonl, for who compares runs there.
+"""TensorBoard event files with the same scalars as metrics.jsonl.
 
-Two dozen lines of its format in place of its own writer, which takes 70 MB of packages and half a second to import.
+TensorBoard's own writer would add 70 MB of packages and half a second of import time.
 
 record:  length (8 bytes), masked CRC32C of it, event, masked CRC32C of it
 event:   protobuf Event {1: wall_time, 2: step, 3: file_version, 5: summary {1: {1: tag, 2: simple_value}},
@@ -21,15 +21,15 @@ VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5
 
 
 class EventFile:
-    """Each start of a run has a file of its own; readers take them in the order of their names."""
+    """The event file of one start of a run. Readers read a run's files in the order of their names."""
 
     def __init__(self, folder: Path, resumed_step: int) -> None:
-        """Go on from the resumed step: what a killed run wrote after it is about to be measured again."""
+        """Continue from the resumed step. Readers discard rows after it, because they will be measured again."""
         folder.mkdir(exist_ok=True)
         self.restarts = len(list(folder.glob(f"{PREFIX}*")))
         self._path = folder / f"{PREFIX}{self.restarts:010d}"
         self._append(0, _field(3, BYTES, b"brain.Event:2"))
-        # Readers drop what they have of this step and later ones.
+        # Readers discard what they have read for this step and later ones.
         self._append(resumed_step + 1, _field(7, BYTES, _field(1, VARINT, SESSION_STARTS)))
 
     def append(self, row: Mapping[str, float]) -> None:
@@ -43,7 +43,7 @@ class EventFile:
 
 
 def _scalar(tag: str, value: float) -> bytes:
-    # Not struct: it refuses what is too large for four bytes, where infinity is meant.
+    # struct rejects values too large for four bytes, array turns them into infinity.
     return _field(1, BYTES, tag.encode()) + _field(2, FLOAT, array("f", [value]).tobytes())
 
 
@@ -55,7 +55,7 @@ def _field(number: int, kind: int, content: int | bytes) -> bytes:
 
 
 def _varint(value: int) -> Iterator[int]:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Encode seven bits per byte, the lowest first. The eighth bit is set if more bytes follow."""
     while value > 0x7F:
         yield value & 0x7F | 0x80
         value >>= 7

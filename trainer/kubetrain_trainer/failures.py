@@ -1,4 +1,4 @@
-"""What the operating system and the frameworks fail with, as one sentence with the remedy."""
+"""Known failures of the operating system and the frameworks, explained in one sentence with the fix."""
 
 import contextlib
 import errno
@@ -19,32 +19,32 @@ DISK_REMEDIES = {
 
 
 class TransientFailure(KubetrainError):
-    """What another try may not meet."""
+    """A failure that may not happen again on a retry."""
 
     is_curable = True
 
 
 @dataclass(frozen=True)
-class Known:
-    words: tuple[str, ...]
-    """One of them is in the error's text: what a loading process or a library raised arrives as that."""
+class KnownFailure:
+    patterns: tuple[str, ...]
+    """Strings to look for in the error's text, because errors of libraries and loading processes often have no type."""
     sentence: str
     kind: type[KubetrainError] = KubetrainError
 
 
-KNOWN = (
-    Known(
+KNOWN_FAILURES = (
+    KnownFailure(
         ("</torch_", "killed by signal: Bus error"),
-        "shared memory is full {where}, by which loading processes pass on their batches: give each pod a larger "
-        "/dev/shm (mount an emptyDir of medium Memory there), or lower loader_workers",
+        "shared memory, through which data loading processes pass their batches, is full {where}: give each pod a "
+        "larger /dev/shm (mount an emptyDir of medium Memory there), or lower loader_workers",
     ),
-    Known(
+    KnownFailure(
         ("killed by signal: Killed", "exited unexpectedly", "multiprocessing/resource_sharer.py"),
-        "a process that loads data was ended {where}, most likely for want of memory: give each pod more memory, or "
+        "a data loading process was killed {where}, probably because memory ran out: give each pod more memory, or "
         "lower loader_workers",
         TransientFailure,
     ),
-    Known(
+    KnownFailure(
         (
             "MemoryError",
             "OutOfMemoryError",
@@ -56,13 +56,13 @@ KNOWN = (
             "std::bad_alloc",
         ),
         "out of memory {where}: lower batch_size, raise accumulate, set precision=bf16, or give each pod more memory "
-        "(or a GPU that has more)",
+        "(or a larger GPU)",
     ),
-    Known(
+    KnownFailure(
         ("InvalidCxxCompiler", "Failed to find C compiler"),
-        'compile finds no C++ compiler {where}: build the image with SYSTEM_PACKAGES="g++", or set compile to false',
+        'no C++ compiler was found {where}: build the image with SYSTEM_PACKAGES="g++", or set compile to false',
     ),
-    Known(
+    KnownFailure(
         ("/gloo/", "ncclRemoteError", "Collective ops is aborted"),
         "another process was lost {where}: look for the one that failed first",
         TransientFailure,
@@ -72,7 +72,7 @@ KNOWN = (
 
 @contextlib.contextmanager
 def annotating_errors(where: Callable[[], str]) -> Iterator[None]:
-    """Note with an error what was being done: it becomes a sentence where nobody knows any more."""
+    """Add to an error what was being done, for the sentence that explains it."""
     try:
         yield
     except Exception as error:
@@ -80,24 +80,24 @@ def annotating_errors(where: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def in_words(error: Exception) -> KubetrainError | None:
-    """The sentence for an error that is known."""
+def explain(error: Exception) -> KubetrainError | None:
+    """Return a known error with its explanation, or None if the error is unknown."""
     notes = getattr(error, "__notes__", [])
     where = notes[0] if notes else "at the start"
     text = _text(error)
-    for known in KNOWN:
-        if any(words in text for words in known.words):
+    for known in KNOWN_FAILURES:
+        if any(pattern in text for pattern in known.patterns):
             return known.kind(known.sentence.format(where=where))
-    return _storage(error)
+    return _explain_storage(error)
 
 
 def _text(error: Exception) -> str:
-    """All that is known of an error: what it says, and the files that it went through."""
-    said = [f"{type(each).__name__}: {each}" for each in _with_causes(error)]
-    return "\n".join([*said, *(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))])
+    """Return the messages of an error and its causes, and the files in its traceback."""
+    messages = [f"{type(each).__name__}: {each}" for each in _with_causes(error)]
+    return "\n".join([*messages, *(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))])
 
 
-def _storage(error: Exception) -> KubetrainError | None:
+def _explain_storage(error: Exception) -> KubetrainError | None:
     cause = os_error_behind(error)
     if cause is None or not cause.filename or cause.errno not in DISK_REMEDIES:
         return None
@@ -105,13 +105,13 @@ def _storage(error: Exception) -> KubetrainError | None:
 
 
 def disk_trouble(error: OSError) -> str:
-    """What the operating system says, and what to do."""
+    """Return the OS's message and the fix."""
     number = error.errno or 0
-    return f"({os.strerror(number)}): {DISK_REMEDIES.get(number, 'see to this volume')}"
+    return f"({os.strerror(number)}): {DISK_REMEDIES.get(number, 'check this volume')}"
 
 
 def os_error_behind(error: BaseException) -> OSError | None:
-    """The operating system's error behind what a library made of it."""
+    """Return the OS error that caused a library's error, if there is one."""
     return next((each for each in _with_causes(error) if isinstance(each, OSError)), None)
 
 

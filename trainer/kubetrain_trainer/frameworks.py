@@ -1,4 +1,4 @@
-"""The frameworks there is a trainer for, and the folder of each."""
+"""The supported frameworks and their trainers' packages."""
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 

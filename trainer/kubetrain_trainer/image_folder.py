@@ -1,4 +1,4 @@
-"""A dataset of images in folders: <split>/<class>/<image>, classes being the folders of the training split."""
+"""A dataset of images in <split>/<class>/<image>. The classes are the folders of the training split."""
 
 import os
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from pathlib import Path
 
 from kubetrain_trainer.errors import KubetrainError
 
-LAYOUT = "images must lie in <split>/<class>/<image>"
+LAYOUT = "images must be in <split>/<class>/<image>"
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
-# What torchvision's and Keras' pretrained models expect: channel means and deviations of pixels in [0, 1].
+# Channel means and standard deviations of pixels in [0, 1] that pretrained models of torchvision and Keras expect.
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
 
@@ -31,10 +31,10 @@ def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ..
 
 
 def list_images(data_dir: Path, split: str, training_split: str = "train") -> ImageFolder:
-    """The images of a split, in an order that every process and both frameworks agree on.
+    """Return the images of a split in an order that is the same in every process and both frameworks.
 
     Raises:
-        KubetrainError: where a folder is missing, empty, or has a class that training does not know.
+        KubetrainError: if a folder is missing or empty, or has a class that the training split does not have.
     """
     classes = list_classes(data_dir, training_split)
     unknown = sorted(set(_folders(data_dir, split)) - set(classes))
@@ -51,9 +51,9 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
 
 
 def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
-    there = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else "nothing"
+    present = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else "nothing"
     return KubetrainError(
-        f"the dataset has no folder '{split}' (it has: {there}); {layout}, "
+        f"the dataset has no folder '{split}' (it has: {present}); {layout}, "
         "and validation_split and test_split name the folders to use"
     )
 

@@ -1,4 +1,4 @@
-"""package.module:function, the way by which users bring a task or a pipeline of their own."""
+"""Loading of users' own tasks and pipelines, given as package.module:function."""
 
 import importlib
 import sys
@@ -9,10 +9,10 @@ from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 
 def load_function(path: str) -> Any:
-    """Import what the path names. The working directory counts, as it does for `python -m`.
+    """Import the function. As with `python -m`, its module may be in the working directory.
 
     Raises:
-        InvalidSetting: where there is no such module or function.
+        InvalidSetting: if the module or the function does not exist.
     """
     module_name, _, function = path.partition(":")
     if str(Path.cwd()) not in sys.path:

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, appended while the training runs."""
+"""metrics.jsonl, to which the training appends one JSON object per line."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from kubetrain_trainer.durable_files import append, finite, write_atomically
 
 class MetricsLog:
     def __init__(self, path: Path, resumed_step: int) -> None:
-        """Go on from the resumed step: what a killed run wrote after it is about to be measured again."""
+        """Continue from the resumed step. Rows after it are dropped, because they will be measured again."""
         kept = [row for row in read_metrics(path) if row["step"] <= resumed_step]
         write_atomically(path, b"".join(_line(row) for row in kept))
         self._path = path
@@ -20,7 +20,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line; a torn last one, of a writer that was killed or is at it, is passed over."""
+    """Yield the rows, skipping a partial last line of a writer that was killed or is still writing."""
     if not path.is_file():
         return
     for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""The training as Prometheus reads it: a page in its text format, written anew each time it is asked for."""
+"""The training's metrics in Prometheus' text format."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -8,25 +8,25 @@ from kubetrain_trainer.step_window import StepWindow, quantile
 
 GAUGES = {
     "step": "Steps taken.",
-    "epoch": "Passes over the training data that are complete.",
-    "loss": "Mean loss of the newest steps, over all processes.",
-    "learning_rate": "The rate of the newest step.",
-    "samples_per_second": "Samples that all processes together trained on, per second of the newest steps.",
-    "data_wait_share": "Share of the newest steps' time that the process that waited longest for data did.",
-    "gpu_memory_peak_bytes": "The most that this process took of its GPU's memory.",
+    "epoch": "Completed passes over the training data.",
+    "loss": "Mean loss over the most recent steps and all processes.",
+    "learning_rate": "Learning rate of the most recent step.",
+    "samples_per_second": "Samples per second of all processes together, over the most recent steps.",
+    "data_wait_share": "Fraction of time that the slowest process waited for data, over the most recent steps.",
+    "gpu_memory_peak_bytes": "Peak GPU memory of this process.",
 }
 QUANTILES = (0.5, 0.9, 0.99)
 Labels = Mapping[str, object]
 
 
 class MetricsPage:
-    """The training updates it, the server's threads read it: what they read is replaced whole, never changed."""
+    """The page of metrics. Its parts are replaced, never modified in place, because the server's threads read them."""
 
     def __init__(self, run_id: str, world_size: int, restarts: int) -> None:
         self._constant = [
-            *_metric("run_info", "gauge", "Which run this is.", {"run_id": run_id}, 1),
-            *_metric("processes", "gauge", "Processes that train together.", {}, world_size),
-            *_metric("restarts_total", "counter", "Times that this run has started anew.", {}, restarts),
+            *_metric("run_info", "gauge", "The run that this process belongs to.", {"run_id": run_id}, 1),
+            *_metric("processes", "gauge", "Number of training processes.", {}, world_size),
+            *_metric("restarts_total", "counter", "Number of times this run was restarted.", {}, restarts),
         ]
         self._newest: list[str] = []
         self._validation: list[str] = []
@@ -37,14 +37,20 @@ class MetricsPage:
         shown = [name for name in GAUGES if name in row]
         gauges = [line for name in shown for line in _metric(name, "gauge", GAUGES[name], {}, row[name])]
         skipped = row.get("skipped_steps", 0)
-        counter = _metric("skipped_steps_total", "counter", "Steps whose loss or gradient was no number.", {}, skipped)
+        counter = _metric(
+            "skipped_steps_total",
+            "counter",
+            "Steps skipped because of NaN or infinity.",
+            {},
+            skipped,
+        )
         self._newest = [*gauges, *counter, *_step_times(window)]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
         self._saved = time.monotonic()
         self._stalls = (self._stalls[0] + stall_seconds, self._stalls[1] + 1)
         self._validation = [
-            _head("validation", "gauge", "The newest evaluation on the validation split."),
+            _head("validation", "gauge", "Metrics of the most recent evaluation on the validation split."),
             *(_sample("validation", {"metric": name}, value) for name, value in metrics.items()),
         ]
 
@@ -52,18 +58,18 @@ class MetricsPage:
         return "\n".join([*self._constant, *self._newest, *self._validation, *self._checkpoints(), ""])
 
     def _checkpoints(self) -> Iterator[str]:
-        meaning = "Since the newest checkpoint, or this process's start: what a failure would cost."
+        meaning = "Time since the newest checkpoint or the start of this process, which a failure would lose."
         yield from _metric("checkpoint_age_seconds", "gauge", meaning, {}, time.monotonic() - self._saved)
         seconds, count = self._stalls
-        yield _head("checkpoint_stall_seconds", "summary", "For how long a checkpoint kept the training waiting.")
+        yield _head("checkpoint_stall_seconds", "summary", "Time that the training waited for a checkpoint.")
         yield _sample("checkpoint_stall_seconds_sum", {}, seconds)
         yield _sample("checkpoint_stall_seconds_count", {}, count)
 
 
 def _step_times(window: StepWindow) -> Iterator[str]:
-    yield _head("step_seconds", "summary", "From one step to the next, as this process sees it.")
-    for share in QUANTILES:
-        yield _sample("step_seconds", {"quantile": share}, quantile(window.step_seconds, share))
+    yield _head("step_seconds", "summary", "Time from one step to the next in this process.")
+    for fraction in QUANTILES:
+        yield _sample("step_seconds", {"quantile": fraction}, quantile(window.step_seconds, fraction))
     yield _sample("step_seconds_sum", {}, window.total_seconds)
     yield _sample("step_seconds_count", {}, window.total_steps)
 

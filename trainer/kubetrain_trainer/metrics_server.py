@@ -1,4 +1,4 @@
-"""Serves a page of metrics beside the training: whatever happens to the page, the training goes on."""
+"""An HTTP server for metrics that runs beside the training and never stops it."""
 
 import logging
 import socket
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def serve_metrics(port: int, page: Callable[[], str]) -> None:
-    """Serve the page until this process ends; as soon as the port is free, where another process has it."""
+    """Serve the page until this process exits. If the port is in use, retry until it is free."""
     threading.Thread(target=_serve, args=(port, page), name="metrics", daemon=True).start()
 
 
@@ -27,23 +27,23 @@ def _serve(port: int, page: Callable[[], str]) -> None:
 
 
 def _open_server(port: int, handler: type[BaseHTTPRequestHandler]) -> "_Server":
-    has_complained = False
+    has_warned = False
     while True:
         try:
             return _Server(("", port), handler)
         except OSError as error:
-            if not has_complained:
+            if not has_warned:
                 log.warning(
-                    "Prometheus metrics: none while port %d cannot be had (%s): set metrics_port to another, or to 0",
+                    "Prometheus metrics: none while port %d is unavailable (%s): set metrics_port to another, or to 0",
                     port,
                     error.strerror,
                 )
-            has_complained = True
+            has_warned = True
             time.sleep(RETRY_SECONDS)
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Not http.server's own: that one asks the name service for its host's name first, which may take long."""
+    """Replaces http.server's class, which first looks up its host's name in DNS, and that may take long."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -51,17 +51,17 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # pods may have addresses of one kind
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # accept IPv4 as well
         super().server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client that hangs up is none of the log's business
+        if not isinstance(sys.exception(), OSError):  # clients that disconnect are not worth logging
             super().handle_error(request, client_address)
 
 
 def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # a connection that asks nothing must not stay
+        timeout = 10  # close idle connections
 
         def do_GET(self) -> None:
             if self.path.partition("?")[0] != PATH:
@@ -75,6 +75,6 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *unused: Any) -> None:
-            """Nothing: a scrape every few seconds would bury the log."""
+            """Log nothing: scrapes every few seconds would fill the log."""
 
     return Handler

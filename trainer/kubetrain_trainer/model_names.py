@@ -1,7 +1,8 @@
-"""The models that go by a name, known without importing a framework: a typing error is found before anything starts.
+"""The names of the built-in models, so that typos are found before a framework is imported or anything starts.
 
-A test holds these tables against the installed libraries. torchvision's googlenet and inception_v3 are left out: what
-they return while training is not one tensor. So is Keras' first EfficientNet: it normalizes its input itself, always.
+A test compares these tables with the installed libraries. torchvision's googlenet and inception_v3 are missing, because
+they return more than one tensor in training. Keras' original EfficientNet is missing, because it always normalizes its
+input itself.
 """
 
 import difflib
@@ -38,21 +39,22 @@ def names_for(framework: str) -> list[str]:
 
 
 def is_import_path(model: str) -> bool:
-    """Whether this is package.module:function, a task of the user's own."""
+    """Return True if this is the package.module:function of a user's own task."""
     module, _, function = model.partition(":")
     return function.isidentifier() and not _is_library(module)
 
 
 def _is_library(module: str) -> bool:
-    """Whether a library of models is meant, misspelt perhaps: a module of one's own is hardly called torchvison."""
+    """Return True if this is a model library, perhaps misspelled, such as torchvison."""
     libraries = [library for library, _ in LIBRARIES.values()]
     return bool(difflib.get_close_matches(module, libraries, cutoff=0.8))
 
 
 def check_model(framework: str, model: str) -> None:
-    """
+    """Check that the framework has this model.
+
     Raises:
-        InvalidSetting: for a name that this framework's trainer does not know.
+        InvalidSetting: if the framework's trainer does not have it.
     """
     names = names_for(framework)
     if model in names or is_import_path(model):
@@ -60,8 +62,8 @@ def check_model(framework: str, model: str) -> None:
     for other, (library, _) in LIBRARIES.items():
         if other != framework and model.startswith(f"{library}:"):
             raise InvalidSetting(
-                f"model '{model}' is one for {other}, but this trains with {framework}: "
-                f"take a {LIBRARIES[framework][0]}: model, or the pipeline train-{other}"
+                f"model '{model}' is for {other}, but this run trains with {framework}: "
+                f"use a {LIBRARIES[framework][0]}: model, or the pipeline train-{other}"
             )
     raise InvalidSetting(
         f"unknown model '{model}' (a task of your own is package.module:function): {did_you_mean(model, names)}"
@@ -69,7 +71,7 @@ def check_model(framework: str, model: str) -> None:
 
 
 def image_size(config: TrainConfig) -> int:
-    """Pixels of an image's side: as set, else as the model is meant to be fed."""
+    """Return the side length of images in pixels: the setting, or else what the model expects."""
     if config.image_size:
         return config.image_size
     return 8 if config.model == "digits_cnn" else 224

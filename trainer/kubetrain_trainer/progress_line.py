@@ -1,7 +1,7 @@
-"""The line by which a process tells its log, and whoever follows that log, how far it is."""
+"""The log lines with which a process reports its progress."""
 
 PREFIX = "[kubetrain] "
-"""Unlike anything that a user's own code prints."""
+"""A prefix that users' own output is unlikely to have."""
 
 
 def format_progress(**values: str | int | float) -> str:
@@ -9,7 +9,7 @@ def format_progress(**values: str | int | float) -> str:
 
 
 def parse_progress(line: str) -> dict[str, str | float] | None:
-    """The values of a progress line, numbers as numbers; None for any other line."""
+    """Return the values of a progress line, with numbers as floats, or None for any other line."""
     if not line.startswith(PREFIX):
         return None
     pairs = [part.partition("=") for part in line.removeprefix(PREFIX).split()]

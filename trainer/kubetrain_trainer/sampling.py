@@ -1,5 +1,8 @@
-"""Which samples a process takes at which step: each sample once an epoch, in an order that depends only on
-(seed, epoch), so that a run resumes in the middle of an epoch, with more or fewer processes too."""
+"""The assignment of samples to steps and processes.
+
+Each epoch uses each sample once, in an order that depends only on the seed and the epoch. A run can therefore resume in
+the middle of an epoch, even with more or fewer processes.
+"""
 
 import hashlib
 import random
@@ -12,20 +15,20 @@ from kubetrain_trainer.errors import KubetrainError
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One step's share of one process."""
+    """The samples of one process in one step."""
 
     indices: list[int]
     global_size: int
-    """Samples that all processes take together at this step."""
+    """Samples of all processes in this step."""
 
     def weight(self, world_size: int) -> float:
-        """The factor of each sample's loss that makes the mean over processes the mean over samples."""
+        """Return the factor for each sample's loss with which the mean over processes equals the mean over samples."""
         return world_size / self.global_size
 
-    def parts(self, most: int, world_size: int) -> int:
-        """How many parts each process can compute its share in: as many as all others, each of two samples or more,
-        for batch normalization."""
-        return max(1, min(most, self.global_size // world_size // 2))
+    def parts(self, limit: int, world_size: int) -> int:
+        """Return the number of parts in which to compute the batch. It is the same in all processes, and each part has
+        at least two samples for batch normalization."""
+        return max(1, min(limit, self.global_size // world_size // 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class SamplePlan:
         return sum(1 for _ in self._steps(0))
 
     def resumed(self, progress: Progress) -> Progress:
-        """Where these processes go on: in the next epoch where this one is as good as over."""
+        """Return where to resume: at the next epoch if too few samples of this one are left."""
         if self._is_over(progress.samples_in_epoch):
             return replace(progress, epoch=progress.epoch + 1, samples_in_epoch=0)
         return progress
@@ -56,16 +59,16 @@ class SamplePlan:
         return epoch + samples_in_epoch / self.size
 
     def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
-        """The shares of one process in an epoch whose first `start` samples have been taken already."""
+        """Yield the batches of one process in an epoch, of which the first `start` samples have already been used."""
         order = epoch_order(self.size, self.seed, epoch)
         for first, last in self._steps(start):
             yield Batch(indices=order[first + rank : last : self.world_size], global_size=last - first)
 
     def _steps(self, start: int) -> Iterator[tuple[int, int]]:
-        """Where each step begins and ends in the epoch's order.
+        """Yield the first and last position of each step in the epoch's order.
 
-        A rest too small for two samples a process joins the step before it: no process is ever left without a sample,
-        and batch normalization has more than one to average over.
+        If too few samples remain to give each process two, they join the step before. So no process is ever without
+        samples, and batch normalization always has more than one.
         """
         global_batch = self.batch_size * self.world_size
         while not self._is_over(start):
@@ -76,8 +79,7 @@ class SamplePlan:
             start = end
 
     def _is_over(self, start: int) -> bool:
-        """Whether so little of an epoch is left, as can be where more processes resume, that they would get less than
-        two samples each."""
+        """Return True if fewer than two samples per process are left, which happens if more processes resume."""
         return start > 0 and self.size - start < 2 * self.world_size
 
 
@@ -88,12 +90,12 @@ def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
 
 
 def derived_seed(*parts: int) -> int:
-    """The seed of one step, or of one sample. Seeding each anew lets a resumed run draw what an uninterrupted one
-    would, without saving any generator's state."""
+    """Return a seed for one step or one sample. Because each has its own seed, a resumed run draws the same random
+    numbers as an uninterrupted one, without saving the state of generators."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big")
 
 
 def evaluation_share(size: int, rank: int, world_size: int) -> range:
-    """The samples that one process evaluates: each sample belongs to exactly one."""
+    """Return the samples that one process evaluates. Each sample belongs to exactly one process."""
     return range(rank, size, world_size)

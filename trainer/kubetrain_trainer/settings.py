@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses that turn into JSON and into flags and back, and know what each field takes."""
+"""Settings: frozen dataclasses that convert to JSON and flags and back, and validate each field."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ def setting(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """A field with its meaning (and unit) and the values it takes."""
+    """Declare a field with its meaning (and unit) and valid values."""
     rules = {"meaning": meaning, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
     if isinstance(default, dict | list):
         return field(default_factory=default.copy, metadata=rules)
@@ -33,10 +33,10 @@ def setting(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The base of a class whose fields are all made by setting()."""
+    """Base of the classes whose fields are all declared with setting()."""
 
-    CALLED: ClassVar[str]
-    """The parameter that brings these settings as a JSON object."""
+    PARAMETER: ClassVar[str]
+    """Name of the parameter that contains these settings as a JSON object."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -50,13 +50,13 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read settings as JSON brings them.
+        """Create settings from parsed JSON.
 
         Raises:
-            InvalidSetting: for an unknown name (with the nearest valid one), a wrong type or a value out of range.
+            InvalidSetting: if a name is unknown, or a value has the wrong type or is out of range.
         """
         if not isinstance(values, Mapping):
-            raise InvalidSetting(f"{cls.CALLED} must be a JSON object of settings, not {values!r}")
+            raise InvalidSetting(f"{cls.PARAMETER} must be a JSON object of settings, not {values!r}")
         for name in values:
             cls._check_name(name)
         return cls(**values)
@@ -66,7 +66,7 @@ class Settings:
 
     @classmethod
     def parse(cls, name: str, text: str) -> Any:
-        """The value that a text on a command line stands for."""
+        """Parse the value of a setting from text on a command line."""
         cls._check_name(name)
         kind = {each.name: each.type for each in fields(cls)}[name]
         if kind is str:
@@ -97,9 +97,9 @@ class Settings:
 
     def changed_settings(self) -> dict[str, Any]:
         """Return the settings that differ from their defaults."""
-        usual = type(self)()
+        defaults = type(self)()
         values = {name: getattr(self, name) for name in self.names()}
-        return {name: value for name, value in values.items() if value != getattr(usual, name)}
+        return {name: value for name, value in values.items() if value != getattr(defaults, name)}
 
 
 def _flag(name: str) -> str:
@@ -107,12 +107,13 @@ def _flag(name: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """As parse() reads it."""
+    """Format a value so that parse() reads it back."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _coerced(name: str, kind: Any, value: Any) -> Any:
-    """The value in the field's own type. kfp.local turns integers in a dict into floats: integral floats are taken."""
+    """Convert a value to the field's type. Integral floats become integers, because kfp.local turns integers in a
+    dict into floats."""
     if kind is int and _is_number(value) and float(value).is_integer():
         return int(value)
     if kind is float and _is_number(value):
@@ -139,7 +140,7 @@ def _with_integers(value: Any) -> Any:
 
 
 def _describe(kind: Any) -> str:
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list[Any]: "a JSON list"}
+    words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list[Any]: "a JSON list"}
     return words.get(kind, "a JSON object")
 
 

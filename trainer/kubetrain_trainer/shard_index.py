@@ -1,4 +1,4 @@
-"""Where in a tar shard each image lies: found once, by who packs it, so that nobody looks through the archive again."""
+"""The positions of the images in a tar shard, stored by `kubetrain pack` so that readers need not scan the archive."""
 
 import json
 from array import array
@@ -16,7 +16,7 @@ SCHEMA = "kubetrain/shard-index/v1"
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The samples of one shard, or of several. Arrays, not a tuple for each sample: there may be millions."""
+    """The samples of one or several shards, in arrays because there may be millions."""
 
     offsets: "array[int]" = field(default_factory=partial(array, "q"))
     sizes: "array[int]" = field(default_factory=partial(array, "q"))
@@ -36,7 +36,7 @@ class ShardIndex:
         self.labels.extend(other.labels)
 
     def to_json(self, shard_size: int) -> bytes:
-        """With the size of the shard, which tells whether this is still the index of it."""
+        """Include the size of the shard, by which readers detect that the index belongs to another one."""
         columns = {name: values.tolist() for name, values in vars(self).items()}
         described = {"schema": SCHEMA, "shard_size": shard_size, **columns}
         return json.dumps(described, separators=(",", ":"), sort_keys=True).encode() + b"\n"
@@ -47,10 +47,10 @@ def index_path(shard: Path) -> Path:
 
 
 def read_index(shard: Path) -> ShardIndex | None:
-    """The index beside a shard, or None where there is none.
+    """Return the index beside a shard, or None if it has none.
 
     Raises:
-        KubetrainError: where it is not this shard's.
+        KubetrainError: if the index is damaged or belongs to another shard.
     """
     path = index_path(shard)
     try:
@@ -63,13 +63,12 @@ def read_index(shard: Path) -> ShardIndex | None:
     size = shard.stat().st_size
     if described.get("shard_size") != size or max(map(add, index.offsets, index.sizes), default=0) > size:
         raise KubetrainError(
-            f"{shard} has {size} bytes, which is not the shard that {path.name} describes: sync or pack again"
+            f"{shard} has {size} bytes and is not the shard that {path.name} describes: sync or pack again"
         )
     return index
 
 
 def _from_columns(described: Any) -> ShardIndex:
-    """Raises one of many exceptions where the columns are none."""
     index = ShardIndex()
     for name, values in vars(index).items():
         values.fromlist(described[name])

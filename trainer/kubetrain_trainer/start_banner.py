@@ -1,10 +1,10 @@
-"""The line by which the chief says what trains, and on what: the first to look at when a training is slow."""
+"""The log line that describes the processes and the hardware. Read it first if a training is slow."""
 
 import os
 
 
 def describe_start(*, backend: str, world_size: int, transport: str, precision: str, threads: int, device: str) -> str:
-    """training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, fp32, 1 thread each, AMD EPYC 9R14"""
+    """Return a line like "training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, fp32, 1 thread each, CPU"."""
     parts = [
         backend,
         _counted(world_size, "process", "processes"),

@@ -1,5 +1,4 @@
-"""What happened since the last line of metrics, and since the training began: how fast it is, and how much of the time
-goes into waiting for data."""
+"""Training speed and time spent waiting for data, since the last line of metrics and since the start."""
 
 import contextlib
 import math
@@ -10,20 +9,20 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 RECENT_STEPS = 1000
-"""So many make the quantiles of the time that a step takes."""
+"""Number of steps from which the quantiles of step times are computed."""
 LARGE_WAIT_SHARE = 0.3
-"""From here on, waiting for data is what to look at first when a training is slow."""
+"""The fraction of time spent waiting for data above which the training warns."""
 
 
 class StepWindow:
-    """Host time only: waiting for a GPU at each step would slow down what is measured."""
+    """Measures host time only, because waiting for the GPU at each step would slow down the training."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self.step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self.total_steps = 0
         self.total_seconds = 0.0
-        """Of all steps, each from the one before; its data included, what was paused for not."""
+        """Time of all steps including their data, excluding pauses."""
         self._last_step = clock()
         self.restart()
 
@@ -34,7 +33,7 @@ class StepWindow:
         self._started = self._clock()
 
     def waiting_for(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The same items; the time until each is there counts as waiting."""
+        """Yield the items and count the time until each arrives as waiting."""
         iterator = iter(items)
         while True:
             asked = self._clock()
@@ -47,7 +46,7 @@ class StepWindow:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done meanwhile is not training, and does not count as its time."""
+        """Exclude the time spent in this context from the training time."""
         began = self._clock()
         yield
         paused_seconds = self._clock() - began
@@ -71,7 +70,7 @@ class StepWindow:
         }
 
 
-def quantile(values: Iterable[float], share: float) -> float:
-    """The least value that at least this share of the values does not exceed."""
+def quantile(values: Iterable[float], fraction: float) -> float:
+    """Return the smallest value such that at least this fraction of the values is less than or equal to it."""
     ordered = sorted(values)
-    return ordered[max(math.ceil(share * len(ordered)), 1) - 1] if ordered else math.nan
+    return ordered[max(math.ceil(fraction * len(ordered)), 1) - 1] if ordered else math.nan

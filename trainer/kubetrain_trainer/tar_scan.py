@@ -1,4 +1,4 @@
-"""Find the samples of a tar shard that has no index, by the archive's headers."""
+"""Find the samples of a tar shard without an index by reading the archive's headers."""
 
 import re
 import tarfile
@@ -14,7 +14,7 @@ from kubetrain_trainer.shard_index import ShardIndex
 
 LABEL = ".cls"
 NAME = re.compile(r"((?:.*/)?[^./]+)(\.[^/]*)", re.DOTALL)
-"""Key and extension, by the convention: of mask.jpg the extension is .jpg, of 1.mask.jpg it is .mask.jpg."""
+"""Key and extension by the WebDataset convention: mask.jpg has the extension .jpg, 1.mask.jpg has .mask.jpg."""
 NUMBER = re.compile(rb"\s*([0-9]{1,9})\s*")
 MAX_LABEL = 64
 
@@ -28,10 +28,10 @@ class Member:
 
 
 def scan_shard(shard: Path) -> ShardIndex:
-    """Where in a tar of any kind (ustar, GNU, pax) the images lie, and their labels.
+    """Return the positions and labels of the images in a tar file (ustar, GNU or pax).
 
     Raises:
-        KubetrainError: where the archive is damaged or ends early, or a sample is not one image and one label.
+        KubetrainError: if the archive is damaged or truncated, or a sample is not one image and one label.
     """
     index = ShardIndex()
     with shard.open("rb") as file:
@@ -41,15 +41,15 @@ def scan_shard(shard: Path) -> ShardIndex:
             labels = [member for member in members if member.extension == LABEL]
             if len(images) != 1 or len(labels) != 1:
                 raise KubetrainError(
-                    f"{shard} has {len(images)} images and {len(labels)} {LABEL} files in a row of the key {key!r}: "
-                    "a sample is one image and the number of its class, their names alike up to the first dot"
+                    f"{shard} has {len(images)} images and {len(labels)} {LABEL} files in a row with the key {key!r}: "
+                    "a sample is one image and one class number, whose names are equal up to the first dot"
                 )
             index.add(images[0].offset, images[0].size, _label(shard, file, labels[0]))
     return index
 
 
 def _members(shard: Path, file: BinaryIO) -> Iterator[Member]:
-    """Those that are images or labels, by the end of their names."""
+    """Yield the members whose extension is that of an image or a label."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while (entry := archive.next()) is not None:
@@ -58,10 +58,10 @@ def _members(shard: Path, file: BinaryIO) -> Iterator[Member]:
                 if name and entry.isreg() and not entry.issparse() and name[2].lower().endswith((*EXTENSIONS, LABEL)):
                     yield Member(name[1], name[2].lower(), entry.offset_data, entry.size)
             file.seek(archive.offset)
-            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile treats a damaged header as the end
                 raise tarfile.ReadError(f"no header at byte {archive.offset}")
     except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise KubetrainError(f"{shard} is damaged, cut short or no plain tar ({error}): make it anew") from error
+        raise KubetrainError(f"{shard} is damaged, truncated or compressed ({error}): create it again") from error
 
 
 def _label(shard: Path, file: BinaryIO, member: Member) -> int:
@@ -70,6 +70,6 @@ def _label(shard: Path, file: BinaryIO, member: Member) -> int:
     number = NUMBER.fullmatch(content)
     if number is None:
         raise KubetrainError(
-            f"{shard} has {content!r} in {member.key + LABEL!r}: it must be the number of a class, as 0 or 17"
+            f"{shard} has {content!r} in {member.key + LABEL!r}: it must be a class number, such as 0 or 17"
         )
     return int(number[1])

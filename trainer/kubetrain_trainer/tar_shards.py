@@ -1,13 +1,14 @@
-"""A dataset of images in tar shards by the WebDataset convention, read where they lie: nothing is unpacked.
+"""A dataset of images in tar shards in the WebDataset convention, read in place without unpacking.
 
-manifest.json            classes by label, and each split's shards; without it every *.tar, and classes are numbers
-<split>/NAME.tar         KEY.jpg and KEY.cls, the number of its class, then those of the next key
-<split>/NAME.index.json  where in it the images lie; without it the archive's headers are looked through at each start
+manifest.json            classes by label, and each split's shards; without it, every *.tar, and numbers as classes
+<split>/NAME.tar         KEY.jpg and KEY.cls (the class number), then those of the next key
+<split>/NAME.index.json  positions of the images; without it, the archive's headers are scanned at each start
 
-An epoch's order is at random over all shards, as it is over a folder: only so can any process take any sample, and a
-run resume anywhere with more or fewer processes. An image is then one read at a random place: what a plain file costs,
-less its opening. From memory that is as fast as in sequence. From a disk it is not, since the kernel cannot read ahead
-(benchmarks/README.md has figures): there, several loading processes help, and so does memory for the whole.
+Epochs are shuffled over all shards, as over a folder, because any process must be able to use any sample for a run to
+resume anywhere with more or fewer processes. Each image is therefore one read at a random position, which costs as much
+as reading a plain file without opening it. From memory, that is as fast as sequential reads. From a disk it is slower,
+because the kernel cannot read ahead (benchmarks/README.md has numbers): several loading processes help there, or enough
+memory for the whole dataset.
 """
 
 import os
@@ -30,10 +31,10 @@ from kubetrain_trainer.tar_scan import scan_shard
 SCHEMA = "kubetrain/shards/v1"
 MANIFEST = "manifest.json"
 LAYOUT = "shards must be <split>/*.tar"
-LISTED_AT_ONCE = 16
-"""Shards: on a network file system it is waiting that takes the time."""
+LISTING_THREADS = 16
+"""Shards are listed in parallel, because on a network file system most of the time is latency."""
 MAX_OPEN = 512
-"""Shards that a process keeps open: half as many files as it usually may."""
+"""Shards that a process keeps open: half the usual limit of open files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class TarShards:
     classes: tuple[str, ...]
     paths: tuple[str, ...]
     starts: "array[int]"
-    """The first sample of each shard."""
+    """The index of the first sample of each shard."""
     index: ShardIndex
 
     @property
@@ -52,11 +53,11 @@ class TarShards:
         path, size = self._path(sample), self.index.sizes[sample]
         content = _opened(path).read(size, self.index.offsets[sample])
         if len(content) < size:
-            raise KubetrainError(f"{path} was cut short while it was in use: sync or pack it again")
+            raise KubetrainError(f"{path} was truncated while in use: sync or pack it again")
         return content
 
     def name(self, sample: int) -> str:
-        """For people: as the tar's header has it, of a long name the beginning."""
+        """Return a readable name of a sample from the tar's header, in which long names are cut off."""
         path = self._path(sample)
         header = _opened(path).read(BLOCKSIZE, self.index.offsets[sample] - BLOCKSIZE)
         return f"{header[:100].partition(bytes(1))[0].decode(errors='replace')} in {path}"
@@ -66,7 +67,7 @@ class TarShards:
 
 
 class OpenFile:
-    """Closed when the last thread that reads it is done, be it forgotten meanwhile."""
+    """A file that stays open until the last thread has read it, even if the cache drops it before."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -80,15 +81,15 @@ class OpenFile:
 
 @lru_cache(maxsize=MAX_OPEN)
 def _opened(path: str) -> OpenFile:
-    """In each process its own, from when it first reads of it."""
+    """Open a shard on its first read in this process."""
     return OpenFile(os.open(path, os.O_RDONLY))
 
 
 def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:
-    """As the manifest has them, else numbers up to the largest label of the training split.
+    """Return the manifest's classes, or else the numbers up to the largest label of the training split.
 
     Raises:
-        KubetrainError: where there is nothing to train on.
+        KubetrainError: if the training split has no samples.
     """
     manifest = _manifest(data_dir)
     if manifest:
@@ -97,17 +98,17 @@ def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ..
 
 
 def list_images(data_dir: Path, split: str, training_split: str = "train") -> TarShards:
-    """The images of a split, in an order that every process and both frameworks agree on.
+    """Return the images of a split in an order that is the same in every process and both frameworks.
 
     Raises:
-        KubetrainError: where there are none, a shard is damaged, or an image is of a class that training does not know.
+        KubetrainError: if there are none, a shard is damaged, or a label is not one of the classes.
     """
     shards = replace(_listed(data_dir, split), classes=list_classes(data_dir, training_split))
     known = range(len(shards.classes))
     if min(shards.labels) not in known or max(shards.labels) not in known:
         wrong = next(sample for sample, label in enumerate(shards.labels) if label not in known)
         raise KubetrainError(
-            f"{shards.name(wrong)} has label {shards.labels[wrong]}, but training knows {len(known)} classes, "
+            f"{shards.name(wrong)} has label {shards.labels[wrong]}, but there are {len(known)} classes, "
             "numbered from 0: correct the label, or remove the image"
         )
     return shards
@@ -115,10 +116,10 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Ta
 
 @lru_cache(maxsize=8)
 def _listed(data_dir: Path, split: str) -> TarShards:
-    """Once in a process: to look through shards that have no index takes long."""
+    """List the samples once per process, because scanning shards without an index takes long."""
     paths = _shards(data_dir, split)
     starts, index = array("q"), ShardIndex()
-    with ThreadPoolExecutor(LISTED_AT_ONCE) as threads:
+    with ThreadPoolExecutor(LISTING_THREADS) as threads:
         for part in threads.map(_index_of, paths):
             starts.append(len(index))
             index.extend(part)
@@ -145,7 +146,7 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
 
 
 def _manifest(data_dir: Path) -> Mapping[str, Any] | None:
-    """What `kubetrain pack` wrote, if it did."""
+    """Return the manifest if `kubetrain pack` wrote one."""
     try:
         manifest = read_json(data_dir / MANIFEST)
     except FileNotFoundError:
@@ -161,5 +162,5 @@ def _index_of(shard: Path) -> ShardIndex:
         return scan_shard(shard) if index is None else index
     except OSError as error:
         raise KubetrainError(
-            f"cannot read {error.filename or shard} ({error.strerror}): sync or pack again, or check your rights"
+            f"cannot read {error.filename or shard} ({error.strerror}): sync or pack again, or check your permissions"
         ) from error

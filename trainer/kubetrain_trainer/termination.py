@@ -1,4 +1,4 @@
-"""A process's last words: Kubernetes reads them from a file and shows them beside the exit code."""
+"""The termination message of a process, which Kubernetes reads from a file and shows with the exit code."""
 
 import contextlib
 import fcntl
@@ -11,65 +11,65 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 LOG_VARIABLE = "KUBETRAIN_TERMINATION_LOG"
-"""Where the file is when it is not where Kubernetes puts it."""
-MAXIMUM_BYTES = 4096
-"""Kubernetes cuts off what is beyond."""
-SENTENCE_LENGTH = 600  # fits whatever its characters take
+"""The environment variable with the file's path, if it is not Kubernetes' default."""
+MAX_BYTES = 4096
+"""Kubernetes truncates longer messages."""
+SENTENCE_LENGTH = 600  # fits even if every character is encoded in several bytes
 
 
-def forget_last_words() -> None:
-    """Those of processes that ran in this container before: torchrun starts new ones in the place of lost ones."""
+def clear_termination_message() -> None:
+    """Clear the message of earlier processes in this container, in which torchrun may restart failed processes."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         _write(b"")
 
 
 def report_result(result: Mapping[str, Any]) -> None:
-    """What a process that succeeded has to show for it; it has a "status"."""
+    """Write the result of a process that succeeded or was stopped. It has a "status"."""
     text = _json(result)
-    if len(text) > MAXIMUM_BYTES:
-        raise ValueError(f"a result of {len(text)} bytes would reach nobody: Kubernetes takes {MAXIMUM_BYTES}")
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"a result of {len(text)} bytes is too long: Kubernetes reads only {MAX_BYTES}")
     _write(text)
 
 
 def report_failure(sentence: str, *, curable: bool) -> None:
-    """Why a process failed, and whether another try might help.
+    """Write why a process failed, and whether a retry might help.
 
-    The first of a pod's processes to say so is heard: the others fail by its failure.
+    Only the first failure in a pod is kept, because it makes the pod's other processes fail.
     """
-    words = {"status": "failed", "error": sentence[:SENTENCE_LENGTH], "curable": curable}
-    _write(_json(words), only_first=True)
+    message = {"status": "failed", "error": sentence[:SENTENCE_LENGTH], "curable": curable}
+    _write(_json(message), only_first=True)
 
 
-def leave_words(sentence: str) -> None:
-    """For a person: Kubernetes shows them with the pod, Argo with the step."""
-    _write(sentence.encode()[:MAXIMUM_BYTES])
+def write_termination_message(sentence: str) -> None:
+    """Write a message for users, which Kubernetes shows with the pod and Argo with the step."""
+    _write(sentence.encode()[:MAX_BYTES])
 
 
 def end_process(exit_code: int) -> NoReturn:
-    """At once: taking libraries down in order takes seconds, and those that failed half-way hang or crash there."""
+    """Exit at once, because a regular shutdown of the libraries takes seconds and may hang or crash after a failure."""
     for child in multiprocessing.active_children():
-        child.kill()  # a process that loads data would outlive this one
+        child.kill()  # otherwise data loading processes would outlive this one
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, RuntimeError):  # a full disk; a signal in the middle of a line
+        with contextlib.suppress(OSError, RuntimeError):  # the disk is full, or a signal interrupted a write
             stream.flush()
     os._exit(exit_code)
 
 
-def parse_last_words(text: str) -> dict[str, Any]:
-    """What a process reported; empty where it left nothing, or words that are not ours."""
+def parse_termination_message(text: str) -> dict[str, Any]:
+    """Return what a process reported, or an empty dict if the message is not one of ours."""
     try:
-        words = json.loads(text)
+        message = json.loads(text)
     except ValueError:
         return {}
-    return words if isinstance(words, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
-def _json(words: Mapping[str, Any]) -> bytes:
-    return json.dumps(dict(words), sort_keys=True, ensure_ascii=False).encode()
+def _json(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(message), sort_keys=True, ensure_ascii=False).encode()
 
 
-def _write(words: bytes, *, only_first: bool = False) -> None:
-    """In place: Kubernetes mounts the file itself. Outside a pod there is none, and nobody listens."""
+def _write(message: bytes, *, only_first: bool = False) -> None:
+    """Write the file in place, because Kubernetes mounts it. Outside a pod there is no file, and nothing is written."""
     path = Path(os.environ.get(LOG_VARIABLE, "/dev/termination-log"))
     try:
         with path.open("r+b") as file:
@@ -77,7 +77,7 @@ def _write(words: bytes, *, only_first: bool = False) -> None:
             if only_first and file.read():
                 return
             file.seek(0)
-            file.write(words)
+            file.write(message)
             file.truncate()
     except OSError:
-        pass  # last words are no reason to fail
+        pass  # a missing message must not fail the process

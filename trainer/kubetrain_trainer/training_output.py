@@ -1,13 +1,13 @@
-"""The folder that one run's training writes and the later steps read.
+"""The folder that a run's training writes and later steps read.
 
 <output root>/<run id>/
     config.json       the settings, the framework, the dataset, and when the run began
-    metrics.jsonl     one object a line
-    tensorboard/      the same, for TensorBoard
+    metrics.jsonl     one JSON object per line
+    tensorboard/      the same metrics for TensorBoard
     checkpoints/      see checkpoint_layout
-    export/           the model's weights for use elsewhere, with a manifest of their own
-    result.json       how the training ended; also the termination message of rank 0 (that of a stopped one is no file)
-    evaluation.json   how the exported model does on the test split
+    export/           the model's weights for use elsewhere, with their own manifest
+    result.json       the result of a completed training; also the termination message of rank 0
+    evaluation.json   metrics of the exported model on the test split
 """
 
 import shutil
@@ -56,8 +56,8 @@ class TrainingOutput:
     def export(self) -> Path:
         return self.path / "export"
 
-    def of_run(self, run_id: str) -> "TrainingOutput":
-        """The output of another run under the same root."""
+    def _other_run(self, run_id: str) -> "TrainingOutput":
+        """Return the output of another run under the same root."""
         return TrainingOutput(self.path.parent / run_id)
 
     def begin(self, framework: str, config: TrainConfig, dataset_digest: str) -> None:
@@ -104,16 +104,16 @@ class TrainingOutput:
         return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files)
 
     def checkpoint_to_resume(self, resume_from: str) -> Checkpoint | None:
-        """This run's newest intact checkpoint; before its first one, that of the run named by resume_from, if any."""
+        """Return this run's newest intact checkpoint. If it has none, return that of the run named by resume_from."""
         own = next(intact_checkpoints(self.checkpoints), None)
         return self._newest_of(resume_from) if own is None and resume_from else own
 
     def _newest_of(self, run_id: str) -> Checkpoint:
-        newest = next(intact_checkpoints(self.of_run(run_id).checkpoints), None)
+        newest = next(intact_checkpoints(self._other_run(run_id).checkpoints), None)
         if newest is None:
             raise KubetrainError(
-                f"resume_from: no intact checkpoint in {self.of_run(run_id).checkpoints}: "
-                "name a run under the same output root that wrote one"
+                f"resume_from: no intact checkpoint in {self._other_run(run_id).checkpoints}: "
+                "name a run under the same output root that has one"
             )
         theirs, ours = newest.manifest["framework"], self._origin()["framework"]
         if theirs != ours:
@@ -124,12 +124,12 @@ class TrainingOutput:
         return newest
 
     def finish(self) -> None:
-        """Record that the training completed, naming its newest checkpoint as the proof."""
+        """Record that the training completed, and its newest checkpoint as proof."""
         newest = complete_checkpoints(self.checkpoints)[-1]
         write_json(self.path / "result.json", {"status": "completed", **_identity(newest)})
 
     def stopped_result(self) -> dict[str, Any]:
-        """What a training that was stopped has to show; not on record, for it goes on when it is started again."""
+        """Return the result of a stopped training. It is not written to a file, because the run can be resumed."""
         return {"status": "stopped", **_identity(complete_checkpoints(self.checkpoints)[-1])}
 
     def is_finished(self) -> bool:
@@ -138,15 +138,15 @@ class TrainingOutput:
     def read_result(self) -> dict[str, Any] | None:
         return self._read("result.json") if (self.path / "result.json").exists() else None
 
-    def prove(self, result: Mapping[str, Any]) -> Checkpoint:
-        """The checkpoint that a result names.
+    def verify_result(self, result: Mapping[str, Any]) -> Checkpoint:
+        """Return the checkpoint that a result names.
 
         Raises:
-            KubetrainError: where it is not complete, or not the one that was meant.
+            KubetrainError: if the checkpoint is not complete or was replaced.
         """
         checkpoint = read_checkpoint(self.checkpoints / result["checkpoint"])
         if checkpoint is None:
-            raise KubetrainError(f"the training says it wrote {result['checkpoint']}, but no complete one is there")
+            raise KubetrainError(f"the training reported {result['checkpoint']}, which is missing or incomplete")
         if checkpoint.manifest_sha256 != result["manifest_sha256"]:
             raise KubetrainError(f"{checkpoint.path} is not the checkpoint that the training wrote: it was replaced")
         return checkpoint
@@ -154,7 +154,7 @@ class TrainingOutput:
     def write_export(
         self, checkpoint: Checkpoint, details: Mapping[str, Any], write_files: Callable[[Path], object]
     ) -> None:
-        """Write the model of a checkpoint for use elsewhere; complete or absent, as checkpoints are."""
+        """Export the model of a checkpoint. Like a checkpoint, an export is complete or does not exist."""
         partial = self.path / ".export.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
@@ -164,27 +164,27 @@ class TrainingOutput:
                 write_files(partial)
             write_json(partial / "manifest.json", {**identity, "files": describe_files(partial)})
         except Exception:
-            shutil.rmtree(partial, ignore_errors=True)  # it would keep a full disk full
+            shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
             raise
         shutil.rmtree(self.export, ignore_errors=True)
         partial.rename(self.export)
         flush_directory(self.path)
 
     def read_export(self) -> dict[str, Any]:
-        """The export's manifest, every file of it verified."""
+        """Verify the export's files and return its manifest."""
         manifest = self._read("export/manifest.json")
         verify_files(self.export, manifest["files"])
         return manifest
 
     def write_evaluation(self, evaluation: Mapping[str, Any]) -> None:
-        # On one line: a confusion matrix has as many numbers as classes squared.
+        # On one line, because a confusion matrix would take one line per number.
         write_json(self.path / "evaluation.json", {"schema": EVALUATION_SCHEMA, **evaluation}, indent=None)
 
     def read_evaluation(self) -> dict[str, Any]:
         return self._read("evaluation.json")
 
     def _origin(self) -> dict[str, str]:
-        """What a checkpoint and an export of this run come from."""
+        """Return what the manifests of this run's checkpoints and export have in common."""
         recorded = self.read_config()
         return {
             "framework": recorded["framework"],
@@ -203,19 +203,19 @@ class TrainingOutput:
 
 
 def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
-    """The error of a checkpoint whose state is not one of this run's model and optimizer."""
+    """Return the error for a checkpoint that does not fit this run's model and optimizer."""
     theirs = TrainingOutput(checkpoint.path.parents[1]).train_config()
     return KubetrainError(
-        f"{checkpoint.path} holds '{theirs.model}' as {theirs.optimizer} trained it, which does not fit this run's "
-        f"'{config.model}' with {config.optimizer}: name a run of the same model, optimizer and classes"
+        f"{checkpoint.path} holds '{theirs.model}' trained with {theirs.optimizer}, which does not fit this run's "
+        f"'{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes"
     )
 
 
 def foreign_error(path: Path) -> KubetrainError:
-    """The error of a file that is not the plain numbers which the trainers write."""
+    """Return the error for a file that contains more than the numbers which the trainers write."""
     return KubetrainError(
-        f"{path} was not written by this trainer: it holds more than numbers, perhaps code to execute, and was refused "
-        f"unread; delete {path.parent} and start this run again"
+        f"{path} was not written by this trainer and was not loaded: it contains more than numbers, perhaps executable "
+        f"code; delete {path.parent} and start this run again"
     )
 
 

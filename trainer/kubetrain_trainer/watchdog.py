@@ -1,4 +1,4 @@
-"""A process that stands still is ended, its stacks in the log: its peers would wait for it, and all would cost on."""
+"""A watchdog that ends a process that hangs and logs its stacks. Otherwise its peers would wait for it forever."""
 
 import contextlib
 import faulthandler
@@ -12,21 +12,21 @@ from typing import Self
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.standstill import Standstill, find_standstill
+from kubetrain_trainer.stack_sample import StackSample, sample_stack
 from kubetrain_trainer.termination import end_process, report_failure
 
 EXIT_CODE = 134
-"""As of a process that aborts: a cluster may try again."""
+"""The exit code of an aborted process, after which a cluster may retry."""
 FIRST_STEP_FACTOR = 3
-"""The first step may compile."""
+"""The first step may take longer, because it may compile."""
 PEERS_FACTOR = 1.25
-"""Who waits for a process that hangs gives up later than that process: only it can say where."""
-MAX_LOOK_SECONDS = 1.0
+"""Peers of a hanging process time out later than it, because only that process can report where it hangs."""
+MAX_INTERVAL_SECONDS = 1.0
 BACKSTOP_SECONDS = 10.0
 
 
 class Watchdog:
-    """As a context it watches: after each beat the next must come in time."""
+    """A context manager that ends the process if the next beat does not come in time."""
 
     def __init__(self, config: TrainConfig, role: ProcessRole) -> None:
         self.doing = "the first step"
@@ -48,43 +48,43 @@ class Watchdog:
         self._thread.join()
 
     def beat(self, doing: str) -> None:
-        """Something is done; what is being done from now on."""
+        """Report progress, and what the process does next."""
         self.doing = doing
         self._allowed = self._seconds
         self._due = time.monotonic() + self._seconds
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done meanwhile takes as long as it takes."""
+        """Suspend the timeout in this context."""
         self._due = math.inf
         yield
         self.beat(self.doing)
 
     def _watch(self) -> None:
-        before: Standstill | None = None
-        while not self._is_over.wait(min(MAX_LOOK_SECONDS, self._seconds / 10)):
+        before: StackSample | None = None
+        while not self._is_over.wait(min(MAX_INTERVAL_SECONDS, self._seconds / 10)):
             overdue = time.monotonic() - self._due
             self._set_alarm(-overdue)
             if overdue > 0:
-                standstill = find_standstill()
-                # Who has just learned that a peer is lost moves, and ends by that.
-                hangs_itself = standstill == before and not standstill.is_wait
+                stack = sample_stack()
+                # Two equal samples, because a process that has just lost a peer still moves, and fails by itself.
+                hangs_itself = stack == before and not stack.is_waiting
                 if hangs_itself or overdue > (PEERS_FACTOR - 1) * self._seconds:
-                    self._end_process(standstill)
-                before = standstill
+                    self._end_process(stack)
+                before = stack
         self._set_alarm(math.inf)
 
     def _set_alarm(self, seconds: float) -> None:
-        """Where C code keeps Python's lock no thread of Python's can look any more: then the kernel ends the process,
-        and faulthandler shows its stacks before."""
+        """Set an alarm in case C code holds the GIL and this thread cannot run. The kernel then ends the process, after
+        faulthandler has logged its stacks."""
         grace = (PEERS_FACTOR - 1) * self._seconds + BACKSTOP_SECONDS
         signal.setitimer(signal.ITIMER_REAL, 0 if seconds == math.inf else max(seconds, 0) + grace)
 
-    def _end_process(self, standstill: Standstill) -> None:
+    def _end_process(self, stack: StackSample) -> None:
         faulthandler.dump_traceback(sys.__stderr__ or 2)
         sentence = (
             f"rank {self._rank} hangs: {self.doing} did not end within {self._allowed} s (nccl_timeout_seconds); "
-            f"it stands in {standstill}, all stacks are in the log"
+            f"it is in {stack}, all stacks are in the log"
         )
         print(f"error: {sentence}", flush=True)
         report_failure(sentence, curable=True)

@@ -11,7 +11,7 @@ from kubetrain_trainer.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Storage(Settings):
-    CALLED: ClassVar[str] = "storage"
+    PARAMETER: ClassVar[str] = "storage"
 
     staging_claim: str = setting("kubetrain-staging", "PVC for dataset versions; created if missing")
     staging_size: str = setting("100Gi", "size of the staging PVC if it is created; more than the dataset's size")

@@ -44,7 +44,7 @@ from kubetrain_components.jobs.verdict import (
     restart_notices,
 )
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.termination import parse_last_words
+from kubetrain_trainer.termination import parse_termination_message
 
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
@@ -198,7 +198,7 @@ def _incurable(job: Job, state: JobState) -> Failure | None:
     The operator does not count restarts of pods that it replaced, and counts none with ExitCode.
     """
     for pod in state.pods:
-        words = parse_last_words(pod.last_words)
+        words = parse_termination_message(pod.last_words)
         if words.get("status") == "failed" and not words.get("curable", True):
             return Failure(describe(pod))
     restarts = sum(pod.restarts for pod in state.pods)

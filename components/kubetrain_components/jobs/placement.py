@@ -19,7 +19,7 @@ SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(Settings):
-    CALLED: ClassVar[str] = "placement"
+    PARAMETER: ClassVar[str] = "placement"
 
     image: str = setting("", "image of the pods; empty: kubetrain's own")
     image_pull_policy: str = setting(

@@ -16,7 +16,7 @@ from kubetrain_components.jobs.job import (
 )
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.termination import parse_last_words
+from kubetrain_trainer.termination import parse_termination_message
 
 TAIL_LINES = 20
 
@@ -71,7 +71,7 @@ def has_elastic_success(job: Job, state: JobState) -> bool:
 
 def lead_result(job: Job, state: JobState) -> dict[str, Any]:
     """Return what rank 0 reported when it succeeded; empty if it reported nothing."""
-    return parse_last_words(lead_words(job, state))
+    return parse_termination_message(lead_words(job, state))
 
 
 def lead_words(job: Job, state: JobState) -> str:
@@ -86,7 +86,7 @@ def _lead(job: Job, state: JobState) -> PodState | None:
 
 def describe(pod: PodState) -> str:
     """Return why the pod's last container ended, in the container's own words if it left any."""
-    error = parse_last_words(pod.last_words).get("error")
+    error = parse_termination_message(pod.last_words).get("error")
     cause = f"{pod.name}: {error}" if error else f"{pod.name} {pod.cause or _exit(pod)}"
     restarts = "a restart" if pod.restarts == 1 else f"{pod.restarts} restarts"
     return f"{cause} (after {restarts})" if pod.restarts else cause

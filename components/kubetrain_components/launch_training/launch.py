@@ -27,5 +27,5 @@ def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine)
         )
     if training.mounts:
         return result  # the output is on a claim, which the next step reads: it verifies every byte
-    checkpoint = TrainingOutput(training.output_dir).prove(result)
+    checkpoint = TrainingOutput(training.output_dir).verify_result(result)
     return {**result, "epoch": checkpoint.manifest["epoch"], "world_size": checkpoint.manifest["world_size"]}

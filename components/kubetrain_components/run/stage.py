@@ -12,7 +12,7 @@ from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run.events import EventLog
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.progress_line import parse_progress
-from kubetrain_trainer.termination import leave_words
+from kubetrain_trainer.termination import write_termination_message
 
 PROGRESS_SECONDS = 0.2
 
@@ -69,7 +69,7 @@ def running_stage(name: str, run_id: str, events: EventLog) -> Iterator[Stage]:
         sentence = str(error) if expected else f"{type(error).__name__}: {error}"
         log_tail = error.log_tail if isinstance(error, JobFailed) else ()
         events.emit(name, "failed", error=sentence, log_tail=log_tail, result=stage.result)
-        leave_words(sentence)
+        write_termination_message(sentence)
         if not expected:
             raise
         print("\n".join([*log_tail, f"error: {sentence}"]), flush=True)

@@ -75,7 +75,7 @@ def _problems_of(path: Path) -> list[str]:
     if (path / MANIFEST).is_file():
         return _problems_in(path / MANIFEST, lambda manifest: verify_files(path, manifest["files"]))
     naming = [path / name for name in NAMING_A_CHECKPOINT if (path / name).is_file()]
-    return [problem for file in naming for problem in _problems_in(file, TrainingOutput(path).prove)]
+    return [problem for file in naming for problem in _problems_in(file, TrainingOutput(path).verify_result)]
 
 
 def _problems_in(file: Path, check: Callable[[Any], object]) -> list[str]:

@@ -13,7 +13,7 @@ from torch import nn
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
-from kubetrain_trainer.evaluation_record import Answers
+from kubetrain_trainer.evaluation_record import ClassPredictions
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
@@ -34,7 +34,7 @@ def evaluate(arguments: Arguments) -> None:
     task.model.to(device)
     export = load_export(output, task.model, device)
     samples = task.data(config.test_split)
-    tally, answers = Tally(task, device), Answers(task.classes)
+    tally, answers = Tally(task, device), ClassPredictions(task.classes)
     loader = Loader(samples, config, role, device)
     for outputs, targets in predictions(task, loader, range(len(samples)), config, device):
         tally.add(outputs, targets)

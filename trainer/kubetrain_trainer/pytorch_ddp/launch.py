@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from kubetrain_trainer.stop_signal import end_when_asked
+from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.termination import end_process
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -60,5 +60,5 @@ def in_shells_terms(exit_code: int) -> int:
 
 
 if __name__ == "__main__":
-    end_when_asked()
+    exit_on_sigterm()
     end_process(launch(sys.argv[1:]))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.cpus import have_bf16
+from kubetrain_trainer.cpus import has_bf16
 from kubetrain_trainer.pytorch_ddp.data import map_tensors
 
 
@@ -25,4 +25,4 @@ def precision_of(config: TrainConfig, device: torch.device) -> str:
 @cache
 def _best(device_type: str) -> str:
     on_gpu = device_type == "cuda"
-    return "bf16" if (torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else have_bf16()) else "fp32"
+    return "bf16" if (torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else has_bf16()) else "fp32"

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
-from kubetrain_trainer.evaluation_record import Answers
+from kubetrain_trainer.evaluation_record import ClassPredictions
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import evaluation_share
@@ -34,7 +34,7 @@ def evaluate(arguments: Arguments) -> None:
     task = build_task(config, arguments.data_dir)
     export = load_export(output, task.model)
     samples = task.data(config.test_split)
-    tally, answers = Tally(task), Answers(task.classes)
+    tally, answers = Tally(task), ClassPredictions(task.classes)
     for outputs, targets in predictions(task, samples, range(len(samples)), config):
         tally.add(outputs, targets)
         if task.classes:

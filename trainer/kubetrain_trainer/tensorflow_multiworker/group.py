@@ -16,7 +16,7 @@ from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.start_banner import describe_start
-from kubetrain_trainer.stop_signal import end_when_asked
+from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.tensorflow_multiworker.precision import precision_of
 
 DECISION_BYTES = 16384
@@ -99,7 +99,7 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(role)
     group = Group(role, build_strategy(config, role))
-    end_when_asked()  # again: a strategy of several processes takes the signal, and does nothing with it
+    exit_on_sigterm()  # again: a strategy of several processes takes the signal, and does nothing with it
     try:
         yield group
     except Stopped:

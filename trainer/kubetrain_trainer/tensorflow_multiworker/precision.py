@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.cpus import have_bf16
+from kubetrain_trainer.cpus import has_bf16
 
 AMPERE = (8, 0)
 """The first GPUs with bf16, by compute capability."""
@@ -27,7 +27,7 @@ def precision_of(config: TrainConfig) -> str:
         return config.precision
     gpus = tf.config.list_physical_devices("GPU")
     capabilities = [tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus]
-    return "bf16" if (min(capabilities) >= AMPERE if gpus else have_bf16()) else "fp32"
+    return "bf16" if (min(capabilities) >= AMPERE if gpus else has_bf16()) else "fp32"
 
 
 def _in_fp32(value: Any) -> Any:

@@ -1,0 +1,61 @@
+"""A sample of the Python stack, to tell a process that hangs from one that waits for others."""
+
+import sys
+import sysconfig
+import threading
+import traceback
+from dataclasses import dataclass
+
+COLLECTIVES = (
+    "torch/distributed/",
+    "torch/nn/parallel/distributed.py",
+    "torch/autograd/graph.py",
+    "kubetrain_trainer/pytorch_ddp/group.py",
+    "tensorflow/python/eager/execute.py",
+    "tensorflow/python/framework/ops.py",
+)
+"""Python files in which a process waits for other processes or a GPU."""
+PY_FUNCTION = "tensorflow/python/ops/script_ops.py"
+"""The file in which another thread runs a user's Python function while the main thread waits for it."""
+LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
+
+
+@dataclass(frozen=True)
+class Call:
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({'/'.join(self.file.split('/')[-2:])}:{self.line})"
+
+
+@dataclass(frozen=True)
+class StackSample:
+    calls: tuple[Call, ...]
+    """The calls on the stack, the innermost first."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if the process waits for another one, which may be the one that hangs."""
+        return any(name in self.calls[0].file for name in COLLECTIVES)
+
+    def __str__(self) -> str:
+        """Return the innermost call and the innermost call outside of libraries."""
+        own = next((call for call in self.calls if not call.file.startswith(LIBRARIES)), self.calls[0])
+        text = str(self.calls[0]) + (f", called by {own}" if own != self.calls[0] else "")
+        return text + ", where processes wait for each other: look for another process that hangs" * self.is_waiting
+
+
+def sample_stack() -> StackSample:
+    """Sample the stack of the thread that does the training's current work."""
+    main = threading.main_thread().ident or 0
+    stacks = {
+        # Without source lines, because reading them could hang on the same storage.
+        ident: tuple(
+            Call(each.f_code.co_name, each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)
+        )
+        for ident, frame in sys._current_frames().items()
+    }
+    in_py_function = (stack for stack in stacks.values() if any(PY_FUNCTION in call.file for call in stack))
+    return StackSample(next(in_py_function, stacks[main]))
