@@ -58,7 +58,7 @@ def test_a_sync_alone_makes_one_claim_and_one_job() -> None:
     [
         ({"placement": {"restart_policy": "Always"}}, "restart_policy Always"),
         ({"placement": {"env": {"MASTER_ADDR": "x"}}}, "MASTER_ADDR is set by the operator"),
-        ({"storage": {"exposure": "static"}}, "static needs the name"),
+        ({"storage": {"exposure": "static"}}, "exposure 'static'.*static_claim"),
         ({"storage": {"transfer": {"memory": "much"}}}, "memory 'much' is not a Kubernetes quantity"),
         ({"staging_size": "big"}, "'big' is not a Kubernetes quantity"),
         ({"train_config": {"epoch": 1}}, "unknown setting 'epoch'"),

@@ -1,4 +1,4 @@
-"""What a training becomes as a job: the roles of its pods, their command, and what elastic ones need."""
+"""The job of a training: the roles of its pods, their command, and what elastic ones need."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_an_elastic_job_has_workers_only_and_needs_few_of_them() -> None:
     assert (job.elastic.min_replicas, job.elastic.max_replicas) == (1, 3)
 
 
-def test_of_elastic_pods_on_one_machine_the_first_hosts_the_rendezvous() -> None:
+def test_the_first_of_the_elastic_pods_on_one_machine_hosts_the_rendezvous() -> None:
     job = training(min_workers=1).to_job()
     pods = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
     environments = [pods["Worker", index] for index in range(3)]
@@ -53,13 +53,13 @@ def test_of_elastic_pods_on_one_machine_the_first_hosts_the_rendezvous() -> None
 
 
 @pytest.mark.parametrize(
-    ("framework", "min_workers", "said"),
+    ("framework", "min_workers", "cause"),
     [
-        ("tensorflow", 1, "min_workers: tensorflow cannot go on without a worker that was lost"),
-        ("pytorch", 4, "min_workers: 4 must be from 0 to 3"),
-        ("pytorch", -1, "min_workers: -1 must be from 0 to 3"),
+        ("tensorflow", 1, "min_workers: tensorflow .*: leave min_workers out"),
+        ("pytorch", 4, "min_workers: 4 must be from 0 .* 3"),
+        ("pytorch", -1, "min_workers: -1 must be from 0 .* 3"),
     ],
 )
-def test_what_cannot_be_elastic_is_refused(framework: str, min_workers: int, said: str) -> None:
-    with pytest.raises(InvalidSetting, match=said):
+def test_what_cannot_be_elastic_is_refused(framework: str, min_workers: int, cause: str) -> None:
+    with pytest.raises(InvalidSetting, match=cause):
         training(framework, min_workers=min_workers)

@@ -1,4 +1,4 @@
-"""What a run's page says of its training job."""
+"""The summary of a training job on the run's page."""
 
 from pathlib import Path
 
@@ -26,15 +26,15 @@ def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
         mounts=place.mounts("out"),
     )
     result = {"checkpoint": "step-00000120", "step": 120}
-    words = training_summary(training, result, {"until its first line": 7.4}, "step=120/120 loss=0.1")
+    text = training_summary(training, result, {"startup": 7.4}, "step=120/120 loss=0.1")
     name = training.identity.name
-    assert words.startswith(f"# {name}\n")
-    assert f"| job | TFJob `{name}` |" in words
-    assert "| pods | 3, each with 1 process |" in words
-    assert "| last checkpoint | `step-00000120`, after 120 steps |" in words
-    assert "| output | folder `r1` of claim `out` |" in words
-    assert "| until its first line | 7 s |" in words
-    assert "| last words on progress | `step=120/120 loss=0.1` |" in words
-    assert f"kubectl get tfjob {name} --output=yaml" in words
-    manifest = yaml.safe_load(words.split("```yaml\n")[1].removesuffix("```\n"))
+    assert text.startswith(f"# {name}\n")
+    assert f"| job | TFJob `{name}` |" in text
+    assert "| pods | 3, each with 1 process |" in text
+    assert "| last checkpoint | `step-00000120`, after 120 steps |" in text
+    assert "| output | folder `r1` of PVC `out` |" in text
+    assert "| startup | 7 s |" in text
+    assert "| final progress line | `step=120/120 loss=0.1` |" in text
+    assert f"kubectl get tfjob {name} --output=yaml" in text
+    manifest = yaml.safe_load(text.split("```yaml\n")[1].removesuffix("```\n"))
     assert manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2

@@ -1,1 +1,1 @@
-"""Dataset version to checkpoints, by a distributed job."""
+"""The step that trains on a dataset version in a distributed job, and returns a checkpoint."""

@@ -1,4 +1,4 @@
-"""launch_training as a KFP component."""
+"""The KFP component of launch_training."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from kubetrain_components import IMAGE_NAME
 @dsl.component(
     base_image=IMAGE_NAME,
     install_kfp_package=False,
-    # What a pipeline's author sets on this task describes the pods that train: this one only follows them.
+    # What you set on this task in a pipeline applies to the training pods, because this step only follows them.
     task_config_passthroughs=[
         dsl.TaskConfigField.RESOURCES,
         dsl.TaskConfigField.ENV,
@@ -35,25 +35,25 @@ def launch_training(
     task_config: dsl.TaskConfig,
     summary: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Training", checkpoint=str, step=int, image=str, placement=dict):
-    """Train on several pods and follow them to the end.
+    """Train in several pods, and follow them until they end.
 
     Args:
         framework: pytorch or tensorflow.
-        dataset: Where pods find the dataset version to train on.
-        output_claim: The claim that they write to.
-        train_config: Settings of the training.
-        workers: Pods, the Master or Chief among them.
-        min_workers: Pods that go on when others are lost; 0: all start again.
+        dataset: Dataset version to train on, and where pods find it.
+        output_claim: PVC for checkpoints and logs.
+        train_config: Training settings.
+        workers: Number of training pods, including the Master (PyTorch) or Chief (TensorFlow).
+        min_workers: Min number of pods that training continues with after losing others; 0: all pods restart.
         processes_per_worker: Training processes in each pod.
         placement: Where and how the pods run.
-        reused: The published model that makes a training needless; empty where one is due.
+        reused: Published model that makes a training unnecessary; empty: train.
         pipeline: Name of the pipeline.
-        run_id: Id of the run.
-        task_config: What is set on this task, which is for the pods too.
-        summary: How the job went, how to look at it, and what it was.
+        run_id: ID of the run.
+        task_config: Settings of this task, which apply to the pods.
+        summary: Summary of the job, with its duration, its manifest, and commands to inspect it.
 
     Returns:
-        The checkpoint that the training ended with, its step, what trained, and where and how.
+        The last checkpoint, its step, the image that trained it, and the placement.
     """
     from dataclasses import asdict
     from pathlib import Path
@@ -69,9 +69,11 @@ def launch_training(
     from kubetrain_trainer.config import TrainConfig
 
     if reused:
-        words = f"nothing to train: {reused['uri']} of run {reused['run_id']} has this dataset, configuration and image"
-        print(words)
-        Path(summary.path).write_text(words)
+        reason = (
+            f"nothing to train: {reused['uri']} of run {reused['run_id']} has this dataset, configuration and image"
+        )
+        print(reason)
+        Path(summary.path).write_text(reason)
         return "", 0, reused["image"], placement
     site, place = this_site(), DatasetPlace(**dataset)
     with site.stage("launch_training", run_id) as stage, site.backend() as backend:
@@ -92,7 +94,7 @@ def launch_training(
             mounts=site.mounts(place, output_claim),
         )
         stage.result = launch_training(training, backend, stage.on_line)
-        if training.mounts:  # a job of one machine is nothing that kubectl knows
-            words = training_summary(training, stage.result, stage.seconds(), stage.progress)
-            Path(summary.path).write_text(words)
+        if training.mounts:  # the summary is about kubectl, which knows nothing of a job on one machine
+            text = training_summary(training, stage.result, stage.seconds(), stage.progress)
+            Path(summary.path).write_text(text)
     return stage.result["checkpoint"], stage.result["step"], placed.image, placed.changed_settings()

@@ -1,4 +1,4 @@
-"""What the run's page says of the training job, as Markdown: how it went, how to look at it, and what it was."""
+"""The summary of a training job on the run's page, as Markdown: how it went, how to inspect it, its manifest."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,11 @@ kubectl logs --selector={label}={name} --prefix --tail=100"""
 def training_summary(
     training: TrainingJob, result: Mapping[str, Any], seconds: Mapping[str, float], progress: str
 ) -> str:
-    """
+    """Return the summary of a finished training job.
+
     Args:
-        seconds: How long each part of it took.
-        progress: The last that rank 0 said of its step, loss and speed.
+        seconds: Duration of each part.
+        progress: Last line of rank 0 with its step, loss and speed.
     """
     job = training.to_job()
     manifest = yaml.safe_dump(job_manifest(job), sort_keys=False)
@@ -32,14 +33,14 @@ def training_summary(
         "pods": f"{job.total_replicas}, each with {_count(training.processes_per_worker, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
         "last checkpoint": f"`{result['checkpoint']}`, after {result['step']} steps",
-        "output": f"folder `{training.run_id}` of claim `{training.mounts[-1].claim}`",
+        "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},
-        "last words on progress": f"`{progress}`",
+        "final progress line": f"`{progress}`",
     }
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
     return (
         f"# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n"
-        f"## Look at it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
+        f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## What was created\n\n```yaml\n{manifest}```\n"
     )
 

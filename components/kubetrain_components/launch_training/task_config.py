@@ -1,6 +1,6 @@
-"""What a pipeline's author sets on the launch task, as settings of the placement: it describes the pods that train.
+"""Placement settings from what is set on the launch task in a pipeline, which applies to the training pods.
 
-Kubeflow Pipelines hands on `task.set_accelerator_limit(8)` or `kubernetes.mount_pvc(task, …)` as Kubernetes writes it.
+Kubeflow Pipelines passes `task.set_accelerator_limit(8)` or `kubernetes.mount_pvc(task, …)` on in Kubernetes' format.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from kubetrain_components.jobs.quantity import whole_amount
 
 
 def placement_settings(task: Mapping[str, Any], rdma_resource: str = Placement().rdma_resource) -> dict[str, Any]:
-    """Nothing for what the author did not set."""
+    """Return only settings that are set on the task."""
     settings = {
         **_resources(task.get("resources") or {}, rdma_resource),
         "env": {each["name"]: each.get("valueFrom") or each.get("value", "") for each in task.get("env") or []},
@@ -25,16 +25,16 @@ def placement_settings(task: Mapping[str, Any], rdma_resource: str = Placement()
 
 
 def _resources(resources: Mapping[str, Any], rdma_resource: str) -> dict[str, Any]:
-    """As Kubernetes does, a limit alone is what is asked for too."""
+    """Return settings for resources. As in Kubernetes, a limit without a request is the request, too."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    asked = {**limits, **requests}
+    requested = {**limits, **requests}
     settings: dict[str, Any] = {
-        "cpu": asked.pop("cpu", ""),
+        "cpu": requested.pop("cpu", ""),
         "cpu_limit": limits.get("cpu", ""),
-        "memory": asked.pop("memory", ""),
+        "memory": requested.pop("memory", ""),
         "memory_limit": limits.get("memory", ""),
     }
-    for name, amount in asked.items():
+    for name, amount in requested.items():
         if name == rdma_resource:
             settings["rdma"] = whole_amount(str(amount))
         elif name.endswith("/gpu"):

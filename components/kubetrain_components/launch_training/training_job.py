@@ -1,4 +1,4 @@
-"""TrainingJob: what is to be trained, with what, on how many pods; turns into the job that a backend runs."""
+"""TrainingJob: what to train, with which settings, in how many pods. It becomes the job that a backend runs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +15,18 @@ from kubetrain_trainer.frameworks import package_of
 STAGE = TRAIN.name
 ENVIRONMENTS = {
     "pytorch": UNBUFFERED,
-    # Or the first process on a GPU takes all of its memory.
+    # Without it, the first process on a GPU takes all of its memory.
     "tensorflow": {**UNBUFFERED, "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
 }
 METRICS_PORT_OFFSET = 10_000
 RENDEZVOUS = {
-    "last_call_timeout": "3",  # for those that are still missing when enough are there
-    # A pod that was killed is given up after five seconds without a sign of life, not fifteen: until then the others
-    # wait. Pods whose clocks differ by more would never find each other.
+    "last_call_timeout": "3",  # how long enough pods wait for the missing ones
+    # A killed pod counts as lost after five seconds without a heartbeat instead of fifteen, for which the others wait.
+    # Pods whose clocks differ by more than five seconds would never find each other.
     "keep_alive_interval": "1",
     "keep_alive_max_attempt": "5",
 }
-"""Of elastic jobs."""
+"""Rendezvous settings of elastic jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +39,23 @@ class TrainingJob:
     output_dir: Path
     dataset_digest: str = ""
     workers: int = 2
-    """Pods, the Master or Chief among them."""
+    """Number of pods, including the Master or Chief."""
     processes_per_worker: int = 1
     max_restarts: int = 3
-    """Times that all pods together may start anew."""
+    """Max number of restarts of the whole training."""
     min_workers: int = 0
-    """So few go on without the others when pods are lost; 0: all restart. PyTorch only."""
+    """Min number of pods that training continues with after losing others; 0: all pods restart. PyTorch only."""
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
-    """The claims that hold data_dir and output_dir, where these are not this machine's."""
+    """PVCs that hold data_dir and output_dir; empty: these are folders of this machine."""
 
     def __post_init__(self) -> None:
         if self.min_workers and not self._kind.traits.can_be_elastic:
             raise InvalidSetting(
-                f"min_workers: {self.framework} cannot go on without a worker that was lost: leave min_workers out"
+                f"min_workers: {self.framework} cannot continue after losing a worker: leave min_workers out"
             )
         if not 0 <= self.min_workers <= self.workers:
-            raise InvalidSetting(f"min_workers: {self.min_workers} must be from 0 to {self.workers}, which is workers")
+            raise InvalidSetting(f"min_workers: {self.min_workers} must be from 0 to workers, which is {self.workers}")
 
     def to_job(self) -> Job:
         return Job(
@@ -74,7 +74,7 @@ class TrainingJob:
             ),
             processes_per_replica=self.processes_per_worker,
             elastic=self._elastic(),
-            # When one pod is lost the others fail too: each restart of the job is one of every pod.
+            # If one pod is lost the others fail too, so that each restart of the training restarts every pod.
             backoff_limit=self.max_restarts * self.workers + 1,
             placement=self.placement,
             mounts=self.mounts,
@@ -100,14 +100,14 @@ class TrainingJob:
             min_replicas=self.min_workers,
             max_replicas=self.workers,
             rdzv_conf=RENDEZVOUS,
-            # One when a pod is lost, and one when it is back.
+            # Each loss costs two restarts: one without the pod, and one when it is back.
             max_restarts=2 * self.max_restarts,
             metrics=tuple(self.placement.scale_metrics),
         )
 
     def command(self) -> tuple[str, ...]:
         package = package_of(self.framework)
-        # A launcher even for one process: the RANK that the operator sets is the node's.
+        # Even one process needs a launcher, because the operator sets RANK to the rank of the node.
         launcher = ("-m", f"{package}.launch") if self.framework == "pytorch" else ()
         return (
             "python",
@@ -120,7 +120,7 @@ class TrainingJob:
         )
 
     def _config(self) -> TrainConfig:
-        """On a node's own network the port of the metrics is one that other jobs hardly have."""
+        """Return the settings, on a node's network with a metrics port that other jobs are unlikely to use."""
         if not self.placement.host_network or self.config.metrics_port != TrainConfig().metrics_port:
             return self.config
         return replace(self.config, metrics_port=host_port(self.identity) - METRICS_PORT_OFFSET)
