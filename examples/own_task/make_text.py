@@ -1,17 +1,17 @@
-"""Write the dataset of this example: Python's own language reference, which comes with every Python.
+"""Write the dataset of this example: the language reference that is part of every Python.
 
-python make_text.py DIR     makes DIR/train/*.txt, DIR/val/*.txt and DIR/test/*.txt
+python make_text.py DIR     writes DIR/train/*.txt, DIR/val/*.txt and DIR/test/*.txt
 """
 
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
 
-SPLITS = ("train", "train", "train", "train", "train", "train", "train", "train", "val", "test")
+SPLITS = (*["train"] * 8, "val", "test")
 
 
 def write_text(folder: Path) -> None:
-    """One file for each topic; every tenth is for validation, every tenth for the test."""
+    """Write one file for each topic: one in ten for validation and one in ten for the test."""
     for number, name in enumerate(sorted(topics)):
         path = folder / SPLITS[number % len(SPLITS)] / f"{name.replace('/', '_')}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""A task of one's own: a small transformer that reads text and predicts each next character.
+"""A custom task: a small transformer that reads text and predicts each next character.
 
 From this folder:
 
     python make_text.py text
     kubetrain run --set dataset_uri=text --set model=text_task:build --set optimizer=adamw --set learning_rate=0.01
 
-Everything else (processes, data order, checkpoints, resuming, evaluation, publishing) is as for the built-in models.
+Everything else (processes, data order, checkpoints, resuming, evaluation, publishing) works as for the built-in models.
 """
 
 from pathlib import Path
@@ -19,11 +19,11 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.task import Task
 
 CONTEXT = 64
-CHARACTERS = 128  # ASCII; what is beyond it is read as a question mark
+CHARACTERS = 128  # ASCII; any other character is read as a question mark
 
 
 def build(config: TrainConfig, data_dir: Path) -> Task:
-    """What `--set model=text_task:build` names. Settings of the model's own come in config.model_args."""
+    """Build the task for `--set model=text_task:build`; the setting `model_args` holds the arguments of the model."""
     return Task(
         model=TextTransformer(**config.model_args),
         data=lambda split: Windows(data_dir / split),
@@ -33,7 +33,7 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
 
 
 class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """The text of a folder, cut into pieces; the target of a piece is the piece one character on."""
+    """The text of a folder, cut into windows; the target of each window is the same window shifted by one character."""
 
     def __init__(self, folder: Path) -> None:
         text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt")))
@@ -57,13 +57,14 @@ class TextTransformer(nn.Module):
         self.scores = nn.Linear(width, CHARACTERS)
 
     def forward(self, codes: Tensor) -> Tensor:
+        """Turn codes (batch, CONTEXT) into scores (batch, CONTEXT, CHARACTERS)."""
         hidden = self.characters(codes) + self.positions.weight[: codes.shape[1]]
         future = nn.Transformer.generate_square_subsequent_mask(codes.shape[1], device=codes.device)
         return self.scores(self.encoder(hidden, mask=future, is_causal=True))
 
 
 def loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """For each sample, the mean over its characters."""
+    """Return the mean loss over the characters of each sample, shape (batch,)."""
     return functional.cross_entropy(scores.transpose(1, 2), targets, reduction="none").mean(dim=1)
 
 

@@ -290,7 +290,7 @@ np.testing.assert_allclose(losses, eval(sys.argv[2]), atol=1e-5)
 from kubetrain_trainer.tensorflow_multiworker import checkpoint
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 
-weights, staging = keras.Variable(np.ones(3), dtype="bfloat16"), Staging(keeps=True)
+weights, staging = keras.Variable(np.ones(3), dtype="bfloat16"), Staging(is_needed=True)
 staged = staging.copy({"model/0": weights})
 memory = staged["model/0"]
 weights.assign([2, 2, 2])

@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_trainer.checkpoint_layout import Progress
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.sampling import SamplePlan, derived_seed, epoch_order, evaluation_share
+from kubetrain_trainer.sampling import SamplePlan, derived_seed, epoch_order, evaluation_indices
 
 
 def steps(plan: SamplePlan, epoch: int = 0, start: int = 0) -> list[list[list[int]]]:
@@ -103,8 +103,8 @@ def test_fewer_samples_than_processes_are_refused() -> None:
 
 
 def test_evaluation_counts_each_sample_once() -> None:
-    shares = [index for rank in range(4) for index in evaluation_share(10, rank, 4)]
-    assert sorted(shares) == list(range(10))
+    evaluated = [index for rank in range(4) for index in evaluation_indices(10, rank, 4)]
+    assert sorted(evaluated) == list(range(10))
 
 
 def test_derived_seeds_differ_and_repeat() -> None:

@@ -1,4 +1,4 @@
-"""What a training does besides its steps: resume, validate, save, stop and finish, alike with every framework.
+"""The work of a training around its steps: resume, validate, save, stop and finish, the same with every framework.
 
 All processes call these functions at the same step, except `finish`, which only the chief calls.
 """
@@ -34,7 +34,7 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class AnyTraining(ABC):
-    """What these functions need; each framework's `Training` adds what its steps need."""
+    """The part of a training that these functions use; each framework's `Training` adds what its steps use."""
 
     config: TrainConfig
     output: TrainingOutput
@@ -65,7 +65,7 @@ class AnyTraining(ABC):
 
     @property
     def doing(self) -> str:
-        """What an error happened in."""
+        """The current activity, for error messages."""
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
 
 
@@ -88,7 +88,7 @@ def find_checkpoint(training: AnyTraining) -> str | None:
 
 
 def may_save(training: AnyTraining, progress: Progress) -> bool:
-    """Return True if the previous checkpoint is written; if it is not, a validation would be for nothing."""
+    """Return True if the previous checkpoint is complete; until then a validation would be wasted."""
     return training.group.from_chief(lambda: training.writer.is_free(progress.step))
 
 

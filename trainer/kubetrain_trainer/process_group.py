@@ -10,13 +10,13 @@ Decision = TypeVar("Decision")
 
 
 class ProcessGroup(Protocol):
-    """All processes call the methods that exchange something, in the same order: each call waits for the other ones."""
+    """All processes must call the methods that exchange values in the same order: each call waits for all of them."""
 
     role: ProcessRole
 
     @property
     def replicas(self) -> int:
-        """Copies of the model in all processes together."""
+        """The number of copies of the model, over all processes."""
         return self.role.world_size
 
     def describe(self, config: TrainConfig) -> str:
@@ -29,7 +29,7 @@ class ProcessGroup(Protocol):
         """Return each value's sum over all processes."""
 
     def gather(self, value: float) -> list[float]:
-        """Return the value of each process, by rank: a sum to which each process adds zeros for the other ones."""
+        """Return the value of each process, by rank: a sum to which each process adds zeros for the others."""
         return self.sum([value if rank == self.role.rank else 0.0 for rank in range(self.role.world_size)])
 
     def broadcast_statistics(self, model: Any) -> None:
@@ -39,4 +39,4 @@ class ProcessGroup(Protocol):
         """Copy numbers from this process's device, for which the host waits."""
 
     def gpu_memory_peak(self) -> int:
-        """Return the most bytes that this process took of one GPU's memory; 0 without a GPU."""
+        """Return the peak GPU memory of this process in bytes; 0 without a GPU."""

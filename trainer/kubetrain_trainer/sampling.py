@@ -96,6 +96,6 @@ def derived_seed(*parts: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-def evaluation_share(size: int, rank: int, world_size: int) -> range:
+def evaluation_indices(size: int, rank: int, world_size: int) -> range:
     """Return the samples that one process evaluates. Each sample belongs to exactly one process."""
     return range(rank, size, world_size)

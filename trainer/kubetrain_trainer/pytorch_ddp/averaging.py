@@ -1,4 +1,4 @@
-"""A moving average of the weights: what is validated and exported in their place."""
+"""A moving average of the weights, which is validated and exported instead of the weights themselves."""
 
 import copy
 from itertools import chain
@@ -14,7 +14,7 @@ from kubetrain_trainer.schedule import averaging_decay
 class Averages:
     def __init__(self, config: TrainConfig, model: nn.Module) -> None:
         self.model = copy.deepcopy(model)
-        """As trained, but with the averages of its weights and running statistics."""
+        """A copy of the model with the averages of its weights and running statistics."""
         self._config = config
         pairs = list(zip(_tensors(self.model), _tensors(model), strict=True))
         self._averages, self._weights = zip(*[pair for pair in pairs if pair[0].is_floating_point()], strict=True)
@@ -22,11 +22,11 @@ class Averages:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights that this step led to."""
+        """Add the weights of this step to the averages."""
         decay = averaging_decay(self._config, step)
         get_ema_multi_avg_fn(decay)(self._averages, self._weights, step)  # type: ignore[no-untyped-call]
-        for ours, theirs in self._counters:
-            ours.copy_(theirs)
+        for copy_of_counter, counter in self._counters:
+            copy_of_counter.copy_(counter)
 
 
 def _tensors(model: nn.Module) -> "chain[torch.Tensor]":

@@ -1,6 +1,6 @@
-"""A training's state as files: written beside the manifest, read back, exported."""
+"""The state of a training as files: how it is saved, restored and exported."""
 
-import pickle  # for the name of an error; nothing is unpickled
+import pickle  # only for its exception class; nothing is unpickled
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ def save(
     optimizer: torch.optim.Optimizer,
     averages: Averages | None,
 ) -> None:
-    """Copy the state, and leave its writing to the writer."""
-    writer.wait()  # until then the staged state is the one before
+    """Copy the state, and let the writer write the copy while the next steps run."""
+    writer.wait()  # the previous checkpoint is written from the same memory
     parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     if averages is not None:
         parts["averages"] = averages.model.state_dict()
@@ -50,46 +50,47 @@ def restore(
     averages: Averages | None,
     device: torch.device,
 ) -> None:
-    """
+    """Load the checkpoint.
+
     Raises:
-        KubetrainError: where the checkpoint is of another model or optimizer.
+        KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
     state = _load(checkpoint.path / STATE_FILE, device)
     try:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         if averages is not None:
-            averages.model.load_state_dict(_judged_weights(state))
+            averages.model.load_state_dict(_evaluated_weights(state))
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit_error(checkpoint, config) from error
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:
-    """Only the weights that were validated, on the CPU: `model.load_state_dict(torch.load("model.pt"))` anywhere."""
-    weights = _judged_weights(_load(checkpoint.path / STATE_FILE, torch.device("cpu")))
+    """Write the weights that were validated; `model.load_state_dict(torch.load("model.pt"))` loads them anywhere."""
+    weights = _evaluated_weights(_load(checkpoint.path / STATE_FILE, torch.device("cpu")))
     output.write_export(checkpoint, details, lambda path: _save(weights, path / EXPORT_FILE))
 
 
 def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) -> dict[str, Any]:
-    """Put the exported weights into the model and return the export's manifest."""
+    """Load the exported weights into the model and return the manifest of the export."""
     manifest = output.read_export()
     model.load_state_dict(_load(output.export / EXPORT_FILE, device))
     return manifest
 
 
-def _judged_weights(state: Mapping[str, Any]) -> Any:
-    """The averages, where they were kept; the training's own weights are what they would begin with."""
+def _evaluated_weights(state: Mapping[str, Any]) -> Any:
+    """Return the averages, or the trained weights if the checkpoint has no averages: they start from these weights."""
     return state.get("averages", state["model"])
 
 
 def _save(state: Any, path: Path) -> None:
-    with path.open("wb") as file:  # given the path, torch would not say why it cannot write
+    with path.open("wb") as file:  # given a path, torch.save would hide why it cannot write
         torch.save(state, file)
 
 
 def _load(path: Path, device: torch.device) -> Any:
     try:
-        # weights_only: a checkpoint is data; one that brings code is refused.
+        # weights_only: a checkpoint is data; one with code is rejected.
         return torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
         raise foreign_error(path) from error

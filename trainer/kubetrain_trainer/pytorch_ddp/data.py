@@ -1,4 +1,4 @@
-"""Samples from an image folder, from tar shards or synthetic ones, and the loader that brings a process its share."""
+"""Samples from an image folder, from tar shards or synthetic, and the loader that batches them on the device."""
 
 import base64
 import io
@@ -44,9 +44,9 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
         return ImageData(
             classes, lambda split: SyntheticImages(split, config.synthetic_samples, config.synthetic_classes, pixels)
         )
-    stored = tar_shards if config.data == "tar_shards" else image_folder
+    source = tar_shards if config.data == "tar_shards" else image_folder
     return ImageData(
-        stored.list_classes(data_dir), lambda split: StoredImages(stored.list_images(data_dir, split), pixels)
+        source.list_classes(data_dir), lambda split: StoredImages(source.list_images(data_dir, split), pixels)
     )
 
 
@@ -59,30 +59,31 @@ class StoredImages(Dataset[tuple[Tensor, int]]):
         return len(self._images.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return in_channels(fitted(self._decoded(index), self._pixels)), self._images.labels[index]
+        """Return uint8 pixels (3, height, width) and the label; `prepare` normalizes whole batches on the device."""
+        return channels_first(fit_image(self._decode(index), self._pixels)), self._images.labels[index]
 
     def prepare(self, images: Tensor) -> Tensor:
-        return normalized(images)
+        return normalize(images)
 
     def picture(self, index: int) -> str:
-        """A small copy for a report, as a data URI."""
-        small = self._decoded(index)
-        small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+        """Return a thumbnail for the report, as a data URI."""
+        thumbnail = self._decode(index)
+        thumbnail.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
         buffer = io.BytesIO()
-        small.save(buffer, "PNG")
+        thumbnail.save(buffer, "PNG")
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
-    def _decoded(self, index: int) -> Image.Image:
+    def _decode(self, index: int) -> Image.Image:
         content = self._images.read(index)
         try:
             return Image.open(io.BytesIO(content)).convert("RGB")
-        except Exception as error:  # Pillow meets damage with exceptions of many kinds
+        except Exception as error:  # Pillow raises exceptions of many classes
             name = self._images.name(index)
             raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Noise around a pattern for each class: can be learned, needs no files, and is the same in every process."""
+    """Noise around one pattern per class: learnable, without files, and the same in every process."""
 
     def __init__(self, split: str, samples: int, classes: int, pixels: int) -> None:
         self._samples = samples
@@ -97,12 +98,12 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         label = index % len(self._patterns)
         pattern = self._patterns[label]
         start = derived_seed(index) % pattern.numel()
-        # Drawing new noise for each sample would take longer than a small model's step.
+        # To draw new noise for each sample would take longer than a step of a small model.
         return pattern + self._noise[start : start + pattern.numel()].view(pattern.shape), label
 
 
-def fitted(image: Image.Image, pixels: int) -> Image.Image:
-    """The middle of the image, its shorter side scaled to the size that the model takes."""
+def fit_image(image: Image.Image, pixels: int) -> Image.Image:
+    """Scale the shorter side to the model's input size and crop the center."""
     if image.size == (pixels, pixels):
         return image
     scale = pixels / min(image.size)
@@ -113,23 +114,23 @@ def fitted(image: Image.Image, pixels: int) -> Image.Image:
     return scaled.crop((left, top, left + pixels, top + pixels))
 
 
-def in_channels(image: Image.Image) -> Tensor:
+def channels_first(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def normalized(images: Tensor) -> Tensor:
-    """A batch of bytes as the models take it: on the device, which is sent a quarter of the bytes so."""
-    return (images - _of_channels(MEAN, images.device)) / _of_channels(DEVIATION, images.device)
+def normalize(images: Tensor) -> Tensor:
+    """Normalize a uint8 batch on the device: as floats it would be four times as large to copy there."""
+    return (images - _per_channel(MEAN, images.device)) / _per_channel(DEVIATION, images.device)
 
 
 @cache
-def _of_channels(shares: tuple[float, ...], device: torch.device) -> Tensor:
-    """Brought to the device once: for each batch it would make the host wait for a GPU."""
-    return torch.tensor(shares, device=device).view(3, 1, 1) * 255
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Copy to the device only once: a copy for each batch would make the host wait for the GPU."""
+    return torch.tensor(values, device=device).view(3, 1, 1) * 255
 
 
 class Loader:
-    """Brings batches of samples to the device; its processes live as long as it does."""
+    """Loads batches of samples and copies them to the device; its worker processes live as long as it does."""
 
     def __init__(self, samples: Any, config: TrainConfig, role: ProcessRole, device: torch.device) -> None:
         self._device = device
@@ -143,35 +144,35 @@ class Loader:
             batch_sampler=self._keys,
             num_workers=workers,
             persistent_workers=workers > 0,
-            # A fork of a process with threads, as those of gloo, may never come to life.
+            # A process forked from one with threads, such as gloo's, may deadlock.
             multiprocessing_context="forkserver" if workers else None,
-            worker_init_fn=end_with_training if workers else None,
+            worker_init_fn=exit_with_parent if workers else None,
             pin_memory=device.type == "cuda",
         )
 
     def load(self, batches: Sequence[Sequence[int]], epoch: int = 0) -> Iterator[tuple[Any, Any]]:
-        """The batches of samples with these indices, in this order."""
+        """Yield the batches of samples with these indices, in this order."""
         self._keys[:] = [[(epoch, index) for index in batch] for batch in batches]
         try:
             for inputs, targets in self._loader:
                 yield self._prepare(to_device(inputs, self._device)), to_device(targets, self._device)
         except KubetrainError as error:
-            # A loading process sends its whole traceback as the message: the sentence is at its end.
+            # The message is the worker's whole traceback, which ends with the original message.
             raise KubetrainError(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
 
 
-def end_with_training(_: int) -> None:
-    """A loading process belongs to the server that forked it: it would outlive a training that is killed."""
-    threading.Thread(target=_end_after, args=(multiprocessing.parent_process(),), daemon=True).start()
+def exit_with_parent(_: int) -> None:
+    """Exit when the training does. Workers are children of the fork server and would outlive a killed training."""
+    threading.Thread(target=_exit_after, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 
-def _end_after(process: Any) -> None:
+def _exit_after(process: Any) -> None:
     process.join()
     os._exit(0)
 
 
 class SeededSamples(Dataset[Any]):
-    """Samples that are drawn alike in every process and after every resumption, random augmentation included."""
+    """Samples whose random augmentation is the same in every process and after every resume."""
 
     def __init__(self, samples: Any, seed: int) -> None:
         self._samples = samples
@@ -184,8 +185,10 @@ class SeededSamples(Dataset[Any]):
 
 
 def seed_generators(seed: int, device: torch.device | None = None) -> None:
-    """Every generator that a model or an augmentation may draw from. torch.manual_seed would take a hundred times as
-    long: too long for each sample and step."""
+    """Seed every generator that a model or an augmentation may use.
+
+    torch.manual_seed takes a hundred times as long, which is too long for each sample and step.
+    """
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
@@ -194,9 +197,9 @@ def seed_generators(seed: int, device: torch.device | None = None) -> None:
 
 
 def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device) -> int:
-    """As set; else up to eight, one for each processor that this process has beyond its own to keep a GPU fed.
+    """Return the setting, or by default up to eight: one for each CPU of this process except the one it runs on.
 
-    On the CPU none: there the training itself takes every processor, and loading is the least of its work.
+    Without a GPU the default is none: the training itself uses every CPU, and loading is the least of its work.
     """
     if config.loader_workers >= 0:
         return config.loader_workers
@@ -206,7 +209,7 @@ def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device)
 
 
 def split(batch: Any, parts: int) -> list[Any]:
-    """As many parts of a batch, in order and about equal, whatever structure it has."""
+    """Split a batch of any structure into about equal parts, in order."""
     if parts == 1:
         return [batch]
     if isinstance(batch, dict):
@@ -221,7 +224,7 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The value with each tensor in it changed, whatever structure it has."""
+    """Return a value of any structure with `change` applied to each tensor in it."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

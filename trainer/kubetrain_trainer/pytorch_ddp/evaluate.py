@@ -1,4 +1,4 @@
-"""Judge the exported model on the test split.
+"""Evaluate the exported model on the test split.
 
 python -m kubetrain_trainer.pytorch_ddp.evaluate --data-dir DATA --output-dir OUTPUT
 """
@@ -19,10 +19,10 @@ from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
 from kubetrain_trainer.pytorch_ddp.data import Loader
 from kubetrain_trainer.pytorch_ddp.group import choose_device
-from kubetrain_trainer.pytorch_ddp.precision import answer
+from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.training import Training
-from kubetrain_trainer.sampling import evaluation_share
+from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.termination import report_result
 
 
@@ -39,7 +39,7 @@ def evaluate(arguments: Arguments) -> None:
     for outputs, targets in predictions(task, loader, range(len(samples)), config, device):
         tally.add(outputs, targets)
         if task.classes:
-            answers.add(targets.tolist(), *best_guesses(outputs))
+            answers.add(targets.tolist(), *top_classes(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
     evaluation = {
         "split": config.test_split,
@@ -54,19 +54,19 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, float] | None:
-    """Loss and metrics over all samples of a split, each process taking its share; None where a stop cut it short."""
+    """Return loss and metrics of a split, of which each process evaluates a part; None if a stop interrupts it."""
     task, role, device = training.evaluated, training.group.role, training.group.device
-    tally, is_cut, doing = Tally(task, device), False, f"the validation after step {step}"
+    tally, is_interrupted, doing = Tally(task, device), False, f"the validation after step {step}"
     training.watchdog.beat(doing)
-    share = evaluation_share(loader.size, role.rank, role.world_size)
-    for outputs, targets in predictions(task, loader, share, training.config, device):
+    indices = evaluation_indices(loader.size, role.rank, role.world_size)
+    for outputs, targets in predictions(task, loader, indices, training.config, device):
         tally.add(outputs, targets)
         training.watchdog.beat(doing)
-        if is_cut := training.stop.is_asked:
+        if is_interrupted := training.stop.is_asked:
             break
-    *sums, cuts = training.group.sum([*tally.sums.tolist(), float(is_cut)])
+    *sums, interruptions = training.group.sum([*tally.sums.tolist(), float(is_interrupted)])
     tally.sums = torch.tensor(sums, dtype=torch.float64)
-    return None if cuts else tally.means()
+    return None if interruptions else tally.means()
 
 
 def predictions(
@@ -76,13 +76,13 @@ def predictions(
     with evaluating(task.model):
         for inputs, targets in loader.load(batches):
             with torch.no_grad():
-                outputs = answer(task.model, inputs, config, device)
+                outputs = forward(task.model, inputs, config, device)
             yield outputs, targets
 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model as it is used, without dropout; afterwards each part of it trains that did before."""
+    """Switch the model to evaluation, without dropout; afterwards restore the mode of each module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -93,7 +93,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Tally:
-    """Sums over samples, on the device until they are asked for."""
+    """Sums over samples, kept on the device until they are read."""
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self._task = task
@@ -115,11 +115,11 @@ class Tally:
         return {name: total / count for name, total in zip(["loss", *self._task.metrics], totals, strict=True)}
 
 
-def best_guesses(outputs: Any) -> tuple[list[int], list[float]]:
-    """The class that each sample is taken for, and how surely."""
+def top_classes(outputs: Any) -> tuple[list[int], list[float]]:
+    """Return the predicted class of each sample and its confidence, from scores of shape (batch, classes)."""
     confidences, predictions = outputs.softmax(dim=1).max(dim=1)
     return predictions.tolist(), confidences.tolist()
 
 
 if __name__ == "__main__":
-    run(lambda: evaluate(evaluation_arguments("Judge the exported model on the test split.")))
+    run(lambda: evaluate(evaluation_arguments("Evaluate the exported model on the test split.")))

@@ -1,4 +1,4 @@
-"""The processes that train together: the device of each, and what they tell one another."""
+"""The processes that train together: the device of each, and how they exchange values."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from kubetrain_trainer.pytorch_ddp.precision import precision_of
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.watchdog import PEERS_FACTOR
 
-MAX_EXPORT = timedelta(days=1)
+EXPORT_TIMEOUT = timedelta(days=1)
 
 
 @dataclass
@@ -75,27 +75,27 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     automatic = "nccl" if group.device.type == "cuda" else "gloo"
     communication = automatic if config.communication == "auto" else config.communication
     dist.init_process_group(communication, timeout=timedelta(seconds=PEERS_FACTOR * config.nccl_timeout_seconds))
-    # The others wait for the chief's export, which may take longer than the timeout of a collective.
-    farewell = dist.new_group(backend="gloo", timeout=MAX_EXPORT)
+    # All processes wait for the chief's export, which may take longer than the timeout of a collective.
+    leaving = dist.new_group(backend="gloo", timeout=EXPORT_TIMEOUT)
     try:
         yield group
     except Stopped:
-        leave(farewell)
+        leave(leaving)
         raise
-    leave(farewell)
+    leave(leaving)
 
 
-def leave(farewell: Any) -> None:
-    dist.barrier(farewell)
+def leave(leaving: Any) -> None:
+    dist.barrier(leaving)
     dist.destroy_process_group()
 
 
 def choose_device(role: ProcessRole) -> torch.device:
-    """The GPU of this process, or its share of the CPUs where there is none."""
+    """Return the GPU of this process; without one, the CPU, with as many threads as this process may use."""
     torch.set_num_threads(threads_of(role))
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", role.local_rank)
     torch.cuda.set_device(device)
-    torch.backends.cudnn.benchmark = True  # inputs are of one size
+    torch.backends.cudnn.benchmark = True  # all inputs have the same size
     return device

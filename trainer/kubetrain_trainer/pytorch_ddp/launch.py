@@ -1,4 +1,4 @@
-"""torchrun with exit codes that tell what happened: 143 when it was stopped by SIGTERM, else the failed process's own.
+"""torchrun with meaningful exit codes: 143 after SIGTERM, otherwise that of the process that failed first.
 
 python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train …
 """
@@ -13,13 +13,13 @@ from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.termination import end_process
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-MAX_STOP_SECONDS = 3600
-"""So long the processes may take to save: the pod's grace period ends before."""
+SHUTDOWN_TIMEOUT_SECONDS = 3600
+"""The time that processes get to save; the pod's grace period ends earlier."""
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Run the processes of this pod to their end; the exit code for all of them."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store would fill pages with addresses
+    """Run the processes of this pod to their end and return the exit code for all of them."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store would print pages of stack addresses
     from torch.distributed import DistNetworkError
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -28,15 +28,15 @@ def launch(arguments: Sequence[str]) -> int:
 
     def stop(number: int, _: object) -> None:
         for each in STOPPING_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)  # asked again, torchrun would no longer wait for its processes
-        raise SignalException("asked to stop", sigval=signal.Signals(number))
+            signal.signal(each, signal.SIG_IGN)  # at a second signal torchrun would stop waiting for its processes
+        raise SignalException("stopped by a signal", sigval=signal.Signals(number))
 
-    logging.disable(logging.ERROR)  # what torchrun logs of an end, in many lines, is said in one below
+    logging.disable(logging.ERROR)  # one line below replaces the many in which torchrun reports a failure
     parsed = parse_args(arguments)  # type: ignore[no-untyped-call]
-    parsed.signals_to_handle = "SIGHUP"  # the others are handled here
-    parsed.shutdown_timeout = MAX_STOP_SECONDS
+    parsed.signals_to_handle = "SIGHUP"  # this program handles SIGTERM and SIGINT itself
+    parsed.shutdown_timeout = SHUTDOWN_TIMEOUT_SECONDS
     if parsed.rdzv_backend == "c10d":
-        # With the store shared, processes that join later wait in vain for the address of a first one that stayed.
+        # With a shared store, restarted processes wait forever for the address of a first one that did not restart.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     for each in STOPPING_SIGNALS:
         signal.signal(each, stop)
@@ -46,16 +46,16 @@ def launch(arguments: Sequence[str]) -> int:
         return 128 + stopped.sigval
     except ChildFailedError as failed:
         rank, failure = failed.get_first_failure()
-        print(f"rank {rank} ended with exit code {in_shells_terms(failure.exitcode)}", flush=True)
-        return in_shells_terms(failure.exitcode)
+        print(f"rank {rank} ended with exit code {shell_exit_code(failure.exitcode)}", flush=True)
+        return shell_exit_code(failure.exitcode)
     except (RendezvousError, DistNetworkError) as error:
-        print(f"this pod lost the others, or never found them: {str(error).splitlines()[0]}", flush=True)
+        print(f"this pod lost contact with the others, or never reached them: {str(error).splitlines()[0]}", flush=True)
         return 1
     return 0
 
 
-def in_shells_terms(exit_code: int) -> int:
-    """As Kubernetes counts: 128 and the signal's number for a process that a signal ended."""
+def shell_exit_code(exit_code: int) -> int:
+    """Return the exit code as Kubernetes shows it: 128 plus the signal number if a signal killed the process."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

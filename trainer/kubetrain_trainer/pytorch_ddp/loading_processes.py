@@ -1,6 +1,7 @@
-"""Imported first by the server that forks the processes which load samples: they leave the training's process group.
+"""Move the workers that load samples out of the training's process group.
 
-torchrun sends SIGTERM to the whole group, and the last steps before a training stops need their samples too.
+torchrun sends SIGTERM to the whole group, but the last steps before a training stops still need samples. The fork
+server, which starts the workers, imports this module first.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The models that go by a name."""
+"""The built-in models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from torch import nn
 def build_model(name: str, num_classes: int, model_args: Mapping[str, Any]) -> nn.Module:
     if name == "digits_cnn":
         return digits_cnn(num_classes, **model_args)
-    # Takes seconds to import, and the small model does without it.
+    # Importing it takes seconds, and the small model does not need it.
     import torchvision
 
     model: nn.Module = torchvision.models.get_model(
@@ -19,7 +19,7 @@ def build_model(name: str, num_classes: int, model_args: Mapping[str, Any]) -> n
 
 
 def digits_cnn(num_classes: int, width: int = 32, dropout: float = 0.2) -> nn.Module:
-    """Three convolutions for small pictures of any size."""
+    """Three convolutions, for small images of any size."""
     return nn.Sequential(
         *_convolution(3, width),
         *_convolution(width, 2 * width),

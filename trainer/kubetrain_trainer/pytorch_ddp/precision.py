@@ -1,4 +1,4 @@
-"""How a model computes: in bf16 where the hardware does, while its weights, loss and metrics stay in fp32."""
+"""Mixed precision: models compute in bf16 if the hardware does; weights, loss and metrics stay in fp32."""
 
 from functools import cache
 from typing import Any
@@ -11,18 +11,18 @@ from kubetrain_trainer.cpus import has_bf16
 from kubetrain_trainer.pytorch_ddp.data import map_tensors
 
 
-def answer(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> Any:
-    """The model's outputs."""
+def forward(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> Any:
+    """Return the model's outputs, in fp32."""
     with torch.autocast(device.type, torch.bfloat16, enabled=precision_of(config, device) == "bf16"):
         outputs = model(inputs)
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype == torch.bfloat16 else tensor, outputs)
 
 
 def precision_of(config: TrainConfig, device: torch.device) -> str:
-    return _best(device.type) if config.precision == "auto" else config.precision
+    return _best_precision(device.type) if config.precision == "auto" else config.precision
 
 
 @cache
-def _best(device_type: str) -> str:
+def _best_precision(device_type: str) -> str:
     on_gpu = device_type == "cuda"
     return "bf16" if (torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else has_bf16()) else "fp32"

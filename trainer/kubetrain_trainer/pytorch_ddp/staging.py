@@ -1,4 +1,4 @@
-"""Where a training's state lies while it is written: the steps go on and change the original."""
+"""A copy of the training's state in memory, to be written while the next steps change the original."""
 
 import copy
 from collections.abc import Iterator
@@ -9,27 +9,27 @@ from torch import Tensor
 
 
 class Staging:
-    """Memory for one state, kept from save to save: to allocate it anew takes longer than to copy."""
+    """Memory for one state, reused at each save: allocating it takes longer than copying."""
 
     def __init__(self) -> None:
-        self._kept: list[Tensor] = []
-        self._copied: torch.cuda.Event | None = None
+        self._copies: list[Tensor] = []
+        self._copy_done: torch.cuda.Event | None = None
 
     def copy(self, state: Any) -> Any:
-        """The state with a copy on the CPU in place of each tensor; a GPU makes them when it gets to it."""
+        """Return the state with each tensor replaced by a copy on the CPU; a GPU copies asynchronously, see `wait`."""
         tensors = list(_tensors_in(state))
-        if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._kept]:
-            self._kept = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
-        for kept, tensor in zip(self._kept, tensors, strict=True):
-            kept.copy_(tensor, non_blocking=True)
+        if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._copies]:
+            self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
+        for copied, tensor in zip(self._copies, tensors, strict=True):
+            copied.copy_(tensor, non_blocking=True)
         if any(tensor.is_cuda for tensor in tensors):
-            self._copied = torch.cuda.current_stream().record_event()
-        return copy.deepcopy(state, {id(tensor): kept for tensor, kept in zip(tensors, self._kept, strict=True)})
+            self._copy_done = torch.cuda.current_stream().record_event()
+        return copy.deepcopy(state, {id(tensor): copied for tensor, copied in zip(tensors, self._copies, strict=True)})
 
     def wait(self) -> None:
-        """Until the copies are made: for the writer, the steps need not wait."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        """Wait for the GPU's copies; the writer does so, the steps need not."""
+        if self._copy_done is not None:
+            self._copy_done.synchronize()
 
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:

@@ -1,4 +1,4 @@
-"""One step of all processes together: gradients, exchanged and clipped, and what they change."""
+"""One optimizer step of all processes together: compute, exchange and clip the gradients, then apply them."""
 
 import contextlib
 
@@ -6,18 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from kubetrain_trainer.pytorch_ddp.data import split
-from kubetrain_trainer.pytorch_ddp.precision import answer
+from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.training import Training
 from kubetrain_trainer.sampling import Batch
 
 
-def take_step(training: Training, inputs: object, targets: object, share: Batch, step: int, rate: float) -> bool:
-    """Whether the step was taken, rather than skipped."""
+def take_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, rate: float) -> bool:
+    """Take a step, and return False if it was skipped."""
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
     statistics = keep_statistics(training)
-    loss = add_gradients(training, inputs, targets, share)
+    loss = add_gradients(training, inputs, targets, batch)
     is_taken = training.recent.accept_step(step, rate, loss, clip_gradients(training))
     if is_taken:
         training.optimizer.step()
@@ -27,7 +27,7 @@ def take_step(training: Training, inputs: object, targets: object, share: Batch,
 
 
 def clip_gradients(training: Training) -> Tensor:
-    """The norm of the gradient of all processes, before it is clipped; zero where nothing asks for it."""
+    """Clip the gradient and return its norm before clipping, over all processes; 0 if no setting needs it."""
     parameters = list(training.model.parameters())
     if training.config.clip_norm:
         return nn.utils.clip_grad_norm_(parameters, training.config.clip_norm)
@@ -37,7 +37,7 @@ def clip_gradients(training: Training) -> Tensor:
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
-    """What a step changes before it is known whether it is to be skipped: running statistics."""
+    """Copy what a step changes before it may turn out to be skipped: the running statistics."""
     return [buffer.clone() for buffer in training.task.model.buffers()] if training.config.on_nan == "skip" else []
 
 
@@ -46,17 +46,17 @@ def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
         buffer.copy_(before)
 
 
-def add_gradients(training: Training, inputs: object, targets: object, share: Batch) -> Tensor:
-    """The gradient of the mean over all samples, in parts; the processes exchange theirs once, with the last part."""
-    weight = share.weight(training.group.role.world_size)
-    *parts, last = split([inputs, targets], share.parts(training.config.accumulate, training.group.role.world_size))
+def add_gradients(training: Training, inputs: object, targets: object, batch: Batch) -> Tensor:
+    """Compute the gradient of the mean loss over all samples in parts; the last part exchanges it among processes."""
+    weight = batch.weight(training.group.role.world_size)
+    *parts, last = split([inputs, targets], batch.parts(training.config.accumulate, training.group.role.world_size))
     with getattr(training.model, "no_sync", contextlib.nullcontext)():
         losses = [add_gradient(training, weight, *part) for part in parts]
     return sum(losses, start=add_gradient(training, weight, *last))
 
 
 def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
-    outputs = answer(training.model, inputs, training.config, training.group.device)
+    outputs = forward(training.model, inputs, training.config, training.group.device)
     losses = (training.task.training_loss or training.task.loss)(outputs, targets)
     loss = losses.sum() * weight
     loss.backward()  # type: ignore[no-untyped-call]

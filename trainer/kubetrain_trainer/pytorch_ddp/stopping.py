@@ -1,7 +1,7 @@
-"""All processes stop after the same step, whichever of them was asked to.
+"""Stop all processes after the same step when any of them receives SIGTERM.
 
-They agree through the group's store, in a thread beside the steps: to ask one another at each step would cost a small
-model every twentieth of its speed.
+They agree through the group's store, in a separate thread: a collective at each step would slow down a small model by
+5 %.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.stop_signal import StopSignal
 
 POLL_SECONDS = 0.2
-PATIENCE_SECONDS = 10.0
-"""For the others' answers, which their threads give at once: who gives none is lost, and the next step fails."""
+ANSWER_TIMEOUT_SECONDS = 10.0
+"""The threads answer immediately; a process that does not is lost, and the next step fails."""
 ASKED, LAST_STEP = "kubetrain/stop/asked", "kubetrain/stop/last"
 
 
 class Stop:
-    """As a context for the time of the steps: hears a request to this process, and learns of those to others."""
+    """A context around the steps that catches SIGTERM in this process and learns of it from other processes."""
 
     def __init__(self, role: ProcessRole) -> None:
         self._signal = StopSignal()
         self._role = role
-        self._others_know = False
+        self._is_announced = False
         self._step_begun = 0
         self._last_step: int | None = None
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Stop:
     def __enter__(self) -> Self:
         self._signal.__enter__()
         if self._role.world_size > 1:
-            # A connection of its own: on the group's a slow process may be awaited.
+            # A separate connection: the group's own may be blocked, waiting for a slow process.
             self._store = dist.group.WORLD.get_group_store().clone()  # type: ignore[union-attr]
             self._thread.start()
         return self
@@ -52,39 +52,39 @@ class Stop:
 
     @property
     def is_asked(self) -> bool:
-        """Whether to hurry: this process was asked, or knows that another was."""
-        return self._signal.is_asked or self._others_know
+        """True if this process received SIGTERM, or has learned that another one did."""
+        return self._signal.is_asked or self._is_announced
 
     def is_due(self, step: int) -> bool:
-        """Whether all stop after this step; to be asked after each, before the next is begun."""
+        """Return True if all processes stop after this step. Call it after each step, before the next one begins."""
         if self._role.world_size == 1:
             return self._signal.is_asked
         with self._lock:
-            if not self._others_know:
+            if not self._is_announced:
                 self._step_begun = step + 1
                 return False
-        self._is_agreed.wait(PATIENCE_SECONDS)
+        self._is_agreed.wait(ANSWER_TIMEOUT_SECONDS)
         return self._last_step is not None and step >= self._last_step
 
     def _agree(self) -> None:
-        with contextlib.suppress(dist.DistError):  # a process is lost: the step that all take together fails
-            if self._learn(ASKED):
-                self._settle_last_step()
+        with contextlib.suppress(dist.DistError):  # a process is lost: the next step fails
+            if self._wait_for(ASKED):
+                self._agree_on_last_step()
         self._is_agreed.set()
 
-    def _settle_last_step(self) -> None:
-        """It is the furthest that any process has begun: the others must not leave that one alone there."""
+    def _agree_on_last_step(self) -> None:
+        """Choose the furthest step that any process has begun, because it needs all processes to complete it."""
         with self._lock:
-            self._others_know = True
+            self._is_announced = True
         self._store.set(_step_begun(self._role.rank), str(self._step_begun))
         steps_begun = [_step_begun(rank) for rank in range(self._role.world_size)]
-        if self._role.is_chief and self._learn(*steps_begun):
+        if self._role.is_chief and self._wait_for(*steps_begun):
             self._store.set(LAST_STEP, str(max(int(self._store.get(each)) for each in steps_begun)))
-        if self._learn(LAST_STEP):
+        if self._wait_for(LAST_STEP):
             self._last_step = int(self._store.get(LAST_STEP))
 
-    def _learn(self, *keys: str) -> bool:
-        """Wait until all of them are in the store; false where the steps are over before."""
+    def _wait_for(self, *keys: str) -> bool:
+        """Wait until the store has all keys; return False if the steps are over before."""
         while not self._is_over.is_set():
             if self._signal.is_asked:
                 self._store.set(ASKED, "")

@@ -1,4 +1,4 @@
-"""What is trained: model, data, loss and metrics, built in or the user's own."""
+"""The task to train: model, data, loss and metrics, built-in or your own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ from kubetrain_trainer.pytorch_ddp.model import build_model
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A function `build(config, data_dir) -> Task` named by `model` brings a task of your own."""
+    """The parts of a task. To train your own, set `model` to a function `build(config, data_dir) -> Task`."""
 
     model: nn.Module
     data: Callable[[str], Any]
-    """The samples of a split: something with `len()` and `[index]`, each item a pair of inputs and targets."""
+    """Returns the samples of a split: an object with `len()` and `[index]`, each item a pair of inputs and targets."""
     loss: Callable[[Any, Any], Tensor]
-    """From outputs and targets, a loss for each sample."""
+    """Computes a loss for each sample, shape (batch,), from outputs and targets."""
     training_loss: Callable[[Any, Any], Tensor] | None = None
-    """What to learn by, where it is not the loss that validation measures."""
+    """The loss to minimize, if it differs from the loss that validation measures."""
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
-    """By name, from outputs and targets, a value for each sample; a metric is their mean."""
+    """Functions by name that compute a value for each sample, shape (batch,); the metric is their mean."""
     classes: tuple[str, ...] = ()
-    """A classifier's classes, its outputs being one score for each: adds a confusion matrix to the evaluation."""
+    """The classes of a classifier with outputs of shape (batch, classes): adds a confusion matrix to the evaluation."""
 
 
 def build_task(config: TrainConfig, data_dir: Path) -> Task:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def train(arguments: Arguments) -> None:
-    """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
+    """Train to the end, from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     keep_freed_memory()
     output = arguments.output
     with join_group(arguments.config, torchrun_role()) as group:
@@ -56,18 +56,19 @@ def run_epochs(training: Training) -> None:
     validate = partial(mean_metrics, training, validation)
 
     while not is_finished(config, progress):
-        shares = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
-        batches = loader.load([share.indices for share in shares], progress.epoch)
-        for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
+        # This process's batch of each step that is left in the epoch.
+        batches = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
+        loaded = loader.load([batch.indices for batch in batches], progress.epoch)
+        for batch, (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
             seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)
-            progress = progress.after_step(share.global_size, plan.size)
+            progress = progress.after_step(batch.global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
-            is_taken = take_step(training, inputs, targets, share, progress.step, rate)
+            is_taken = take_step(training, inputs, targets, batch, progress.step, rate)
             if is_taken and training.averages:
                 training.averages.update(progress.step)
             training.writer.check()
-            report.window.count_step(share.global_size)
+            report.window.count_step(batch.global_size)
 
             stops = training.stop.is_due(progress.step)
             if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:

@@ -1,4 +1,4 @@
-"""What the loop works with: the task, and all that trains, watches, stops and saves it."""
+"""The objects that the training loop uses: the task, and what trains, watches, stops and saves it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Training(AnyTraining):
     group: Group
     task: Task
     model: nn.Module
-    """The task's model, its gradients averaged over all processes."""
+    """The task's model, wrapped to average its gradients over all processes."""
     optimizer: torch.optim.Optimizer
     averages: Averages | None
     staging: Staging
@@ -37,7 +37,7 @@ class Training(AnyTraining):
 
     @property
     def evaluated(self) -> Task:
-        """The task as it is validated: with the averaged weights, where they are kept."""
+        """The task that is validated: with the averaged weights, if `ema_decay` is set."""
         return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -58,7 +58,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     config.check_metric(task.metrics)
     task.model.to(group.device)
     if not is_import_path(config.model):
-        task.model.to(memory_format=torch.channels_last)  # a model of one's own may not bear it
+        task.model.to(memory_format=torch.channels_last)  # a custom model may not support it
     averages = Averages(config, task.model) if config.ema_decay else None
     writer = CheckpointWriter(arguments.output, config)
     return Training(
@@ -66,7 +66,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         output=arguments.output,
         group=group,
         task=task,
-        model=trained_together(config, task.model, group),
+        model=data_parallel(config, task.model, group),
         optimizer=build_optimizer(config, task.model),
         averages=averages,
         writer=writer,
@@ -77,19 +77,19 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     )
 
 
-def trained_together(config: TrainConfig, model: nn.Module, group: Group) -> nn.Module:
-    """The model, its gradients averaged over all processes."""
+def data_parallel(config: TrainConfig, model: nn.Module, group: Group) -> nn.Module:
+    """Wrap the model to average its gradients over all processes, and compile it if set."""
     if config.compile:
         model.compile()
     if group.role.world_size == 1:
         return model
-    is_known = not is_import_path(config.model)  # its graph and its buffers too
+    is_built_in = not is_import_path(config.model)  # so its graph and its buffers are known
     return DistributedDataParallel(
         model,
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        static_graph=is_known and config.accumulate == 1,
-        forward_sync_buffers=not is_known,  # they are shared when they are used: broadcast_statistics
+        static_graph=is_built_in and config.accumulate == 1,
+        forward_sync_buffers=not is_built_in,  # broadcast_statistics does it only when they are used
     )
 
 

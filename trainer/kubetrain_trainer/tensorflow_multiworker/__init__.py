@@ -1,9 +1,9 @@
-"""The TensorFlow trainer: MultiWorkerMirroredStrategy, told who is who by TF_CONFIG."""
+"""The TensorFlow trainer: MultiWorkerMirroredStrategy, configured by TF_CONFIG."""
 
 import logging
 import os
 
-# Before TensorFlow is imported: its messages would bury what a log is read for.
+# Set before TensorFlow is imported: its messages would drown out the rest of the log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 for library in ("tensorflow", "absl"):
     logging.getLogger(library).setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""A training's state as files: written beside the manifest, read back, exported."""
+"""The state of a training as files: how it is saved, restored and exported."""
 
-import pickle  # for the name of an error; nothing is unpickled
+import pickle  # only for its exception class; nothing is unpickled
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,8 +32,8 @@ def save(
     averages: Averages | None,
     role: ProcessRole,
 ) -> None:
-    """Copy the state, and leave its writing to the writer; all processes take part in the first."""
-    writer.wait()  # until then the staged state is the one before
+    """Copy the state, in all processes together, and let the chief's writer write the copy while the next steps run."""
+    writer.wait()  # the previous checkpoint is written from the same memory
     state = staging.copy(_state(model, optimizer, averages))
     if role.is_chief:
         writer.start(progress, details, lambda path: np.savez(path / STATE_FILE, **state))
@@ -46,9 +46,10 @@ def restore(
     optimizer: keras.Optimizer,
     averages: Averages | None,
 ) -> None:
-    """
+    """Load the checkpoint.
+
     Raises:
-        KubetrainError: where the checkpoint is of another model or optimizer.
+        KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
     state, variables = _load(checkpoint.path / STATE_FILE), _state(model, optimizer, averages)
     state = _with_averages(state) if averages else _without_averages(state)
@@ -58,17 +59,17 @@ def restore(
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any], model: keras.Model) -> None:
-    """Only the weights that were validated: `model.load_weights("model.weights.h5")` anywhere."""
+    """Write the weights that were validated; `model.load_weights("model.weights.h5")` loads them anywhere."""
     _assign(_variables("averages", model), _with_averages(_load(checkpoint.path / STATE_FILE)))
     output.write_export(checkpoint, details, lambda path: model.save_weights(path / EXPORT_FILE))
 
 
 def load_export(output: TrainingOutput, model: keras.Model) -> dict[str, Any]:
-    """Put the exported weights into the model and return the export's manifest."""
+    """Load the exported weights into the model and return the manifest of the export."""
     manifest = output.read_export()
     try:
         model.load_weights(output.export / EXPORT_FILE)
-    except OSError as error:  # not HDF5: a pickle, or a .keras file, which may bring code
+    except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
         raise foreign_error(output.export / EXPORT_FILE) from error
     return manifest
 
@@ -79,7 +80,7 @@ def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | 
 
 
 def _with_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The averages begin with the training's own weights where none were kept."""
+    """Add the trained weights as the averages if the state has no averages: they start from these weights."""
     weights = {name: values for name, values in state.items() if name.startswith("model/")}
     return {name.replace("model/", "averages/", 1): values for name, values in weights.items()} | dict(state)
 
@@ -89,21 +90,21 @@ def _without_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _variables(part: str, owner: keras.Model | keras.Optimizer) -> dict[str, Any]:
-    """Every variable by its place, for names vary; a model's own weights would leave out the state of dropout."""
-    return {f"{part}/{place}": variable for place, variable in enumerate(owner.variables)}
+    """Return every variable by position, because names vary. `owner.weights` would omit the state of dropout."""
+    return {f"{part}/{position}": variable for position, variable in enumerate(owner.variables)}
 
 
 def _assign(variables: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
     for name, variable in variables.items():
         values = state[name]
-        if values.dtype.kind == "V":  # bfloat16, which numpy's files do not know
+        if values.dtype.kind == "V":  # bfloat16, which NumPy's file format does not support
             values = values.view(tf.as_dtype(variable.dtype).as_numpy_dtype)
         variable.assign(values)
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     try:
-        # allow_pickle: a checkpoint is data; one that brings code is refused.
+        # allow_pickle: a checkpoint is data; one with code is rejected.
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
     except (ValueError, TypeError, pickle.UnpicklingError, zipfile.BadZipFile) as error:

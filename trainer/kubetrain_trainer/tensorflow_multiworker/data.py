@@ -1,4 +1,4 @@
-"""Samples from an image folder, from tar shards or synthetic ones, and the loader that brings a process its share."""
+"""Samples from an image folder, from tar shards or synthetic, and the loader that batches them."""
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +19,8 @@ from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards
 
 THUMBNAIL_PIXELS = 64
-READ_AT_ONCE = 8
-"""Images of a shard: to call Python from a graph takes longer than to read one."""
+IMAGES_PER_READ = 8
+"""From shards: calling Python from a graph takes longer than reading one image."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
             pixels,
             lambda split: SyntheticImages(split, config.synthetic_samples, config.synthetic_classes, pixels),
         )
-    stored = tar_shards if config.data == "tar_shards" else image_folder
+    source = tar_shards if config.data == "tar_shards" else image_folder
     return ImageData(
-        stored.list_classes(data_dir), pixels, lambda split: StoredImages(stored.list_images(data_dir, split), pixels)
+        source.list_classes(data_dir), pixels, lambda split: StoredImages(source.list_images(data_dir, split), pixels)
     )
 
 
@@ -56,29 +56,30 @@ class StoredImages:
         return len(self._labels)
 
     def read(self, indices: tf.data.Dataset) -> tf.data.Dataset:
-        """The indices with what is better read of several images at once: of shards, their bytes."""
+        """Add the bytes of images in shards to their indices, because several are read faster together."""
         if isinstance(self._images, ImageFolder):
             return indices
         return (
-            indices.batch(READ_AT_ONCE)
-            .map(lambda several: (several, self._pieces(several)), tf.data.AUTOTUNE)
+            indices.batch(IMAGES_PER_READ)
+            .map(lambda group: (group, self._read_from_shards(group)), tf.data.AUTOTUNE)
             .unbatch()
         )
 
     def load(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        image = self._decoded(index, content)
-        return normalized(fitted(image, self._pixels)), tf.gather(self._labels, index)
+        """Return normalized pixels (height, width, 3) and the label."""
+        image = self._decode(index, content)
+        return normalize(fit_image(image, self._pixels)), tf.gather(self._labels, index)
 
     def picture(self, index: int) -> str:
-        """A small copy for a report, as a data URI."""
-        image = self._decoded(index)
+        """Return a thumbnail for the report, as a data URI."""
+        image = self._decode(index)
         if max(image.shape[:2]) > THUMBNAIL_PIXELS:
             small = tf.image.resize(image, [THUMBNAIL_PIXELS] * 2, preserve_aspect_ratio=True, antialias=True)
             image = tf.cast(tf.round(small), tf.uint8)
         return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(image).numpy()).decode()
 
-    def _decoded(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tf.Tensor:
-        content = self._content(index) if content is None else content
+    def _decode(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tf.Tensor:
+        content = self._read(index) if content is None else content
         try:
             image = tf.io.decode_image(content, channels=3, expand_animations=False)
         except tf.errors.InvalidArgumentError as error:
@@ -87,21 +88,21 @@ class StoredImages:
         image.set_shape([None, None, 3])
         return image
 
-    def _content(self, index: tf.Tensor) -> tf.Tensor:
+    def _read(self, index: tf.Tensor) -> tf.Tensor:
         if isinstance(self._images, ImageFolder):
             return tf.io.read_file(tf.gather(self._paths, index))
-        return self._pieces(tf.reshape(index, [1]))[0]
+        return self._read_from_shards(tf.reshape(index, [1]))[0]
 
-    def _pieces(self, indices: tf.Tensor) -> tf.Tensor:
-        # TensorFlow itself reads a part of a file only as a data set of one record: at 20 times the cost.
-        return tf.ensure_shape(tf.numpy_function(self._read_pieces, [indices], tf.string), indices.shape)
+    def _read_from_shards(self, indices: tf.Tensor) -> tf.Tensor:
+        # TensorFlow reads a part of a file only as a dataset of one record, which takes 20 times as long.
+        return tf.ensure_shape(tf.numpy_function(self._read_in_python, [indices], tf.string), indices.shape)
 
-    def _read_pieces(self, indices: np.ndarray) -> np.ndarray:
+    def _read_in_python(self, indices: np.ndarray) -> np.ndarray:
         return np.array([self._images.read(index) for index in indices], object)
 
 
 class SyntheticImages:
-    """Noise around a pattern for each class: can be learned, needs no files, and is the same in every process."""
+    """Noise around one pattern per class: learnable, without files, and the same in every process."""
 
     def __init__(self, split: str, samples: int, classes: int, pixels: int) -> None:
         self._samples = samples
@@ -116,14 +117,14 @@ class SyntheticImages:
     def load(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         label = tf.cast(index, tf.int32) % self._patterns.shape[0]
         pattern = tf.gather(self._patterns, label)
-        # Drawing new noise for each sample would take longer than a small model's step.
+        # To draw new noise for each sample would take longer than a step of a small model.
         start = tf.random.stateless_uniform([], [0, tf.cast(index, tf.int32)], 0, tf.size(pattern), tf.int32)
         noise = tf.slice(self._noise, [start], [tf.size(pattern)])
         return pattern + tf.reshape(noise, tf.shape(pattern)), label
 
 
-def fitted(image: tf.Tensor, pixels: int) -> tf.Tensor:
-    """The middle of the image, its shorter side scaled to the size that the model takes."""
+def fit_image(image: tf.Tensor, pixels: int) -> tf.Tensor:
+    """Scale the shorter side to the model's input size and crop the center."""
     height, width = tf.unstack(tf.shape(image)[:2])
     scale = pixels / tf.minimum(height, width)
     size = tf.cast(tf.round(tf.cast([height, width], tf.float64) * scale), tf.int32)
@@ -131,26 +132,26 @@ def fitted(image: tf.Tensor, pixels: int) -> tf.Tensor:
     return tf.image.resize_with_crop_or_pad(scaled, pixels, pixels)
 
 
-def normalized(image: tf.Tensor) -> tf.Tensor:
+def normalize(image: tf.Tensor) -> tf.Tensor:
     return (tf.cast(image, tf.float32) / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)
 
 
 def load(samples: Any, batches: Sequence[Sequence[int]]) -> Iterator[tuple[Any, Any]]:
-    """The batches of samples with these indices, in this order."""
+    """Yield the batches of samples with these indices, in this order."""
     loaded = 0
     try:
         for batch in loader(samples, batches):
             yield batch
             loaded += 1
     except tf.errors.OpError:
-        # A graph does not know which sample it failed at: what loads them one by one does.
-        for index in islice(chain.from_iterable(batches[loaded:]), len(batches[loaded]) + READ_AT_ONCE):
+        # A graph does not report the sample it failed on: load the candidates one by one, which does.
+        for index in islice(chain.from_iterable(batches[loaded:]), len(batches[loaded]) + IMAGES_PER_READ):
             samples.load(tf.constant(index))
         raise
 
 
 def loader(samples: Any, batches: Sequence[Sequence[int]]) -> Iterable[tuple[Any, Any]]:
-    """Batches of one size make a data set: all but the last of an epoch do."""
+    """Concatenate one dataset per batch size: all batches of an epoch but the last have the same size."""
     parts = []
     for size, group in groupby(batches, key=len):
         indices = np.concatenate([np.asarray(batch, np.int64) for batch in group])
@@ -165,12 +166,12 @@ def loader(samples: Any, batches: Sequence[Sequence[int]]) -> Iterable[tuple[Any
 
 @lru_cache(maxsize=8)
 def _traced(load_one: Callable[..., Any]) -> Any:
-    """Traced once, not at the start of each epoch."""
+    """Trace once instead of at the start of each epoch."""
     return tf.function(load_one)
 
 
 def split(batch: Any, parts: int) -> list[Any]:
-    """As many parts of a batch, in order and about equal, whatever structure it has."""
+    """Split a batch of any structure into about equal parts, in order."""
     if parts == 1:
         return [batch]
     size = tf.shape(tf.nest.flatten(batch)[0])[0]

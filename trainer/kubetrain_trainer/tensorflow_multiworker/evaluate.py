@@ -1,4 +1,4 @@
-"""Judge the exported model on the test split.
+"""Evaluate the exported model on the test split.
 
 python -m kubetrain_trainer.tensorflow_multiworker.evaluate --data-dir DATA --output-dir OUTPUT
 """
@@ -16,11 +16,11 @@ from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.sampling import evaluation_share
+from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export
 from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
-from kubetrain_trainer.tensorflow_multiworker.precision import answer, use_precision
+from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.tensorflow_multiworker.training import Training
 from kubetrain_trainer.termination import report_result
@@ -38,7 +38,7 @@ def evaluate(arguments: Arguments) -> None:
     for outputs, targets in predictions(task, samples, range(len(samples)), config):
         tally.add(outputs, targets)
         if task.classes:
-            answers.add(targets.numpy().tolist(), *best_guesses(outputs))
+            answers.add(targets.numpy().tolist(), *top_classes(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
     evaluation = {
         "split": config.test_split,
@@ -53,14 +53,14 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(training: Training, samples: Any, step: int) -> dict[str, float] | None:
-    """Loss and metrics over all samples of a split, each process taking its share; None where a stop cut it short."""
+    """Return loss and metrics of a split, of which each process evaluates a part; None if a stop interrupts it."""
     config, role = training.config, training.group.role
     tally, doing = Tally(training.evaluated), f"the validation after step {step}"
     training.watchdog.beat(doing)
-    share, largest = (evaluation_share(len(samples), rank, role.world_size) for rank in (role.rank, 0))
-    answers = predictions(training.evaluated, samples, share, config)
-    for _ in range(0, len(largest), config.batch_size):  # as often in each process, for all to look together
-        for outputs, targets in islice(answers, 1):
+    indices, most = (evaluation_indices(len(samples), rank, role.world_size) for rank in (role.rank, 0))
+    predicted = predictions(training.evaluated, samples, indices, config)
+    for _ in range(0, len(most), config.batch_size):  # equally often in each process, because is_due_now waits for all
+        for outputs, targets in islice(predicted, 1):
             tally.add(outputs, targets)
         training.watchdog.beat(doing)
         if training.stop.is_due_now():
@@ -77,11 +77,11 @@ def predictions(task: Task, samples: Any, indices: Sequence[int], config: TrainC
 
 @tf.function(reduce_retracing=True)
 def predict(model: keras.Model, inputs: Any) -> Any:
-    return answer(model, inputs, training=False)
+    return forward(model, inputs, training=False)
 
 
 class Tally:
-    """Sums over samples, on the device until they are asked for."""
+    """Sums over samples, kept on the device until they are read."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -102,11 +102,11 @@ class Tally:
         return {name: total / count for name, total in zip(["loss", *self._task.metrics], totals, strict=True)}
 
 
-def best_guesses(outputs: Any) -> tuple[list[int], list[float]]:
-    """The class that each sample is taken for, and how surely."""
+def top_classes(outputs: Any) -> tuple[list[int], list[float]]:
+    """Return the predicted class of each sample and its confidence, from scores of shape (batch, classes)."""
     scores = tf.nn.softmax(outputs, axis=1).numpy()
     return scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist()
 
 
 if __name__ == "__main__":
-    run(lambda: evaluate(evaluation_arguments("Judge the exported model on the test split.")))
+    run(lambda: evaluate(evaluation_arguments("Evaluate the exported model on the test split.")))

@@ -1,4 +1,4 @@
-"""The processes that train together: the devices of each, and what they tell one another."""
+"""The processes that train together: the devices of each, and how they exchange values."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.tensorflow_multiworker.precision import precision_of
 
 DECISION_BYTES = 16384
-"""So many hold the longest path."""
+"""Enough for the longest path."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Group(ProcessGroup):
 
     @property
     def replicas(self) -> int:
-        """Copies of the model: one for each GPU of each process, or for each process without one."""
+        """The number of copies of the model: one for each GPU, or for each process without GPUs."""
         return int(self.strategy.num_replicas_in_sync)
 
     @property
@@ -69,7 +69,7 @@ class Group(ProcessGroup):
         local_replicas = self.local_replicas
 
         def contribution() -> tf.Tensor:
-            # Every replica of a process has the same values: only one of them counts.
+            # All replicas of a process have the same values: count them once.
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             return tf.where(replica % local_replicas == 0, values, tf.zeros_like(values))
 
@@ -99,7 +99,7 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(role)
     group = Group(role, build_strategy(config, role))
-    exit_on_sigterm()  # again: a strategy of several processes takes the signal, and does nothing with it
+    exit_on_sigterm()  # again: a strategy of several processes replaces the handler by one that does nothing
     try:
         yield group
     except Stopped:
@@ -109,7 +109,7 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
 
 
 def prepare_devices(role: ProcessRole) -> None:
-    """Compute on this process's share of the CPUs, and take of a GPU's memory only what is needed."""
+    """Limit the threads to the CPUs of this process, and let GPU memory grow with what is needed."""
     tf.config.threading.set_intra_op_parallelism_threads(threads_of(role))
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
@@ -119,8 +119,8 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
     if role.world_size == 1:
         return tf.distribute.MirroredStrategy()
     implementations = tf.distribute.experimental.CommunicationImplementation
-    # No timeout: with one, each collective leaves threads behind that sleep until it is over, thousands a minute.
-    # A lost process is noticed within seconds all the same, by its heartbeat.
+    # No timeout: with one, each collective leaves behind threads that sleep until it expires, thousands per minute.
+    # A lost process is still detected within seconds, by its missing heartbeat.
     options = tf.distribute.experimental.CommunicationOptions(
         implementation={
             "auto": implementations.AUTO,
@@ -132,8 +132,10 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
 
 
 def vary_dropout(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Let each replica draw its own dropout. The first keeps the seeds that checkpoints save: those of a resumed run
-    vary in the same way."""
+    """Give each replica its own dropout.
+
+    The first keeps the seeds that checkpoints save, so that those of a resumed run differ in the same way.
+    """
     seeds = [variable for variable in model.variables if variable.name == "seed_generator_state"]
 
     def vary_seeds() -> None:

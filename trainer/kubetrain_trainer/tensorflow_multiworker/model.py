@@ -1,4 +1,4 @@
-"""The models that go by a name."""
+"""The built-in models."""
 
 import inspect
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ def build_model(name: str, pixels: int, num_classes: int, model_args: Mapping[st
     build = builders[name.removeprefix("keras:")]
     arguments = {"weights": None, "input_shape": shape, "classes": num_classes, "classifier_activation": None}
     if "include_preprocessing" in inspect.signature(build).parameters:
-        arguments["include_preprocessing"] = False  # the data is normalized already
+        arguments["include_preprocessing"] = False  # the data is already normalized
     return build(**arguments, **model_args)
 
 
 def digits_cnn(shape: tuple[int, int, int], num_classes: int, width: int = 32, dropout: float = 0.2) -> keras.Model:
-    """Three convolutions for small pictures of any size."""
+    """Three convolutions, for small images of any size."""
     inputs = keras.Input(shape)
     outputs = _convolution(inputs, width)
     outputs = _convolution(outputs, 2 * width)
@@ -37,7 +37,7 @@ def digits_cnn(shape: tuple[int, int, int], num_classes: int, width: int = 32, d
 
 
 def resnet18(shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-    """The residual network of 18 layers, which keras.applications lacks."""
+    """ResNet-18, which keras.applications lacks."""
     inputs = keras.Input(shape)
     outputs = _convolution(inputs, 64, size=7, strides=2)
     outputs = layers.MaxPool2D(3, strides=2, padding="same")(outputs)
@@ -58,6 +58,6 @@ def _residual_block(inputs: Any, filters: int, strides: int) -> Any:
 
 def _convolution(inputs: Any, filters: int, size: int = 3, strides: int = 1, activation: str | None = "relu") -> Any:
     outputs = layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False)(inputs)
-    # PyTorch's momentum and epsilon: Keras' default of 0.99 takes hundreds of steps to follow.
+    # PyTorch's momentum and epsilon: with Keras' default of 0.99 the statistics lag by hundreds of steps.
     outputs = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(outputs)
     return layers.Activation(activation)(outputs) if activation else outputs

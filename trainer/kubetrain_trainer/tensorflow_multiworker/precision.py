@@ -1,4 +1,4 @@
-"""How a model computes: in bf16 where the hardware does, while its weights, loss and metrics stay in fp32."""
+"""Mixed precision: models compute in bf16 if the hardware does; weights, loss and metrics stay in fp32."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import has_bf16
 
 AMPERE = (8, 0)
-"""The first GPUs with bf16, by compute capability."""
+"""The compute capability of the first GPUs with bf16."""
 
 
 def use_precision(config: TrainConfig) -> None:
-    """For every model built from now on."""
+    """Set the precision of every model that is built from now on."""
     keras.mixed_precision.set_global_policy("mixed_bfloat16" if precision_of(config) == "bf16" else "float32")
 
 
-def answer(model: keras.Model, inputs: Any, *, training: bool) -> Any:
-    """The model's outputs."""
+def forward(model: keras.Model, inputs: Any, *, training: bool) -> Any:
+    """Return the model's outputs, in fp32."""
     return tf.nest.map_structure(_in_fp32, model(inputs, training=training))
 
 

@@ -1,4 +1,4 @@
-"""Where a training's state lies while it is written: the steps go on and change the original."""
+"""A copy of the training's state in memory, to be written while the next steps change the original."""
 
 from typing import Any
 
@@ -7,25 +7,25 @@ import tensorflow as tf
 
 
 class Staging:
-    """Memory for one state, kept from save to save: to allocate it anew takes longer than to copy."""
+    """Memory for one state, reused at each save: allocating it takes longer than copying."""
 
-    def __init__(self, *, keeps: bool) -> None:
-        self._keeps = keeps
-        self._kept: dict[str, Any] = {}
+    def __init__(self, *, is_needed: bool) -> None:
+        self._is_needed = is_needed
+        self._copies: dict[str, Any] = {}
 
     def copy(self, state: dict[str, Any]) -> dict[str, Any]:
-        """By name, a copy of each variable's value.
+        """Return a copy of each variable's value, by name; empty in processes that do not need it.
 
-        All processes take part, for a variable may be spread over them; those that write nothing keep nothing.
+        All processes take part, because reading a variable may involve all of them.
         """
         for name, variable in state.items():
             value = tf.convert_to_tensor(variable.value)
-            if self._keeps:
-                self._keep(name, np.asarray(value))
-        return self._kept
+            if self._is_needed:
+                self._store(name, np.asarray(value))
+        return self._copies
 
-    def _keep(self, name: str, value: np.ndarray) -> None:
-        if name in self._kept:
-            np.copyto(self._kept[name], value)
+    def _store(self, name: str, value: np.ndarray) -> None:
+        if name in self._copies:
+            np.copyto(self._copies[name], value)
         else:
-            self._kept[name] = value.copy()
+            self._copies[name] = value.copy()

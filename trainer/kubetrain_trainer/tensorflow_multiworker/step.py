@@ -1,4 +1,4 @@
-"""One step of all processes together: gradients, exchanged and clipped, and what they change."""
+"""One optimizer step of all processes together: compute, exchange and clip the gradients, then apply them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,25 +8,25 @@ import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.data import split
-from kubetrain_trainer.tensorflow_multiworker.precision import answer
+from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.training import Training
 
 
 def step_function(training: Training) -> Callable[..., bool]:
-    """A function that takes a step, and tells whether it was taken, rather than skipped.
+    """Return a function that takes a step and returns False if it was skipped.
 
-    Where steps may be skipped, the host decides between two graphs: none with a condition can hold an update.
+    If steps may be skipped, the host chooses between two graphs: a condition in a graph cannot contain an update.
     """
-    skips, run_all = training.config.on_nan == "skip", training.group.strategy.run
+    skips, run_replicas = training.config.on_nan == "skip", training.group.strategy.run
     variables, statistics = training.task.model.trainable_variables, training.task.model.non_trainable_variables
     gradients_of = partial(sum_gradients, training)
-    if training.config.compile:  # what each process computes by itself: their exchange cannot be
+    if training.config.compile:  # only what each process computes alone: an exchange cannot be compiled
         gradients_of = tf.function(gradients_of, jit_compile=True)
 
     def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
         before = [tf.identity(variable.value) for variable in statistics] if skips else []
         loss, gradients = gradients_of(*arguments)
-        return loss, tf.identity(stop_request), before, *join_gradients(training.config, gradients, variables)
+        return loss, tf.identity(stop_request), before, *combine_gradients(training.config, gradients, variables)
 
     def update_local(gradients: list[Any]) -> None:
         training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -38,17 +38,17 @@ def step_function(training: Training) -> Callable[..., bool]:
     @tf.function(reduce_retracing=True)
     def compute(rate: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
         training.optimizer.learning_rate.assign(rate)
-        losses, stop_requests, before, norms, gradients = run_all(compute_local, args=arguments)
+        losses, stop_requests, before, norms, gradients = run_replicas(compute_local, args=arguments)
         if not skips:
-            run_all(update_local, args=(gradients,))
+            run_replicas(update_local, args=(gradients,))
             gradients = []
         loss = tf.add_n(training.group.strategy.experimental_local_results(losses)) * training.group.role.world_size
         norm, *_ = training.group.strategy.experimental_local_results(norms)
         stops = training.group.strategy.reduce(tf.distribute.ReduceOp.SUM, stop_requests, axis=None)
         return loss, norm, stops, before, gradients
 
-    update = tf.function(lambda gradients: run_all(update_local, args=(gradients,)))
-    restore = tf.function(lambda before: run_all(restore_local, args=(before,)))
+    update = tf.function(lambda gradients: run_replicas(update_local, args=(gradients,)))
+    restore = tf.function(lambda before: run_replicas(restore_local, args=(before,)))
 
     def take_step(inputs: Any, targets: Any, global_size: int, step: int, rate: float, parts: int) -> bool:
         size, request = tf.constant(float(global_size)), training.stop.request
@@ -67,11 +67,11 @@ def step_function(training: Training) -> Callable[..., bool]:
 def sum_gradients(
     training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, parts: int
 ) -> tuple[tf.Tensor, list[Any]]:
-    """This replica's part of the loss and of its gradient, computed in parts."""
+    """Return this replica's terms of the loss and of its gradient, added up part by part."""
     first, *others = split([inputs, targets], parts)
     loss, gradients = compute_gradients(training, global_size, *first)
     for part in others:
-        # One after another: all at once would take as much memory as the whole.
+        # One after another: in parallel they would need as much memory as the whole batch.
         with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
             part_loss, part_gradients = compute_gradients(training, global_size, *part)
         loss += part_loss
@@ -85,17 +85,16 @@ def compute_gradients(
 ) -> tuple[tf.Tensor, list[Any]]:
     model, task = training.task.model, training.task
     with tf.GradientTape() as tape:
-        losses = (task.training_loss or task.loss)(answer(model, inputs, training=True), targets)
+        losses = (task.training_loss or task.loss)(forward(model, inputs, training=True), targets)
         loss = tf.reduce_sum(losses) / global_size
     return loss, tape.gradient(loss, model.trainable_variables)
 
 
-def join_gradients(config: TrainConfig, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
-    """The norm of the gradient of all replicas (zero where nothing asks for it), and this gradient clipped, with the
-    weight decay of SGD.
+def combine_gradients(config: TrainConfig, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+    """Sum the gradients of all replicas, clip the sum, add SGD's weight decay, and return the norm before clipping too.
 
-    Keras would clip each replica's gradient before they are summed, which is another norm; its weight decay bypasses
-    the momentum, unlike PyTorch's.
+    The norm is 0 if no setting needs it. Keras would clip each replica's gradient before the sum, which gives another
+    norm; and unlike PyTorch's, its weight decay bypasses the momentum.
     """
     present = [gradient for gradient in gradients if gradient is not None]
     summed = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))

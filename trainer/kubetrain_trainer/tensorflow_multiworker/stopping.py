@@ -1,7 +1,7 @@
-"""All processes stop after the same step, whichever of them was asked to.
+"""Stop all processes after the same step when any of them receives SIGTERM.
 
-Each step brings, with its loss, how many processes had been asked before it. That is looked at one step later: to look
-at once would make every step wait for the host.
+Each step sums up, besides its loss, how many processes had received it. The host reads this sum one step later: reading
+it immediately would make every step wait for the host.
 """
 
 from types import TracebackType
@@ -13,12 +13,12 @@ from kubetrain_trainer.stop_signal import StopSignal
 
 
 class Stop:
-    """As a context for the time of the steps: hears a request to this process, and learns of those to others."""
+    """A context around the steps that catches SIGTERM in this process and learns of it from other processes."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._signal = StopSignal()
         self._strategy = strategy
-        self._answers = (tf.zeros(()), tf.ones(()))
+        self._zero_and_one = (tf.zeros(()), tf.ones(()))
         self._asked, self._asked_before = tf.zeros(()), tf.zeros(())
         self._count_asked = tf.function(self._sum_over_replicas)
 
@@ -33,19 +33,19 @@ class Stop:
 
     @property
     def request(self) -> tf.Tensor:
-        """What this process brings to a step: one where it was asked."""
-        return self._answers[self._signal.is_asked]
+        """The number that this process adds to the sum of a step: 1 if it received SIGTERM, else 0."""
+        return self._zero_and_one[self._signal.is_asked]
 
     def note(self, asked: tf.Tensor) -> None:
-        """What a step brought: the sum of all requests."""
+        """Keep the sum of a step: how many processes had received SIGTERM."""
         self._asked, self._asked_before = asked, self._asked
 
     def is_due(self) -> bool:
-        """Whether all stop after this step; to be asked after each."""
-        return float(self._asked_before) > 0  # compared by Python: TensorFlow would take longer
+        """Return True if all processes stop after this step. Call it after each step."""
+        return float(self._asked_before) > 0  # Python compares faster than TensorFlow
 
     def is_due_now(self) -> bool:
-        """The same between steps, for all processes together."""
+        """Return True if any process received SIGTERM; between steps, called by all processes together."""
         return float(self._count_asked(self.request)) > 0
 
     def _sum_over_replicas(self, request: tf.Tensor) -> tf.Tensor:

@@ -18,7 +18,7 @@ from kubetrain_trainer.sampling import Batch, SamplePlan
 from kubetrain_trainer.schedule import is_finished, learning_rate
 from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
-from kubetrain_trainer.tensorflow_multiworker.group import join_group, vary_dropout
+from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
 from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def train(arguments: Arguments) -> None:
-    """Train to the end, from the newest checkpoint where there is one, and export the model that is chosen."""
+    """Train to the end, from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     keep_freed_memory()
     output = arguments.output
     with join_group(arguments.config, tensorflow_role()) as group:
@@ -56,22 +56,21 @@ def run_epochs(training: Training) -> None:
     report = TrainingReport(config, training.output, plan, group, progress.step)
     validate = partial(mean_metrics, training, validation)
     take_step = step_function(training)
-    vary_dropout(training.task.model, training.group.strategy)
+    vary_dropout(training.task.model, group.strategy)
 
     while not is_finished(config, progress):
-        shares = list(zip(*local_shares(training, plan, progress), strict=True))
-        batches = local_batches(training, samples, shares)
-        for share, (inputs, targets) in zip(shares, report.window.waiting_for(batches), strict=True):
-            global_size = share[0].global_size
-            progress = progress.after_step(global_size, plan.size)
+        batches = local_batches(group, plan, progress)
+        loaded = load_batches(group, samples, batches)
+        for (batch, *_), (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
+            progress = progress.after_step(batch.global_size, plan.size)
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
-            parts = share[0].parts(config.accumulate, group.replicas)
-            is_taken = take_step(inputs, targets, global_size, progress.step, rate, parts)
+            parts = batch.parts(config.accumulate, group.replicas)
+            is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
             if is_taken and training.averages:
                 training.averages.update(progress.step)
             training.writer.check()
-            report.window.count_step(global_size)
+            report.window.count_step(batch.global_size)
 
             stops = training.stop.is_due()
             if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
@@ -88,31 +87,30 @@ def run_epochs(training: Training) -> None:
     report.end()
 
 
-def local_shares(training: Training, plan: SamplePlan, progress: Progress) -> list[Iterator[Batch]]:
-    """What is left of the epoch for each replica of this process."""
-    first = training.group.role.rank * training.group.local_replicas
-    return [
-        plan.batches(progress.epoch, rank, start=progress.samples_in_epoch)
-        for rank in range(first, first + training.group.local_replicas)
-    ]
+def local_batches(group: Group, plan: SamplePlan, progress: Progress) -> list[tuple[Batch, ...]]:
+    """Return, for each step that is left in the epoch, the batch of each replica of this process."""
+    first = group.role.rank * group.local_replicas
+    replicas = range(first, first + group.local_replicas)
+    batches = [plan.batches(progress.epoch, replica, start=progress.samples_in_epoch) for replica in replicas]
+    return list(zip(*batches, strict=True))
 
 
-def local_batches(training: Training, samples: Any, shares: list[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
-    """At each step a batch for each replica of this process.
+def load_batches(group: Group, samples: Any, batches: list[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
+    """Yield inputs and targets of each step, with a batch for each replica of this process.
 
-    Not from the strategy's own distributed data sets: these ask all processes at each step whether all have one more.
+    The strategy's distributed datasets are not used: at each step they ask all processes if each has one more batch.
     """
-    batches = iter(load(samples, [share.indices for step in shares for share in step]))
-    if training.group.local_replicas == 1:
-        yield from batches
+    loaded = iter(load(samples, [batch.indices for step in batches for batch in step]))
+    if group.local_replicas == 1:
+        yield from loaded
         return
-    for _ in shares:
-        yield for_each_replica(training, [next(batches) for _ in range(training.group.local_replicas)])
+    for _ in batches:
+        yield for_each_replica(group, [next(loaded) for _ in range(group.local_replicas)])
 
 
-def for_each_replica(training: Training, values: list[Any]) -> Any:
-    return training.group.strategy.experimental_distribute_values_from_function(
-        lambda context: values[context.replica_id_in_sync_group % training.group.local_replicas]
+def for_each_replica(group: Group, values: list[Any]) -> Any:
+    return group.strategy.experimental_distribute_values_from_function(
+        lambda context: values[context.replica_id_in_sync_group % group.local_replicas]
     )
 
 

@@ -1,4 +1,4 @@
-"""What the loop works with: the task, and all that trains, watches, stops and saves it."""
+"""The objects that the training loop uses: the task, and what trains, watches, stops and saves it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Training(AnyTraining):
 
     @property
     def evaluated(self) -> Task:
-        """The task as it is validated: with the averaged weights, where they are kept."""
+        """The task that is validated: with the averaged weights, if `ema_decay` is set."""
         return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -71,7 +71,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         optimizer=optimizer,
         averages=averages,
         writer=writer,
-        staging=Staging(keeps=group.role.is_chief),
+        staging=Staging(is_needed=group.role.is_chief),
         recent=RecentSteps(config, group, writer.resume_hint),
         watchdog=Watchdog(config, group.role),
         stop=Stop(strategy),
@@ -79,7 +79,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
 
 
 def build_averages(arguments: Arguments, model: keras.Model, strategy: tf.distribute.Strategy) -> Averages:
-    averaged = build_task(arguments.config, arguments.data_dir).model  # not every model can be copied
+    averaged = build_task(arguments.config, arguments.data_dir).model  # a copy would fail for some models
     return Averages(arguments.config, model, averaged, strategy)
 
 
@@ -89,5 +89,5 @@ def build_optimizer(config: TrainConfig, model: keras.Model) -> keras.Optimizer:
     else:
         optimizer = keras.optimizers.SGD(config.learning_rate, momentum=config.momentum)
     optimizer.build(model.trainable_variables)
-    optimizer._all_reduce_sum_gradients = list  # join_gradients does: what it is given is of all replicas already
+    optimizer._all_reduce_sum_gradients = list  # combine_gradients has already summed them over all replicas
     return optimizer
