@@ -1,4 +1,4 @@
-"""A Kubernetes API server that misbehaves as it is told: what no real one can be made to do."""
+"""A Kubernetes API server that fails on request, in ways that a real one cannot be made to."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
 
 Fault = Callable[["Handler"], bool]
-"""Answers a request in its own way; False: does nothing, and the request is answered."""
+"""Returns True if it has answered the request, False if the server must."""
 
 
 def stamp(seconds: float) -> str:
@@ -29,7 +29,7 @@ def stamp(seconds: float) -> str:
 
 @dataclass
 class Run:
-    """What one run of a container has written: lines, each after its timestamp; the last may have no end."""
+    """The output of one run of a container: lines with timestamps; the last may be unfinished."""
 
     lines: list[bytes] = field(default_factory=list)
     is_over: bool = False
@@ -41,11 +41,11 @@ class ApiServer:
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 1
         self.forgotten = 0
-        """No watch can go on from a version before this one."""
+        """No watch can continue from a version before this one."""
         self.tells_410_late = False
-        """In an event, after the watch has begun."""
+        """Whether a 410 is reported in an event, after the watch has begun."""
         self.runs: dict[str, list[Run]] = {}
-        """By the pod's name."""
+        """Runs of each pod's container, by name of the pod."""
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[Any] = []
@@ -73,7 +73,7 @@ class ApiServer:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def refuse(self) -> None:
-        """Cut every connection, and take no other until it listens again."""
+        """Cut all connections, and refuse new ones until listen() is called."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -102,11 +102,11 @@ class ApiServer:
         return path
 
     def fail(self, request: str, fault: Fault, times: int = 1) -> None:
-        """The next requests in which this is found, as "GET /path?query"."""
+        """Apply the fault to the next requests that contain this text, in a form such as "GET /path?query"."""
         self._faults += [(request, fault)] * times
 
     def put(self, path: str, uid: str = "", **content: Any) -> dict[str, Any]:
-        """Make the object at a path, or change it."""
+        """Create or change the object at a path."""
         with self.changed:
             known = self.objects.get(path)
             collection, _, name = path.rpartition("/")
@@ -132,7 +132,7 @@ class ApiServer:
             self._tell(path.rpartition("/")[0], "DELETED", gone)
 
     def forget(self) -> None:
-        """Versions up to now, for all watches; those that are open end."""
+        """Forget all versions up to now, and end open watches."""
         with self.changed:
             self.version += 1
             self.forgotten = self.version
@@ -140,7 +140,7 @@ class ApiServer:
         self.cut_all()
 
     def run(self, pod: str, *, restarts: int = 0) -> Run:
-        """A container of the pod runs, for the so-many-th time."""
+        """Let the container of a pod run, after this number of restarts."""
         runs = self.runs.setdefault(pod, [])
         runs += [Run() for _ in range(restarts + 1 - len(runs))]
         state = {"name": "main", "restartCount": restarts, "state": {"running": {}}}
@@ -155,7 +155,7 @@ class ApiServer:
             self.changed.notify_all()
 
     def end(self, pod: str, phase: str = "Succeeded") -> None:
-        """Its container, and with a final phase the pod."""
+        """End the container of a pod, and with a final phase the pod itself."""
         with self.changed:
             self.runs[pod][-1].is_over = True
             self.changed.notify_all()
@@ -185,14 +185,14 @@ class _Server(ThreadingHTTPServer):
     api: ApiServer
 
     def handle_error(self, *unused: Any) -> None:
-        """A connection that was cut is no news here."""
+        """Print nothing: tests cut connections on purpose."""
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
     bytes_left: int | None = None
-    """The connection is cut after so many bytes of the body."""
+    """Bytes of the body to send before the connection is cut; None: send all."""
 
     @property
     def api(self) -> ApiServer:
@@ -387,7 +387,7 @@ def hang(seconds: float) -> Fault:
 
 
 def cut(after_bytes: int) -> Fault:
-    """The connection, so far into the body; what is asked for is done."""
+    """Cut the connection in the body of the response, after doing what was requested."""
 
     def fault(handler: Handler) -> bool:
         handler.bytes_left = after_bytes
@@ -397,7 +397,7 @@ def cut(after_bytes: int) -> Fault:
 
 
 def end_at_once(handler: Handler) -> bool:
-    """As a server does with its streams when it is told to stop."""
+    """End a stream like a server that shuts down."""
     handler.begin_stream()
     handler.end_stream()
     return True

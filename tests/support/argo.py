@@ -1,4 +1,4 @@
-"""A stand-in for Argo: its Workflows as objects, which nobody runs."""
+"""Workflow objects on a cluster without Argo, so nothing runs them."""
 
 import contextlib
 
@@ -29,7 +29,7 @@ WORKFLOW_KIND = {
 
 
 def serve_workflows(api: KubernetesApi) -> None:
-    """Unless the cluster does already."""
+    """Define the kind Workflow, unless the cluster has it."""
     with contextlib.suppress(Conflict):
         api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", WORKFLOW_KIND)
     await_that(lambda: _are_served(api))
@@ -43,7 +43,7 @@ def _are_served(api: KubernetesApi) -> bool:
 
 
 def make_workflow(api: KubernetesApi, name: str, **status: str) -> Manifest:
-    """A reference to it, for what it owns."""
+    """Create a Workflow, and return an owner reference to it."""
     workflow = {"apiVersion": GROUP, "kind": "Workflow", "metadata": {"name": name}, "spec": {}, "status": status}
     made = api.create(api.path(GROUP, "workflows"), workflow)
     return {"apiVersion": GROUP, "kind": "Workflow", "name": name, "uid": made["metadata"]["uid"]}

@@ -1,4 +1,4 @@
-"""Jobs for the test cluster whose pods run a few lines of Python in a plain image, and launchers of them."""
+"""Jobs for the test cluster that run a few lines of Python in a plain image, and their launchers."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from support import jobs
 CLUSTER = Path(__file__).parents[3] / "shared" / "cluster"
 API_SERVER = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "state", "kube-apiserver.pid")
 COMPONENTS = os.environ.get("KUBETRAIN_COMPONENTS_IMAGE", f"docker.io/{IMAGE_NAME}:{version('kubetrain')}")
-"""What `make images` builds; the test cluster has to have it."""
+"""Built by `make images`; the test cluster must have it."""
 ENDPOINT_IN_PODS, ENDPOINT = "http://s3.storage.svc:9000", "http://127.0.0.1:9000"
 IMAGE = "docker.io/library/python:3.11-slim"
 SMALL = {"image": IMAGE, "cpu": "50m", "memory": "64Mi", "shm_size": "16Mi", "grace_seconds": 1}
@@ -41,7 +41,7 @@ def pods_job(
     backoff_limit: int = 3,
     **placement: Any,
 ) -> Job:
-    """The first program is the Chief's (or the Master's, or the batch Job's), the second that of one Worker."""
+    """Return a job whose lead runs the first program, and whose only Worker, if any, the second."""
     commands = [("python", "-u", "-c", program) for program in programs]
     made = jobs.job(*commands, run_id=run_id, kind=kind, policy=policy, backoff_limit=backoff_limit)
     roles = [LEADS[kind], "Worker"]
@@ -49,15 +49,15 @@ def pods_job(
     return replace(made, replicas=replicas, placement=Placement(**{**SMALL, **placement}))
 
 
-def await_that(holds: Callable[[], Any], seconds: float = 60) -> None:
+def await_that(condition: Callable[[], Any], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
 class Bucket:
-    """On the cluster's S3 server; a context that takes it away again."""
+    """A context manager for a bucket on the cluster's S3 server, which is deleted on exit."""
 
     credentials: ClassVar = {"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret"}
 
@@ -96,7 +96,7 @@ class Bucket:
 
 
 def as_account(name: str, api: KubernetesApi) -> KubernetesApi:
-    """Requests by a service account of this namespace."""
+    """Return a client that acts as a service account of this namespace."""
     from kubernetes import client, config
 
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
@@ -109,7 +109,7 @@ def as_account(name: str, api: KubernetesApi) -> KubernetesApi:
 
 
 class Launched:
-    """A launcher as a process of its own, which can be killed."""
+    """A launcher in a separate process, which a test can kill."""
 
     def __init__(self, namespace: str, programs: Sequence[str], run_id: str) -> None:
         spec = json.dumps({"namespace": namespace, "programs": list(programs), "run_id": run_id})
@@ -123,19 +123,19 @@ class Launched:
 
     def await_line(self, text: str) -> None:
         assert self.process.stdout is not None
-        heard = []
+        lines = []
         for line in self.process.stdout:
-            heard.append(line)
+            lines.append(line)
             if text in line:
                 return
-        raise AssertionError(f"no line has {text!r}:\n{''.join(heard)}")
+        raise AssertionError(f"no line contains {text!r}:\n{''.join(lines)}")
 
     def rest(self) -> str:
         return self.process.communicate(timeout=60)[0]
 
 
 def stop_api_server(seconds: float) -> None:
-    """For so long, then bring it back."""
+    """Stop the API server for this long, then restart it."""
     os.kill(int(API_SERVER.read_text().split()[0]), signal.SIGKILL)
     time.sleep(seconds)
     subprocess.run([CLUSTER / "up"], check=True, capture_output=True)

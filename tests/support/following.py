@@ -1,4 +1,4 @@
-"""Jobs on the test cluster that are followed as a launcher does, while something happens to them."""
+"""Follows jobs on the test cluster like a launcher, while something happens to them."""
 
 import threading
 import time
@@ -40,20 +40,20 @@ def await_running(backend: KubernetesBackend, job: Job) -> JobState:
     return await_state(backend, job, lambda state: state.is_under_way and state.phase is Phase.RUNNING)
 
 
-def await_state(backend: KubernetesBackend, job: Job, is_it: Callable[[JobState], bool]) -> JobState:
+def await_state(backend: KubernetesBackend, job: Job, condition: Callable[[JobState], bool]) -> JobState:
     deadline = time.monotonic() + 60
     while (found := backend.find(job)) is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert found is not None, "there is no job"
+    assert found is not None, "the job does not exist"
     for state in backend.watch(found.handle):
-        if state is not None and is_it(state):
+        if state is not None and condition(state):
             return state
-        assert time.monotonic() < deadline, f"the job came no further than {state}"
+        assert time.monotonic() < deadline, f"the job is still {state}"
     raise AssertionError("the job is gone")
 
 
 def worker_job(program: str, backoff_limit: int = 3, **placement: Any) -> Job:
-    """A PyTorchJob of one Worker, whose pod no init container keeps waiting."""
+    """Return a PyTorchJob of one Worker, whose pod has no init container to wait for."""
     made = pods_job(
         program, run_id="disrupted", policy=RestartPolicy.ON_FAILURE, backoff_limit=backoff_limit, **placement
     )
@@ -68,7 +68,7 @@ def batch_job(program: str, run_id: str, policy: RestartPolicy = RestartPolicy.O
 
 @contextmanager
 def once_running(api: KubernetesApi, job: Job, act: Callable[[KubernetesApi, Manifest], None]) -> Iterator[None]:
-    """Act upon the last of the job's pods as soon as all run."""
+    """Call act with the last of the job's pods once all are running."""
 
     def wait_and_act() -> None:
         with KubernetesBackend(api) as other:

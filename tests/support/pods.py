@@ -1,4 +1,4 @@
-"""The processes of a local job's pods, and how long a training stood still."""
+"""The processes of a local job's pods, and the duration of interruptions of a training."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from kubetrain_trainer.frameworks import package_of
 
 
 def pod_processes(pod: str, output: Path) -> list[psutil.Process]:
-    """Of this output's job: the first of the container, and what it started."""
+    """Return the first process of the pod's container and its descendants, for the job with this output."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -31,18 +31,18 @@ class Pause:
 
 
 def pause_until_next_step(run: "subprocess.Popen[str]") -> Pause:
-    """From now until the first step after all have resumed is on the log."""
+    """Measure the time until the log has the first step after all processes have resumed."""
     began, seen = time.monotonic(), ""
     assert run.stdout is not None
     for line in run.stdout:
         seen += line
         if "[kubetrain] step=" in line and "resumes from" in seen:
             return Pause(time.monotonic() - began, seen)
-    raise AssertionError(f"no step came:\n{seen}")
+    raise AssertionError(f"no step was logged:\n{seen}")
 
 
 def import_seconds(framework: str) -> float:
-    """Of two processes at a time, the launcher's first: what an image and a busy machine make of a restart."""
+    """Measure how long imports take in two processes at a time, including those of torchrun, if used."""
     trainer = f"{package_of(framework)}.train"
     began = time.monotonic()
     for module in ["torch.distributed.run", trainer] if framework == "pytorch" else [trainer]:

@@ -1,4 +1,4 @@
-"""Processes of a trainer that find each other without any launcher."""
+"""Trainer processes that find each other without a launcher."""
 
 import json
 import os

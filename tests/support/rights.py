@@ -1,8 +1,8 @@
-"""What a run may do on a cluster where nobody granted it more."""
+"""The default permissions of runs on a cluster with Kubeflow Pipelines."""
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 
-# What Kubeflow Pipelines 2.17 grants its runs, as far as a launch comes near it.
+# The rules of Kubeflow Pipelines 2.17 that concern a launch.
 PIPELINE_RUNNER = [
     {"apiGroups": [""], "resources": ["pods", "pods/log", "services", "persistentvolumeclaims"], "verbs": ["*"]},
     {"apiGroups": ["kubeflow.org"], "resources": ["*"], "verbs": ["*"]},

@@ -32,7 +32,7 @@ FAILURES = {
 @dataclass(frozen=True, kw_only=True)
 class PodEnd:
     exit_code: int | None = None
-    last_words: str = ""
+    message: str = ""
     cause: str = ""
     finished: float = 0.0
 
@@ -89,15 +89,12 @@ def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
     if not ended and not cause:
         return None
     return PodEnd(
-        exit_code=ended.get("exitCode"),
-        last_words=ended.get("message") or "",
-        cause=cause,
-        finished=_finished(pod, ended),
+        exit_code=ended.get("exitCode"), message=ended.get("message") or "", cause=cause, finished=_finished(pod, ended)
     )
 
 
 def _finished(pod: Manifest, ended: Mapping[str, Any]) -> float:
-    """Return when the pod ended; a lost pod does not tell this itself, and one that is being deleted not yet."""
+    """Return when the pod ended: 0 while it runs. A lost pod has no end time of its own, so others stand in."""
     if not (ended or has_ended(pod) or pod.get("deleted")):
         return 0.0
     times = (

@@ -91,7 +91,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         phase=_pod_phase(kind, history[-1]),
         restarts=len(history) - 1 + sum(restart_count(kind.traits.container, pod) for pod in history),
         exit_code=end.exit_code,
-        last_words=end.last_words,
+        last_words=end.message,
         cause=end.cause,
         was_disrupted=was_disrupted(history[-1]),
         finished=end.finished,
