@@ -4,10 +4,10 @@ The signatures of the pipelines, `--set`, the forms of the Kubeflow Pipelines UI
 """
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, fields, replace
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
@@ -28,7 +28,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
     name: str
-    type: type
+    type: Any
+    """str, int, float, bool, dict[str, Any] or list[Any]."""
     description: str
     default: Any = REQUIRED
     pipelines: tuple[str, ...] = TRAINING
@@ -52,7 +53,7 @@ def _from_setting(kind: type[Settings], name: str, pipelines: tuple[str, ...] = 
     sentence = f"{describe(setting)}."
     return Parameter(
         name=name,
-        type=setting.type,  # type: ignore[arg-type]
+        type=setting.type,
         description=sentence[0].upper() + sentence[1:],
         default=setting.default,
         pipelines=pipelines,
@@ -104,7 +105,7 @@ PARAMETERS = (
     _from_setting(Storage, "storage_class", PIPELINES),
     Parameter(
         name=Storage.PARAMETER,
-        type=dict,
+        type=dict[str, Any],
         description="Other settings of the storage, as a JSON object.",
         default={},
         pipelines=PIPELINES,
@@ -139,14 +140,14 @@ PARAMETERS = (
     _from_setting(Placement, "shm_size"),
     Parameter(
         name=Placement.PARAMETER,
-        type=dict,
+        type=dict[str, Any],
         description="Other settings for where and how pods run, as a JSON object.",
         default={},
         pipelines=PIPELINES,
     ),
     Parameter(
         name="train_config",
-        type=dict,
+        type=dict[str, Any],
         description="Settings of the training that differ from their defaults, as a JSON object.",
         default={},
         is_local=True,
@@ -188,11 +189,19 @@ def parameters_of(pipeline: str) -> list[Parameter]:
     return [each for each in PARAMETERS if pipeline in each.pipelines]
 
 
+def with_defaults(parameters: Iterable[Parameter], defaults: Mapping[str, Any]) -> list[Parameter]:
+    """Return the parameters, some of them with other defaults."""
+    return [replace(each, default=defaults.get(each.name, each.default)) for each in parameters]
+
+
 def signature_of(parameters: Iterable[Parameter]) -> inspect.Signature:
     return inspect.Signature(
         [
             inspect.Parameter(
-                each.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=each.default, annotation=each.type
+                each.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=each.default,
+                annotation=get_origin(each.type) or each.type,
             )
             for each in parameters
         ]

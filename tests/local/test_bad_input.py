@@ -203,12 +203,12 @@ class TestRender:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ((), "dataset_uri is empty"),
+            ((), "dataset_uri is missing"),
             ((*URIS, "--set", "stagin_size=1Gi"), "did you mean 'staging_size'?"),
-            ((*URIS, "--set", "restart_policy=Always"), "the job never ends"),
-            ((*URIS, "--set", "placement=[]"), "placement is no JSON object"),
+            ((*URIS, "--set", "restart_policy=Always"), "restart_policy Always"),
+            ((*URIS, "--set", "placement=[]"), "placement must be a JSON object, not []"),
             (("--params", "/nosuch"), "--params /nosuch cannot be read"),
-            (("--params", "/dev/null"), "--params /dev/null is no JSON (Expecting value"),
+            (("--params", "/dev/null"), "--params /dev/null is not valid JSON (Expecting value"),
             (("--pipeline", "train-torch"), "unknown pipeline 'train-torch'"),
         ],
     )

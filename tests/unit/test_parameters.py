@@ -10,22 +10,11 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE, this_site
 from kubetrain_pipelines.local_run.storage import with_local_places
-from kubetrain_pipelines.settings import PARAMETERS, parameters_of, parse_settings
+from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="versions/d/data")
-
-
-def test_parameters_and_settings_are_told_apart_by_name() -> None:
-    pairs = ["workers=3", "epochs=2", "dataset_uri=s3://b/x=y", "min_accuracy=0.9", 'model_args={"a": 1}']
-    settings = parse_settings("pytorch", pairs, parameters_of("pytorch"))
-    assert settings.parameters == {"workers": 3, "dataset_uri": "s3://b/x=y", "min_accuracy": 0.9}
-    assert (settings.config.epochs, settings.config.model_args) == (2, {"a": 1})
-
-
-def test_the_last_of_two_values_counts() -> None:
-    assert parse_settings("pytorch", ["epochs=2", "epochs=5"]).config.epochs == 5
 
 
 @pytest.mark.parametrize(
@@ -101,5 +90,9 @@ class TestSite:
 
 
 def test_each_name_means_one_thing() -> None:
-    names = [*PARAMETERS, *TrainConfig.names(), *Placement.names(), *Storage.names()]
-    assert len(names) == len(set(names))
+    settings = [*TrainConfig.names(), *Placement.names(), *Storage.names()]
+    assert len(settings) == len(set(settings))
+    shared = {each.name for each in PARAMETERS} & set(settings)
+    assert shared == {"staging_claim", "staging_size", "output_claim", "exposure", "storage_class"} | {
+        *("cpu", "memory", "gpus", "shm_size")
+    }

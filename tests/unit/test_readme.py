@@ -10,7 +10,7 @@ import pytest
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.cli.main import kubetrain
-from kubetrain_pipelines.settings import PARAMETERS
+from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_names import KERAS, TORCHVISION
 
@@ -20,7 +20,13 @@ PAGES = [
     *(ROOT / "docs").rglob("*.md"),
 ]
 COMMAND_PAGE = (ROOT / "docs" / "commands.md").read_text()
-SETTINGS = {*PARAMETERS, *TrainConfig.names(), *Placement.names(), *Storage.names(), "skip_unchanged"}
+SETTINGS = {
+    *(each.name for each in PARAMETERS),
+    *TrainConfig.names(),
+    *Placement.names(),
+    *Storage.names(),
+    "skip_unchanged",
+}
 
 
 def commands_of(page: Path) -> list[list[str]]:

@@ -15,7 +15,6 @@ from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unreachable
-from kubetrain_pipelines.kubeflow.parameters import run_parameters
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_logs import logs_and_show
 from kubetrain_pipelines.kubeflow.run_status import status_and_show
@@ -28,7 +27,6 @@ from support.kfp_server import KfpServer
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "compiled" / "train_pytorch.yaml"
 RECORDED = Path(__file__).parent / "recorded" / "kfp"
-NEEDED = ("dataset_uri=s3://b/data", "model_uri=s3://b/models")
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -69,55 +67,6 @@ def pipeline(tmp_path: Path) -> Path:
 def play(server: KfpServer, *names: str) -> None:
     """Make the next run behave like these recorded ones, one after another."""
     server.next_story = [recorded(name) for name in names]
-
-
-def test_parameters_have_the_types_of_the_compiled_file() -> None:
-    definitions = CompiledFile.read(TRAIN).parameters
-    said = ("workers=4", "min_accuracy=0.9", "epochs=3", "learning_rate=0.1", "image=mine", "output_size=1Gi")
-    assert run_parameters(definitions, [*NEEDED, *said, 'placement={"grace_seconds": 9}', 'env={"A": "b"}']) == {
-        "dataset_uri": "s3://b/data",
-        "model_uri": "s3://b/models",
-        "workers": 4,
-        "min_accuracy": 0.9,
-        "train_config": {"epochs": 3, "learning_rate": 0.1},
-        "placement": {"image": "mine", "grace_seconds": 9, "env": {"A": "b"}},
-        "storage": {"output_size": "1Gi"},
-    }
-
-
-def test_a_pair_takes_precedence_over_a_file_of_parameters(tmp_path: Path) -> None:
-    path = tmp_path / "parameters.json"
-    path.write_text(json.dumps({"dataset_uri": "s3://b/other", "model_uri": "s3://b/m", "epochs": 9, "workers": 8}))
-    values = run_parameters(CompiledFile.read(TRAIN).parameters, ["dataset_uri=s3://b/data", "workers=2"], path)
-    assert values == {
-        "dataset_uri": "s3://b/data", "model_uri": "s3://b/m", "workers": 2, "train_config": {"epochs": 9}
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("pair", "says"),
-    [
-        ("workrs=2", "unknown setting 'workrs': did you mean 'workers'?"),
-        ("epoch=2", "unknown setting 'epoch': did you mean 'epochs'?"),
-        ("workers=two", "workers must be a whole number, not 'two'"),
-        ("workers=2.5", "workers must be a whole number, not '2.5'"),
-        ("workers=true", "workers must be a whole number, not 'True'"),
-        ("min_accuracy=good", "min_accuracy must be a number, not 'good'"),
-        ("min_accuracy=NaN", "min_accuracy must be a number, not 'nan'"),
-        ("train_config=[]", "train_config must be a JSON object, not '[]'"),
-        ("epochs=0", "epochs must be at least 1, not 0"),
-        ("workers", "--set takes name=value, not 'workers'"),
-    ],
-)
-def test_unusable_parameters_are_refused_before_any_request(pair: str, says: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
-        run_parameters(CompiledFile.read(TRAIN).parameters, [*NEEDED, pair])
-    assert says in str(refused.value)
-
-
-def test_a_missing_parameter_is_named_with_its_meaning() -> None:
-    with pytest.raises(InvalidSetting, match=r"model_uri is missing \(.*s3://BUCKET/PREFIX\).*--set model_uri="):
-        run_parameters(CompiledFile.read(TRAIN).parameters, NEEDED[:1])
 
 
 def test_a_version_has_the_name_that_the_form_for_gitops_has() -> None:

@@ -40,7 +40,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = _coerced(each.name, each.type, getattr(self, each.name))
+            value = coerced(each.name, each.type, getattr(self, each.name))
             _check_rules(each.name, value, each.metadata)
             object.__setattr__(self, each.name, value)
 
@@ -69,12 +69,7 @@ class Settings:
         """Parse the value of a setting from text on a command line."""
         cls._check_name(name)
         kind = {each.name: each.type for each in fields(cls)}[name]
-        if kind is str:
-            return text
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            raise InvalidSetting(f"{name} must be {_describe(kind)}, not '{text}'") from None
+        return parse_value(name, kind, text)
 
     @classmethod
     def _check_name(cls, name: str) -> None:
@@ -111,9 +106,27 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _coerced(name: str, kind: Any, value: Any) -> Any:
-    """Convert a value to the field's type. Integral floats become integers, because kfp.local turns integers in a
-    dict into floats."""
+def parse_value(name: str, kind: Any, text: str) -> Any:
+    """Parse a value from text on a command line: a string as it is, other types from JSON.
+
+    Raises:
+        InvalidSetting: if the text is not valid JSON.
+    """
+    if kind is str:
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise InvalidSetting(f"{name} must be {_describe(kind)}, not '{text}'") from None
+
+
+def coerced(name: str, kind: Any, value: Any) -> Any:
+    """Convert a value to the given type. Integral floats become integers, because kfp.local turns integers in a dict
+    into floats.
+
+    Raises:
+        InvalidSetting: if the value has another type.
+    """
     if kind is int and _is_number(value) and float(value).is_integer():
         return int(value)
     if kind is float and _is_number(value):

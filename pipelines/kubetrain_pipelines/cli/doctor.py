@@ -15,11 +15,10 @@ from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor.examine import Examination, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Verdict
 from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
-from kubetrain_pipelines.params_file import single_settings
 from kubetrain_trainer.errors import KubetrainError
 
 UNNAMED = {"dataset_uri": "s3://not-named/dataset", "model_uri": "s3://not-named/model"}
-"""A run cannot do without; what is found does not depend on them."""
+"""Required parameters that the checks of a cluster don't depend on."""
 TICKS = {
     Verdict.OK: "[green]✓[/]",
     Verdict.WARNING: "[yellow]![/]",
@@ -55,10 +54,7 @@ class DoctorOptions:
 def examine_and_show(options: DoctorOptions) -> int:
     """Returns the exit code."""
     connection = options.connection()
-    said = single_settings(options.params, options.pairs)
-    usual = [f"{name}={uri}" for name, uri in UNNAMED.items()]
-    parameters = planned_run(options.pipeline, "doctor", [*usual, *said])
-    given = {setting.partition("=")[0] for setting in said}
+    parameters = planned_run(options.pipeline, "doctor", options.pairs, options.params, UNNAMED)
     progress = Console(stderr=True)
     with interrupted_by_sigterm(), progress.status("asking the cluster") as status:
         try:
@@ -71,8 +67,8 @@ def examine_and_show(options: DoctorOptions) -> int:
                 parameters=parameters,
                 account=options.account,
                 connection=connection,
-                asks_dataset="dataset_uri" in given,
-                asks_model="model_uri" in given,
+                asks_dataset=parameters.dataset_uri != UNNAMED["dataset_uri"],
+                asks_model=parameters.model_uri != UNNAMED["model_uri"],
                 with_pods=not options.no_pods,
                 say=status.update if progress.is_terminal else progress.print,
             )

@@ -31,15 +31,15 @@ def kubetrain() -> None:
 @click.option(
     "--workspace", type=FOLDER, default="kubetrain-workspace", show_default=True, help="Folder for the run's files."
 )
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the run or of its training.")
-def run(pipeline: str, workspace: Path, pairs: tuple[str, ...]) -> None:
+@with_options(*PARAMETERS)
+def run(**options: Any) -> None:
     """Run a whole pipeline on this machine.
 
     The run uses a local S3 server (unless you set dataset_uri), trains in several processes, and writes a report.
     """
     from kubetrain_pipelines.cli.run import run_and_show
 
-    sys.exit(run_and_show(pipeline, workspace, pairs))
+    sys.exit(run_and_show(**options))
 
 
 @kubetrain.command("compile")
@@ -133,7 +133,7 @@ def pack(**options: Any) -> None:
 )
 @click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Training processes in each pod.")
 @click.option("--max-restarts", type=int, default=3, show_default=True, help="Max restarts of the job.")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting of the training or its pods.")
+@with_options(*PARAMETERS)
 @click.option("--cluster", is_flag=True, help="Run on the cluster in KUBECONFIG; --data and --output are PVCs.")
 @click.option("--namespace", default="", help="Namespace on the cluster (default: the current context's).")
 @click.option("--quiet", is_flag=True, help="Show the log of rank 0; of other ranks only warnings and errors.")

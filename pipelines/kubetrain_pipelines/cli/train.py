@@ -23,7 +23,8 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines.images import TRAINERS
-from kubetrain_pipelines.settings import RunSettings, parse_settings
+from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
@@ -44,6 +45,7 @@ class TrainOptions:
     processes_per_worker: int
     max_restarts: int
     pairs: tuple[str, ...]
+    params: Path | None = None
     cluster: bool = False
     namespace: str = ""
     quiet: bool = False
@@ -73,11 +75,13 @@ def training_of(options: TrainOptions) -> TrainingJob:
     """
     if options.dry_run and not options.cluster:
         raise InvalidSetting("--dry-run shows what --cluster would create: add --cluster")
-    settings = parse_settings(options.framework, options.pairs, beside=[Placement] if options.cluster else [])
+    names = {TrainConfig.PARAMETER, *([Placement.PARAMETER] if options.cluster else [])}
+    settings = parse_parameters([each for each in PARAMETERS if each.name in names], options.pairs, options.params)
+    config = TrainConfig.from_dict(settings.get(TrainConfig.PARAMETER, {}))
     RunParameters(
         dataset_uri=options.data or "none",
         framework=options.framework,
-        train_config=settings.config,
+        train_config=config,
         workers=options.workers,
         processes_per_worker=options.processes_per_worker,
         model_uri=options.output,
@@ -86,7 +90,7 @@ def training_of(options: TrainOptions) -> TrainingJob:
     run_id = options.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     training = TrainingJob(
         framework=options.framework,
-        config=settings.config,
+        config=config,
         pipeline=PIPELINE,
         run_id=run_id,
         data_dir=Path(DATA_PATH),
@@ -95,8 +99,9 @@ def training_of(options: TrainOptions) -> TrainingJob:
         processes_per_worker=options.processes_per_worker,
         max_restarts=options.max_restarts,
         min_workers=options.min_workers,
+        placement=Placement.from_dict(settings.get(Placement.PARAMETER, {})),
     )
-    return _on_claims(training, options, settings) if options.cluster else _on_folders(training, options)
+    return _on_claims(training, options) if options.cluster else _on_folders(training, options)
 
 
 def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
@@ -107,13 +112,13 @@ def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     return replace(training, data_dir=data_dir, dataset_digest=digest, output_dir=output_dir)
 
 
-def _on_claims(training: TrainingJob, options: TrainOptions, settings: RunSettings) -> TrainingJob:
+def _on_claims(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     claim, _, path = options.data.partition(":")
     if not claim and training.config.data != "synthetic":
         raise InvalidSetting("--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic")
     version = VERSION_PATH.fullmatch(path)
     dataset = DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
-    placement = settings.placement.with_default_image(TRAINERS[training.framework])
+    placement = training.placement.with_default_image(TRAINERS[training.framework])
     return replace(training, dataset_digest=dataset.digest, placement=placement, mounts=dataset.mounts(options.output))
 
 

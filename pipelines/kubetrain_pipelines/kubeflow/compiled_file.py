@@ -7,11 +7,20 @@ from typing import Any, Self
 
 import yaml
 
+from kubetrain_pipelines.pipeline_parameters import REQUIRED, Parameter
 from kubetrain_pipelines.version_name import version_name
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FOLDER = Path("compiled")
 SUFFIXES = (".yaml", ".yml")
+TYPES = {
+    "STRING": str,
+    "NUMBER_INTEGER": int,
+    "NUMBER_DOUBLE": float,
+    "BOOLEAN": bool,
+    "LIST": list[Any],
+    "STRUCT": dict[str, Any],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +71,18 @@ class CompiledFile:
         return version_name(self.name, self.content)
 
     @property
-    def parameters(self) -> Mapping[str, Mapping[str, Any]]:
-        """The parameters by name, each with parameterType, defaultValue and description."""
-        found: Mapping[str, Mapping[str, Any]] = self.spec["root"].get("inputDefinitions", {}).get("parameters", {})
-        return found
+    def parameters(self) -> list[Parameter]:
+        definitions = self.spec["root"].get("inputDefinitions", {}).get("parameters", {})
+        return [_parameter(name, definition) for name, definition in definitions.items()]
+
+
+def _parameter(name: str, definition: Mapping[str, Any]) -> Parameter:
+    return Parameter(
+        name=name,
+        type=TYPES[definition["parameterType"]],
+        description=definition.get("description", "the pipeline needs it"),
+        default=definition.get("defaultValue", None if definition.get("isOptional") else REQUIRED),
+    )
 
 
 def stage_titles(spec: Mapping[str, Any]) -> dict[str, str]:

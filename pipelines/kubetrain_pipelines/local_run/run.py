@@ -19,15 +19,16 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.local_run.record import RunRecord, write_record
-from kubetrain_pipelines.local_run.storage import local_storage, with_local_places
+from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_places
+from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import RunView
-from kubetrain_pipelines.settings import RunSettings
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 
 POLL_SECONDS = 0.1
 
 
-def run_local(pipeline: str, workspace: Path, settings: RunSettings, view: RunView) -> RunRecord:
+def run_local(pipeline: str, workspace: Path, parameters: Mapping[str, Any], view: RunView) -> RunRecord:
     """Run the pipeline and say how it went; run.json and report.html are written however it ends.
 
     Raises:
@@ -35,14 +36,15 @@ def run_local(pipeline: str, workspace: Path, settings: RunSettings, view: RunVi
         KeyboardInterrupt: once everything that was started has been stopped.
     """
     workspace = workspace.absolute()
-    parameters = with_local_places(settings.parameters, pipeline, workspace)
-    _check(settings, parameters)
+    places = with_local_places(parameters, pipeline, workspace)
+    config = TrainConfig.from_dict(places.pop(TrainConfig.PARAMETER, {}))
+    _check(pipeline, config, places)
     with _locked(workspace):
         record = RunRecord(
             pipeline=pipeline,
             workspace=workspace,
-            parameters=parameters,
-            config=settings.config.to_dict(),
+            parameters=places,
+            config=config.to_dict(),
             started=time.time(),
         )
         try:
@@ -62,8 +64,9 @@ def run_local(pipeline: str, workspace: Path, settings: RunSettings, view: RunVi
     return record
 
 
-def _check(settings: RunSettings, parameters: Mapping[str, Any]) -> None:
-    RunParameters(framework=settings.framework, train_config=settings.config, **parameters)
+def _check(pipeline: str, config: TrainConfig, parameters: Mapping[str, Any]) -> None:
+    defaults = {each.name: each.default for each in local_parameters(pipeline)}
+    RunParameters(framework=framework_of(pipeline), **{**defaults, **parameters, TrainConfig.PARAMETER: config})
 
 
 @contextlib.contextmanager

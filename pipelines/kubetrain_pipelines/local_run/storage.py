@@ -13,10 +13,22 @@ from typing import Any
 from kubetrain_components.run.events import EventLog
 from kubetrain_pipelines.local_run.embedded_s3 import embedded_s3, own_environment, without_foreign_settings
 from kubetrain_pipelines.local_run.record import RunRecord
+from kubetrain_pipelines.pipeline_parameters import Parameter, framework_of, parameters_of, with_defaults
 from kubetrain_trainer.errors import InvalidSetting
 
 DATASETS, MODELS, DIGITS = "datasets", "models", "digits"
 STAGE = "prepare_storage"
+
+
+def local_parameters(pipeline: str) -> list[Parameter]:
+    """Return the parameters that `kubetrain run` takes, none of which is required.
+
+    Raises:
+        InvalidSetting: if the pipeline does not exist or does not train.
+    """
+    framework_of(pipeline)
+    local = [each for each in parameters_of(pipeline) if each.is_local]
+    return with_defaults(local, {"dataset_uri": "", "model_uri": ""})
 
 
 def with_local_places(parameters: Mapping[str, Any], pipeline: str, workspace: Path) -> dict[str, Any]:

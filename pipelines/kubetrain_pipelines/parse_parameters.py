@@ -1,0 +1,100 @@
+"""`--set` and `--params`: the parameters of a run, parsed the same way by every command."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kubetrain_components.expose_dataset.storage import Storage
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_pipelines.pipeline_parameters import Parameter
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+from kubetrain_trainer.settings import Settings, coerced, parse_value
+
+OBJECTS: dict[str, type[Settings]] = {kind.PARAMETER: kind for kind in (TrainConfig, Placement, Storage)}
+"""The parameters that are JSON objects of settings."""
+
+Values = dict[tuple[str, str], Any]
+"""Values by the object that contains the setting ("" for a parameter itself) and by name."""
+
+
+def parse_parameters(
+    declared: Iterable[Parameter], pairs: Iterable[str] = (), file: Path | None = None
+) -> dict[str, Any]:
+    """Return the parameters that are set. Pairs override the file, and the settings of an object add up.
+
+    Args:
+        declared: The parameters that may be set.
+        pairs: NAME=VALUE of parameters, and of settings of those parameters that are objects.
+        file: JSON object of the same.
+
+    Raises:
+        InvalidSetting: if a pair lacks its "=", a name is unknown, a value is invalid, or a parameter is missing.
+    """
+    known = {each.name: each for each in declared}
+    in_file = _flat(known, _read(file).items() if file else ())
+    in_pairs = _flat(known, (_parse_pair(known, pair) for pair in pairs))
+    overridden = {name for _, name in in_pairs}
+    flat = {key: value for key, value in in_file.items() if key[1] not in overridden} | in_pairs
+    values = {name: value for (parent, name), value in flat.items() if not parent}
+    for (parent, name), value in flat.items():
+        if parent:
+            values.setdefault(parent, {})[name] = value
+    for parent, kind in _objects(known).items():
+        kind.from_dict(values.get(parent, {}))
+    _check_complete(known, values)
+    return values
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSetting(f"--params {file} cannot be read ({error}): pass a file with a JSON object") from error
+    except ValueError as error:
+        raise InvalidSetting(f'--params {file} is not valid JSON ({error}): write {{"name": value, …}}') from error
+    if not isinstance(content, dict):
+        raise InvalidSetting(f'--params {file} is not a JSON object: write {{"name": value, …}}')
+    return content
+
+
+def _parse_pair(known: Mapping[str, Parameter], pair: str) -> tuple[str, Any]:
+    name, separator, text = pair.partition("=")
+    if not separator:
+        raise InvalidSetting(f"--set takes name=value, not '{pair}'")
+    if parent := _parent(known, name):
+        return name, OBJECTS[parent].parse(name, text)
+    return name, parse_value(name, known[name].type, text)
+
+
+def _flat(known: Mapping[str, Parameter], items: Iterable[tuple[str, Any]]) -> Values:
+    values: Values = {}
+    for name, value in items:
+        if parent := _parent(known, name):
+            values[parent, name] = value
+        elif name in _objects(known):
+            values |= {(name, setting): each for setting, each in coerced(name, known[name].type, value).items()}
+        else:
+            values["", name] = coerced(name, known[name].type, value)
+    return values
+
+
+def _parent(known: Mapping[str, Parameter], name: str) -> str:
+    """Return the object that has a setting of this name, or "" if the name is a parameter."""
+    settings = {setting: parent for parent, kind in _objects(known).items() for setting in kind.names()}
+    if name not in known and name not in settings:
+        raise InvalidSetting(f"unknown setting '{name}': {did_you_mean(name, [*known, *settings])}")
+    return "" if name in known else settings[name]
+
+
+def _objects(known: Mapping[str, Parameter]) -> dict[str, type[Settings]]:
+    return {name: kind for name, kind in OBJECTS.items() if name in known and known[name].type == dict[str, Any]}
+
+
+def _check_complete(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> None:
+    for name, parameter in known.items():
+        if parameter.is_required and name not in values:
+            raise InvalidSetting(
+                f"{name} is missing ({parameter.description.rstrip('.')}): add it with --set {name}=VALUE"
+            )

@@ -1,0 +1,146 @@
+"""--set and --params: one parser for the parameters that kubetrain declares and those of any compiled pipeline."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
+from kubetrain_pipelines.local_run.storage import local_parameters
+from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.pipeline_parameters import PARAMETERS, PIPELINES, Parameter, parameters_of, with_parameters
+from kubetrain_trainer.errors import InvalidSetting
+
+COMPILED = Path(__file__).parents[2] / "compiled"
+DECLARED = parameters_of("train-pytorch")
+NEEDED = ("dataset_uri=s3://b/data", "model_uri=s3://b/models")
+
+
+@pytest.fixture(params=["declared", "compiled"])
+def parameters(request: pytest.FixtureRequest) -> Sequence[Parameter]:
+    return DECLARED if request.param == "declared" else CompiledFile.read(COMPILED / "train_pytorch.yaml").parameters
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_a_compiled_pipeline_has_the_declared_parameters(pipeline: str) -> None:
+    compiled = CompiledFile.read(COMPILED / f"{pipeline.replace('-', '_')}.yaml").parameters
+    assert {(each.name, str(each.type), str(each.default).removesuffix(".0")) for each in compiled} == {
+        (each.name, str(each.type), str(each.default).removesuffix(".0")) for each in parameters_of(pipeline)
+    }
+    assert {each.name: each.description for each in compiled} == {
+        each.name: each.description for each in parameters_of(pipeline)
+    }
+
+
+def test_a_pipelines_function_gets_every_parameter_by_name() -> None:
+    @with_parameters("sync-only")
+    def pipeline(**parameters: Any) -> str:
+        return f"{parameters}"
+
+    assert pipeline("s3://b/p", s3_secret="mine") == "{'dataset_uri': 's3://b/p', 's3_secret': 'mine'}"
+    with pytest.raises(TypeError, match="workers"):
+        pipeline("s3://b/p", workers=2)
+
+
+def test_values_have_the_declared_types_and_settings_join_their_objects(parameters: Sequence[Parameter]) -> None:
+    pairs = ("workers=4", "min_accuracy=0.9", "epochs=3", "learning_rate=0.1", "image=mine", "output_size=1Gi")
+    objects = ('placement={"grace_seconds": 9}', 'env={"A": "b"}', "staging_claim=a=b")
+    assert parse_parameters(parameters, [*NEEDED, *pairs, *objects]) == {
+        "dataset_uri": "s3://b/data",
+        "model_uri": "s3://b/models",
+        "staging_claim": "a=b",
+        "workers": 4,
+        "min_accuracy": 0.9,
+        "train_config": {"epochs": 3, "learning_rate": 0.1},
+        "placement": {"image": "mine", "grace_seconds": 9, "env": {"A": "b"}},
+        "storage": {"output_size": "1Gi"},
+    }
+
+
+def test_the_last_of_two_pairs_wins(parameters: Sequence[Parameter]) -> None:
+    values = parse_parameters(parameters, [*NEEDED, "workers=2", "workers=5", "epochs=2", 'train_config={"epochs": 5}'])
+    assert (values["workers"], values["train_config"]) == (5, {"epochs": 5})
+
+
+def test_a_pair_overrides_the_file_wherever_the_file_sets_it(parameters: Sequence[Parameter], tmp_path: Path) -> None:
+    file = tmp_path / "parameters.json"
+    content = {"dataset_uri": "s3://b/other", "epochs": 9, "workers": 8, "placement": {"gpus": 1, "queue": "q"}}
+    file.write_text(json.dumps({**content, "train_config": {"seed": 1}}))
+    values = parse_parameters(parameters, [*NEEDED, "workers=2", "gpus=2", "scheduler=kueue", "seed=2"], file)
+    assert values == {
+        "dataset_uri": "s3://b/data",
+        "model_uri": "s3://b/models",
+        "workers": 2,
+        "gpus": 2,
+        "train_config": {"epochs": 9, "seed": 2},
+        "placement": {"queue": "q", "scheduler": "kueue"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("workrs=2", "unknown setting 'workrs': did you mean 'workers'?"),
+        ("epoch=2", "unknown setting 'epoch': did you mean 'epochs'?"),
+        ("workers=two", "workers must be a whole number, not 'two'"),
+        ("workers=2.5", "workers must be a whole number, not 2.5"),
+        ("workers=true", "workers must be a whole number, not True"),
+        ("min_accuracy=good", "min_accuracy must be a number, not 'good'"),
+        ("min_accuracy=NaN", "min_accuracy must be a number, not nan"),
+        ("train_config=[]", "train_config must be a JSON object, not []"),
+        ("skip_unchanged=1", "skip_unchanged must be true or false, not 1"),
+        ("epochs=0", "epochs must be at least 1, not 0"),
+        ("workers", "--set takes name=value, not 'workers'"),
+    ],
+)
+def test_unusable_values_are_refused(parameters: Sequence[Parameter], pair: str, says: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        parse_parameters(parameters, [*NEEDED, pair])
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"workers": "2"}', "workers must be a whole number, not '2'"),
+        ('{"staging_claim": 5}', "staging_claim must be"),
+        ('{"workrs": 2}', "did you mean 'workers'"),
+        ("[]", "is not a JSON object"),
+        ("{", "is not valid JSON"),
+    ],
+)
+def test_unusable_files_are_refused(tmp_path: Path, content: str, says: str) -> None:
+    file = tmp_path / "parameters.json"
+    file.write_text(content)
+    with pytest.raises(InvalidSetting) as refused:
+        parse_parameters(DECLARED, NEEDED, file)
+    assert says in str(refused.value)
+
+
+def test_a_missing_parameter_is_named_with_its_meaning(parameters: Sequence[Parameter]) -> None:
+    with pytest.raises(InvalidSetting, match=r"model_uri is missing \(.*s3://BUCKET/PREFIX\).*--set model_uri="):
+        parse_parameters(parameters, NEEDED[:1])
+
+
+def test_an_object_of_another_pipeline_that_is_not_one_of_ours_holds_no_settings() -> None:
+    own = [Parameter(name="placement", type=str, description="Where.", default="")]
+    assert parse_parameters(own, ["placement=left"]) == {"placement": "left"}
+    with pytest.raises(InvalidSetting, match="unknown setting 'gpus'"):
+        parse_parameters(own, ["gpus=1"])
+
+
+def test_a_local_run_needs_no_parameter_and_takes_none_of_a_cluster() -> None:
+    assert parse_parameters(local_parameters("train-tensorflow")) == {}
+    for name in ("gpus=1", "staging_size=1Gi", "s3_secret=x", "processes_per_worker=2"):
+        with pytest.raises(InvalidSetting, match="unknown setting"):
+            parse_parameters(local_parameters("train-tensorflow"), [name])
+    with pytest.raises(InvalidSetting, match="unknown pipeline 'sync-only'"):
+        local_parameters("sync-only")
+
+
+def test_a_parameter_for_a_setting_has_its_default_and_meaning() -> None:
+    gpus = next(each for each in PARAMETERS if each.name == "gpus")
+    assert (gpus.type, gpus.default) == (int, Placement().gpus)
