@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 WHILE = "import time; print('up', flush=True); time.sleep(8)"
 LONG = "import time; time.sleep(18)"
 FILL = "import time; open('{}', 'wb').write(bytes(30 << 20)); time.sleep(600)"
-EVICTED = "was evicted, for example because its node is drained: Eviction API: evicting"
+EVICTED = "Eviction API: evicting"
 
 
 def evict(api: KubernetesApi, pod: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ def test_an_evicted_pod_is_restarted(backend: KubernetesBackend, api: Kubernetes
     with once_running(api, job, evict):
         (pod,) = run_job(job, backend, heard).pods
     assert (pod.phase, pod.restarts) == (Phase.SUCCEEDED, 1)
-    assert f"{EVICTED}; restarting" in heard.of(pod.name)
+    assert any(f"{EVICTED}; restarting" in line for line in heard.of(pod.name))
 
 
 @pytest.mark.core
@@ -56,9 +56,8 @@ def test_a_job_that_creates_no_new_pods_after_an_eviction_gets_a_new_attempt(
         state = run_job(job, backend, heard)
     assert state.handle.name == job.identity.next_attempt().name
     assert {pod.phase for pod in state.pods} == {Phase.SUCCEEDED}
-    assert [line.rpartition("; ")[2] for line in heard.of(job.lead) if EVICTED in line] == [
-        "the job restarts once all of its pods have ended"
-    ]
+    (notice,) = [line for line in heard.of(job.lead) if EVICTED in line]
+    assert "once all of its pods have ended" in notice
 
 
 @contextmanager
@@ -90,9 +89,9 @@ def test_a_preempted_pod_waits_for_room_and_restarts(
     with resource_of_one(f"example.com/{namespace}"), priority_class(namespace), once_running(api, job, take_its_place):
         state = run_job(job, backend, heard)
     assert [(pod.phase, pod.restarts) for pod in state.pods] == [(Phase.SUCCEEDED, 1)]
-    said = "\n".join(heard.of("transfer-0"))
-    assert "was preempted by pods of a higher priority: default-scheduler: preempting" in said
-    assert "cannot be scheduled" in said
+    lines = "\n".join(heard.of("transfer-0"))
+    assert "default-scheduler: preempting" in lines
+    assert "cannot be scheduled" in lines
 
 
 def limits_local_storage(node: dict[str, Any]) -> bool:
@@ -100,14 +99,14 @@ def limits_local_storage(node: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("/tmp/much", "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi"),
         ("/scratch/much", 'Usage of EmptyDir volume "scratch" exceeds the limit "10Mi"'),
     ],
 )
 def test_the_kubelet_evicts_a_pod_that_fills_the_nodes_disk(
-    backend: KubernetesBackend, api: KubernetesApi, path: str, said: str
+    backend: KubernetesBackend, api: KubernetesApi, path: str, message: str
 ) -> None:
     if not any(map(limits_local_storage, api.get("/api/v1/nodes")["items"])):
         pytest.skip("no node limits local storage: the kubelets have localStorageCapacityIsolation off")
@@ -119,4 +118,5 @@ def test_the_kubelet_evicts_a_pod_that_fills_the_nodes_disk(
         volume_mounts=[{"name": "scratch", "mountPath": "/scratch"}],
     )
     error = failure_of(job, backend)
-    assert f"worker-0 was evicted: {said} (after 2 restarts); its pods started 2 times anew" in str(error)
+    assert f"worker-0 was evicted: {message} (after 2 restarts)" in str(error)
+    assert "max_restarts" in str(error)
