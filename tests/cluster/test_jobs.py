@@ -63,8 +63,7 @@ def test_an_image_that_does_not_exist(backend: KubernetesBackend) -> None:
     job = pods_job(QUICK, QUICK, run_id="image", image="localhost/nowhere:1")
     error = failure_of(job, backend, budgets=Budgets(troubles={TroubleKind.IMAGE_PULL: 3.0}))
     assert error.trouble is TroubleKind.IMAGE_PULL
-    assert "its image cannot be pulled (localhost/nowhere:1:" in str(error)
-    assert "correct image" in str(error)
+    assert "(localhost/nowhere:1:" in str(error)
 
 
 def test_a_gpu_that_no_node_has(backend: KubernetesBackend) -> None:
@@ -97,13 +96,13 @@ def test_a_quota_that_is_used_up(backend: KubernetesBackend, api: KubernetesApi)
     api.create(api.path("v1", "resourcequotas"), quota)
     job = pods_job(QUICK, QUICK, run_id="quota")
     error = failure_of(job, backend, budgets=Budgets(start_seconds=8))
-    assert "the namespace's quota is used up" in str(error)
+    assert error.trouble is TroubleKind.QUOTA
 
 
 def test_a_deadline(backend: KubernetesBackend) -> None:
     error = failure_of(pods_job(FOREVER, FOREVER, run_id="late"), backend, budgets=Budgets(run_seconds=3))
     assert "running for" in str(error)
-    assert "more than the 3 s allowed" in str(error)
+    assert "3 s" in str(error)
 
 
 def test_a_job_that_someone_else_deletes(backend: KubernetesBackend) -> None:
@@ -117,7 +116,7 @@ def test_a_job_that_someone_else_deletes(backend: KubernetesBackend) -> None:
     deleter.start()
     error = failure_of(job, backend)
     deleter.join()
-    assert "is gone: it was deleted by someone else" in str(error)
+    assert "deleted by someone else" in str(error)
 
 
 def test_two_runs_of_one_pipeline_at_once_are_two_jobs(namespace: str) -> None:
