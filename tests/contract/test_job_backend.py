@@ -1,4 +1,4 @@
-"""What every backend of jobs promises to the engine."""
+"""The contract that every backend of jobs keeps."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ QUICK = script("print('one'); print('two')")
 
 
 class Memory:
-    """The fake plays what the local backend does for real."""
+    """The fake ends jobs as the local backend does with real processes."""
 
     def __init__(self) -> None:
         self.backend = MemoryBackend()
@@ -70,7 +70,7 @@ def test_what_is_created_is_found_with_its_labels_and_annotations(site: Memory |
     assert found.annotations == wanted.identity.annotations()
 
 
-def test_a_name_is_given_once(site: Memory | Local) -> None:
+def test_a_name_can_be_used_only_once(site: Memory | Local) -> None:
     site.start(job(FOREVER))
     with pytest.raises(JobExists):
         site.start(job(FOREVER))
@@ -85,7 +85,7 @@ def test_a_job_runs_then_succeeds_with_all_its_pods(site: Memory | Local) -> Non
         ("chief-0", Phase.SUCCEEDED, 0),
         ("worker1-0", Phase.SUCCEEDED, 0),
     }
-    assert site.backend.find(wanted) is not None, "its record stays, for a launcher started again"
+    assert site.backend.find(wanted) is not None, "its record stays for a restarted launcher"
 
 
 def test_a_failed_job_says_so_with_its_exit_code(site: Memory | Local) -> None:
@@ -95,7 +95,7 @@ def test_a_failed_job_says_so_with_its_exit_code(site: Memory | Local) -> None:
     assert state.pods[0].exit_code == 3
 
 
-def test_the_watch_speaks_at_least_every_second(site: Memory | Local) -> None:
+def test_the_watch_yields_at_least_every_second(site: Memory | Local) -> None:
     handle = site.start(job(FOREVER))
     await_state(site.backend, handle, lambda state: state.phase is Phase.RUNNING)
     began = time.monotonic()
@@ -105,7 +105,7 @@ def test_the_watch_speaks_at_least_every_second(site: Memory | Local) -> None:
     assert time.monotonic() - began < 3.5
 
 
-def test_logs_are_whole_in_order_and_end_with_the_job(site: Memory | Local) -> None:
+def test_logs_are_complete_in_order_and_end_with_the_job(site: Memory | Local) -> None:
     handle = site.start(job(QUICK))
     assert [line.text for line in site.backend.logs(handle) if line.pod == "chief-0"] == ["one", "two"]
     assert [line.text for line in site.backend.logs(handle)] == ["one", "two"], (
@@ -131,7 +131,7 @@ def test_delete_ends_a_running_job_and_its_watches(site: Memory | Local) -> None
     assert site.backend.find(job(FOREVER, FOREVER)) is None
     assert list(watch)[-1] is None
     assert list(site.backend.logs(handle)) is not None
-    site.backend.delete(handle)  # gone already: no error
+    site.backend.delete(handle)  # already gone: not an error
 
 
 def test_a_later_job_of_the_same_name_is_another_job(site: Memory | Local) -> None:

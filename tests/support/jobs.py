@@ -1,4 +1,4 @@
-"""Jobs for tests, and a backend of plain memory."""
+"""Jobs for tests, and a backend in memory."""
 
 import itertools
 import sys
@@ -23,7 +23,7 @@ def job(
     policy: RestartPolicy = RestartPolicy.ON_FAILURE,
     backoff_limit: int = 1,
 ) -> Job:
-    """One pod for each command: the first is the chief, the others its workers, each of a role of its own."""
+    """Return a job with one pod for each command, each in its own role: Chief, Worker1, Worker2…"""
     roles = ["Chief", *(f"Worker{number}" for number in range(1, len(commands)))]
     return Job(
         identity=JobIdentity(pipeline="p", stage="launch_training", run_id=run_id),

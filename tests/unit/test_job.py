@@ -1,4 +1,4 @@
-"""A job's name, labels and spec hash: what a launcher started again finds it by."""
+"""A job's name, labels and spec hash, by which a restarted launcher finds it."""
 
 import re
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ def test_runs_stages_and_attempts_never_share_a_name() -> None:
     assert len({each.name for each in (IDENTITY, *others)}) == 5
 
 
-def test_labels_are_slugs_and_annotations_whole() -> None:
+def test_labels_are_slugs_and_annotations_have_the_full_values() -> None:
     assert JOB.labels == {
         "kubetrain/run-id": "3f2a9c1b-77aa-4b1c-9f00-123456789abc",
         "kubetrain/pipeline": "train-pytorch",
@@ -61,7 +61,7 @@ def test_a_label_that_is_cut_still_ends_as_labels_must() -> None:
     assert labels["kubetrain/dataset"] == "d" * 62
 
 
-def test_the_spec_hash_is_of_what_runs_not_of_who_runs_it() -> None:
+def test_the_spec_hash_covers_what_runs_not_who_runs_it() -> None:
     assert replace(JOB, identity=IDENTITY.next_attempt()).spec_hash == JOB.spec_hash
     assert replace(JOB, identity=replace(IDENTITY, run_id="other")).spec_hash == JOB.spec_hash
     assert replace(JOB, processes_per_replica=2).spec_hash != JOB.spec_hash
@@ -94,7 +94,7 @@ def later(**changes: Any) -> LaterJob:
 CPU_JOB = replace(JOB, placement=Placement(cpu="2"))
 
 
-def test_a_later_releases_settings_leave_the_spec_hash_alone_until_they_are_set() -> None:
+def test_settings_of_a_later_release_do_not_change_the_spec_hash_until_they_are_set() -> None:
     assert later().spec_hash == CPU_JOB.spec_hash != JOB.spec_hash
     changed = [later(bandwidth="1G"), later(nice=1), later(notes=("n",)), replace(CPU_JOB, mounts=MOUNTS)]
     assert len({CPU_JOB.spec_hash, *(each.spec_hash for each in changed)}) == 5

@@ -1,4 +1,4 @@
-"""The training operator's environment, word for word, for every mode in which it starts pods."""
+"""The exact environment that the training operator sets, in every mode in which it starts pods."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_an_elastic_job_names_only_what_is_set() -> None:
     ]
 
 
-def test_tf_config_letter_by_letter() -> None:
+def test_tf_config_exactly() -> None:
     workers = job(JobKind.TF_JOB, Worker=2)
     assert operator_environment(workers, "Worker", 0, service_address) == {
         "TF_CONFIG": '{"cluster":{"worker":["job-worker-0.team.svc:2222","job-worker-1.team.svc:2222"]},'
@@ -87,7 +87,7 @@ def test_tf_config_letter_by_letter() -> None:
     }
 
 
-def test_tf_config_sorts_roles_and_writes_them_small() -> None:
+def test_tf_config_sorts_roles_and_writes_them_in_lower_case() -> None:
     chief = job(JobKind.TF_JOB, Worker=1, Chief=1)
     assert operator_environment(chief, "Chief", 0, service_address) == {
         "TF_CONFIG": '{"cluster":{"chief":["job-chief-0.team.svc:2222"],"worker":["job-worker-0.team.svc:2222"]},'
@@ -95,18 +95,18 @@ def test_tf_config_sorts_roles_and_writes_them_small() -> None:
     }
 
 
-@pytest.mark.parametrize("lonely", [job(JobKind.TF_JOB, Chief=1), job(JobKind.BATCH_JOB, Transfer=1)])
-def test_a_tfjob_of_one_and_a_batch_job_get_nothing(lonely: Job) -> None:
-    assert operator_environment(lonely, lonely.lead_role, 0, service_address) == {}
+@pytest.mark.parametrize("single", [job(JobKind.TF_JOB, Chief=1), job(JobKind.BATCH_JOB, Transfer=1)])
+def test_a_tfjob_with_one_pod_and_a_batch_job_get_nothing(single: Job) -> None:
+    assert operator_environment(single, single.lead_role, 0, service_address) == {}
 
 
 @pytest.mark.parametrize(
-    ("refused", "reason"),
+    ("rejected", "reason"),
     [
         (job(JobKind.PYTORCH_JOB, Worker=2), "no rendezvous"),
         (job(JobKind.PYTORCH_JOB, 1, Elastic(min_replicas=1, max_replicas=2), Master=1, Worker=1), "use Workers only"),
     ],
 )
-def test_what_the_operator_would_misread_is_refused(refused: Job, reason: str) -> None:
+def test_a_job_that_the_operator_would_misread_is_rejected(rejected: Job, reason: str) -> None:
     with pytest.raises(InvalidSetting, match=reason):
-        operator_environment(refused, "Worker", 0, cluster_address)
+        operator_environment(rejected, "Worker", 0, cluster_address)

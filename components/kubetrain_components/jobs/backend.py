@@ -38,7 +38,7 @@ class JobBackend(Protocol):
         ...
 
     def run_outlives_launcher(self) -> bool:
-        """Return True if the run continues without this launcher: its node is being drained, the run isn't canceled."""
+        """Return True if the run continues after this launcher ends: a node is being drained, or the pod evicted."""
         ...
 
 

@@ -14,7 +14,7 @@ from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 Clock = Callable[[], float]
 
 ENDING_TIMEOUT_SECONDS = 120.0
-"""For pods that are still running when the job reports success."""
+"""Timeout for pods that are still running when the job reports success."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Budgets:
 
     queue_seconds: float | None = None
     start_seconds: float | None = None
-    """Until every pod is running."""
+    """Time until every pod is running."""
     run_seconds: float | None = None
     troubles: Mapping[TroubleKind, float] = field(default_factory=dict)
     """Timeouts that override the ones in TroubleKind."""
@@ -40,7 +40,7 @@ class Budgets:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job cannot succeed any more."""
+    """The reason to give up a job, and the kind of trouble behind it, if any."""
 
     reason: str
     trouble: TroubleKind | None = None
@@ -64,13 +64,13 @@ class BudgetTracker:
         self._last = clock()
 
     def new_troubles(self, state: JobState) -> list[Trouble]:
-        """Return the troubles that the state before this one did not have."""
+        """Return the troubles that the previous state did not have."""
         present = {(trouble.kind, trouble.subject): trouble for trouble in state.troubles}
         reported, self._reported = self._reported, set(present)
         return [trouble for key, trouble in present.items() if key not in reported]
 
     def exceeded(self, state: JobState) -> Failure | None:
-        """Count the time since the last call as time in this state, and return why the job fails if a limit is over."""
+        """Add the time since the last call to the stage of this state. Return a failure if a limit is exceeded."""
         now = self._clock()
         since, self._since = self._since, {}
         for trouble in state.troubles:

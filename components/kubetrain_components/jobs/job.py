@@ -23,7 +23,7 @@ VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "
 RESULT_ANNOTATION = LABEL_PREFIX + "result"
 """Termination message of a job's lead pod, kept here because the pod may be deleted."""
 PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
-# Such parts and the attempt, role and index of a pod make a name of at most 63 characters.
+# A name of these parts, with the attempt, role and index of a pod, has at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
 RUN_HASH_LENGTH = 8
@@ -53,7 +53,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobIdentity:
-    """The stage of a run that a job belongs to. The job's name depends on nothing else: restarted launchers find it."""
+    """A job's stage and run. Its name depends on nothing else, so that a restarted launcher finds the job."""
 
     pipeline: str
     stage: str
@@ -134,9 +134,9 @@ class Job:
     backoff_limit: int = 1
     """Number of container restarts at which the job fails; the operator treats 0 as 1."""
     placement: Placement = Placement()
-    """Where and how its pods run; ignored on one machine."""
+    """Settings of its pods; ignored on one machine."""
     mounts: tuple[ClaimMount, ...] = ()
-    """PVCs that its pods mount; on one machine pods use its folders."""
+    """PVCs that its pods mount; empty on one machine, where pods use its folders."""
 
     def __post_init__(self) -> None:
         for role in [replica.role for replica in self.replicas if replica.count < 1]:
@@ -200,7 +200,7 @@ class PodState:
     phase: Phase
     restarts: int = 0
     exit_code: int | None = None
-    """Exit code of the newest container that ended; above 128: 128 plus the signal that ended it."""
+    """Exit code of the newest container that ended; 128 plus the signal's number if a signal killed it."""
     last_words: str = ""
     """Termination message of that container."""
     cause: str = ""
@@ -221,7 +221,7 @@ class JobState:
     phase: Phase
     pods: tuple[PodState, ...] = ()
     missing: int = 0
-    """Number of pods that it needs to begin and that do not exist."""
+    """Number of pods that do not exist although the job cannot start without them."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)

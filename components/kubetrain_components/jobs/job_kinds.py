@@ -1,7 +1,7 @@
-"""The kinds of jobs: one row for each, with all that differs between them.
+"""The kinds of jobs: one row for each, which holds all that differs between them except for two functions.
 
-Only two functions differ as well, and mypy reports a kind that they miss: the environment that the operator sets
-(operator_environment.py) and the spec of the manifest (kubernetes/manifests.py).
+These are the environment that the operator sets (operator_environment.py) and the manifest's spec
+(kubernetes/manifests.py). mypy reports a kind that one of them omits.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Traits:
     api_version: str
     plural: str
     framework: str = ""
-    """Framework that is trained by jobs of this kind; empty: none."""
+    """Framework whose training runs as this kind of job; empty: none."""
     container: str
     """Name of a pod's main container, by which the operator finds it."""
     job_name_label: str
@@ -39,7 +39,7 @@ class Traits:
     roles: tuple[str, ...] = ()
     """Roles that the operator accepts, the lead role first; empty: any role."""
     requires_lead: bool = False
-    """An inelastic job must have a pod in the lead role, and the operator takes that pod's success for the job's."""
+    """A job that is not elastic needs a pod in the lead role, and the operator takes its success for the job's."""
     can_be_elastic: bool = False
 
     @property

@@ -42,7 +42,7 @@ class JobLogs:
         self._on_line(line)
 
     def drain(self, seconds: float) -> None:
-        """Wait at most this long for the last lines. An error that stopped the reading is raised here."""
+        """Wait for the last lines, at most this long. Raise the error that stopped reading, if any."""
         self._thread.join(seconds)
         if self._error is not None:
             raise self._error

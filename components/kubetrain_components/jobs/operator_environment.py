@@ -36,7 +36,7 @@ def _pytorch(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str
         return _elastic(job, job.elastic, address_of)
     if "Master" in job.roles:
         return _static(job, role, index, address_of)
-    raise InvalidSetting("a PyTorchJob of Workers alone has no rendezvous: add a Master or an elastic policy")
+    raise InvalidSetting("a PyTorchJob with only Workers has no rendezvous: add a Master or an elastic policy")
 
 
 def _static(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:

@@ -58,12 +58,12 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
 
 
 def has_verdict(state: JobState) -> bool:
-    """Return True if an earlier launcher saw all pods succeed, which may be deleted by now."""
+    """Return True if an earlier launcher saw all pods succeed; they may be deleted by now."""
     return state.phase is Phase.SUCCEEDED and state.annotations.get(VERDICT_ANNOTATION) == SUCCEEDED
 
 
 def has_elastic_success(job: Job, state: JobState) -> bool:
-    """Return True if an elastic job succeeded, even if some pods did not: one that was replaced late may never end."""
+    """Return True if an elastic job and its lead succeeded. Pods that were replaced late may never end."""
     lead = _lead(job, state)
     lead_succeeded = lead is not None and lead.phase is Phase.SUCCEEDED
     return job.elastic is not None and state.phase is Phase.SUCCEEDED and lead_succeeded

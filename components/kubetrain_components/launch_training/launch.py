@@ -10,7 +10,7 @@ from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
 from kubetrain_trainer.training_output import TrainingOutput
 
 PROOF = {"step", "checkpoint", "manifest_sha256"}
-"""Facts that rank 0 reports of a complete checkpoint."""
+"""Keys of the report that rank 0 writes when its last checkpoint is complete."""
 
 
 def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def placement_settings(task: Mapping[str, Any], rdma_resource: str = Placement()
 
 
 def _resources(resources: Mapping[str, Any], rdma_resource: str) -> dict[str, Any]:
-    """Return settings for resources. As in Kubernetes, a limit without a request is the request, too."""
+    """Return settings for the resources. As in Kubernetes, a limit without a request is also the request."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     requested = {**limits, **requests}
     settings: dict[str, Any] = {

@@ -20,7 +20,7 @@ ENVIRONMENTS = {
 }
 METRICS_PORT_OFFSET = 10_000
 RENDEZVOUS = {
-    "last_call_timeout": "3",  # how long enough pods wait for the missing ones
+    "last_call_timeout": "3",  # how long to wait for missing pods once enough have joined
     # A killed pod counts as lost after five seconds without a heartbeat instead of fifteen, for which the others wait.
     # Pods whose clocks differ by more than five seconds would never find each other.
     "keep_alive_interval": "1",
