@@ -1,4 +1,4 @@
-"""The doctor on a real cluster: a namespace that is prepared as deploy/README.md says, and then each thing broken."""
+"""The doctor on a real cluster: a namespace prepared as deploy/README.md says, then broken in one way after another."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import pytest
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor.examine import Examination
-from kubetrain_pipelines.doctor.finding import Finding, Verdict
+from kubetrain_pipelines.doctor.finding import Finding, Status
 from kubetrain_pipelines.kubeflow.connection import Connection
 from support.cli import interrupt, kubetrain, read_until, start
 from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, IMAGE, Bucket, as_account
@@ -25,16 +25,16 @@ from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, IMAGE, Bucket, as_acco
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-OK, WARNING, MISSING, UNKNOWN, _ = Verdict
+OK, WARNING, MISSING, UNKNOWN, _ = Status
 SECRET_VALUES = " ".join(f"--from-literal={name}={value}" for name, value in Bucket.credentials.items())
-# What training asks for is not what these tests are about: any image with Python serves.
+# These tests run no training, so any image with Python will do.
 SMALL = ("cpu=50m", "memory=64Mi", f"image={IMAGE}", f'transfer={{"image": "{COMPONENTS}"}}')
 NOWHERE = "http://127.0.0.1:1"
 HEALTH = {"commit_sha": "4a3592cb", "tag_name": "2.17.0", "multi_user": False}
 
 
 class Pipelines(BaseHTTPRequestHandler):
-    """Kubeflow Pipelines, as far as the doctor asks it."""
+    """A fake of Kubeflow Pipelines with the only path that the doctor reads."""
 
     def do_GET(self) -> None:
         content = json.dumps(HEALTH).encode()
@@ -56,7 +56,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def api(namespace: str, tmp_path: Path) -> KubernetesApi:
-    """Prepared as deploy/README.md has it, with the secret."""
+    """The API of a namespace that is prepared as deploy/README.md says, with the secret."""
     deploy = tmp_path / "deploy"
     shutil.copytree(DEPLOY, deploy)
     settings = (deploy / "kustomization.yaml").read_text().replace("namespace: kubetrain", f"namespace: {namespace}")
@@ -67,7 +67,7 @@ def api(namespace: str, tmp_path: Path) -> KubernetesApi:
 
 
 def sh(command: str) -> None:
-    """As a user pastes it into a shell, with credentials in the environment."""
+    """Run a command as a user would paste it into a shell, with credentials in the environment."""
     done = subprocess.run(
         ["sh", "-c", command], check=False, env={**os.environ, **Bucket.credentials}, capture_output=True, text=True
     )
@@ -89,7 +89,7 @@ def examine(api: KubernetesApi, *pairs: str, with_pods: bool = False, **changes:
 
 
 def first_command(finding: Finding) -> str:
-    """Of a remedy that names others too."""
+    """Return the first of the alternatives in a remedy."""
     return finding.remedy.partition("\nor ")[0]
 
 
@@ -115,7 +115,7 @@ def test_a_prepared_namespace_lacks_nothing(api: KubernetesApi, endpoint: str, d
     done = kubetrain("doctor", "--json", "--namespace", api.namespace, "--endpoint", endpoint, *pairs)
     report = json.loads(done.output[done.output.index("{") :])
     verdicts = {each["check"]: each["verdict"] for each in report["findings"]}
-    assert [name for name, verdict in verdicts.items() if verdict == "warning"] == ["rights: storage classes"]
+    assert [name for name, verdict in verdicts.items() if verdict == "warning"] == ["permissions: storage classes"]
     assert [name for name, verdict in verdicts.items() if verdict == "skipped"] == ["queue"]
     assert set(verdicts.values()) == {"ok", "warning", "skipped"}, done.output
     assert (done.exit_code, report["ok"]) == (0, True)
@@ -125,36 +125,38 @@ def test_a_prepared_namespace_lacks_nothing(api: KubernetesApi, endpoint: str, d
     await_nothing_left(api)
 
 
-def test_what_was_not_prepared_is_supplied_by_the_remedies(namespace: str) -> None:
+def test_the_remedies_prepare_an_unprepared_namespace(namespace: str) -> None:
     api = KubernetesApi.connect(namespace)
     bare = examine(api)
-    lacking = ("account", "rights: launch", "rights: events", "secret kubetrain-s3")
-    assert [bare[name].verdict for name in lacking] == [MISSING, MISSING, WARNING, WARNING]
-    assert "pipeline-runner may not create/get/list/watch/patch/delete pytorchjobs" in bare["rights: launch"].evidence
+    lacking = ("account", "permissions: launch", "permissions: events", "secret kubetrain-s3")
+    assert [bare[name].status for name in lacking] == [MISSING, MISSING, WARNING, WARNING]
+    assert (
+        "pipeline-runner may not create/get/list/watch/patch/delete pytorchjobs" in bare["permissions: launch"].evidence
+    )
     for name in lacking:
         sh(first_command(bare[name]))
-    assert [examine(api)[name].verdict for name in lacking] == [OK] * 4
+    assert [examine(api)[name].status for name in lacking] == [OK] * 4
 
 
-def test_a_right_that_is_optional_is_supplied_by_its_remedy(api: KubernetesApi) -> None:
-    finding = examine(api)["rights: storage classes"]
-    assert finding.verdict is WARNING
+def test_an_optional_permission_is_granted_by_its_remedy(api: KubernetesApi) -> None:
+    finding = examine(api)["permissions: storage classes"]
+    assert finding.status is WARNING
     sh(finding.remedy)
     try:
-        assert examine(api)["rights: storage classes"].verdict is OK
-    finally:  # it is the whole cluster's; the role may be others' too
+        assert examine(api)["permissions: storage classes"].status is OK
+    finally:  # the binding is cluster-wide; the role may be in use elsewhere
         sh(f"kubectl delete clusterrolebinding kubetrain-storage-classes-{api.namespace}-kubetrain-launcher")
 
 
 def test_a_quota_that_is_too_small(api: KubernetesApi) -> None:
     sh(f"kubectl -n {api.namespace} create quota small --hard=requests.cpu=60m,pods=1,requests.storage=10Gi")
-    time.sleep(1)  # until it is reckoned
+    time.sleep(1)  # until the quota is in effect
     small = examine(api)["quota"]
-    assert small.verdict is MISSING
-    assert "small allows 60m requests.cpu, of which 0 are used, and the run needs 100m" in small.evidence
+    assert small.status is MISSING
+    assert "small allows 60m requests.cpu, of which 0 is used, but the run needs 100m" in small.evidence
     assert "200Gi" in small.evidence
     sh(first_command(small))
-    assert examine(api)["quota"].verdict is OK
+    assert examine(api)["quota"].status is OK
 
 
 def test_pods_that_the_namespace_refuses(api: KubernetesApi) -> None:
@@ -166,49 +168,49 @@ def test_pods_that_the_namespace_refuses(api: KubernetesApi) -> None:
     )
     large = examine(api, "memory=2Gi")
     assert "maximum memory usage per Container is 1Gi" in large[worker].evidence
-    assert large["admission: sync_dataset pod"].verdict is OK
+    assert large["admission: sync_dataset pod"].status is OK
     refused = examine(api, "host_network=true")[worker]
-    assert (refused.verdict, "violates PodSecurity" in refused.evidence) == (MISSING, True)
+    assert (refused.status, "violates PodSecurity" in refused.evidence) == (MISSING, True)
     sh(first_command(refused))
-    assert examine(api, "host_network=true")[worker].verdict is OK
+    assert examine(api, "host_network=true")[worker].status is OK
 
 
 def test_what_the_cluster_does_not_have(api: KubernetesApi) -> None:
     found = examine(
         api, "gpu_resource=example.com/gpu", "gpus=8", "storage_class=none", 'secret_env={"T": "hub/token"}'
     )
-    assert "no node has 8 example.com/gpu: the most is 0" in found["nodes"].evidence
-    assert "no storage class none (there are: shared-files" in found["storage class"].evidence
-    assert f"no secret hub in {api.namespace}" in found["secret hub"].evidence
-    assert {found[name].verdict for name in ("nodes", "storage class", "secret hub")} == {MISSING}
+    assert "no node has 8 example.com/gpu: the maximum is 0" in found["nodes"].evidence
+    assert "storage class none does not exist (existing: shared-files" in found["storage class"].evidence
+    assert f"secret hub does not exist in {api.namespace}" in found["secret hub"].evidence
+    assert {found[name].status for name in ("nodes", "storage class", "secret hub")} == {MISSING}
 
 
-def test_an_account_that_may_hardly_ask_learns_what_it_may(api: KubernetesApi) -> None:
+def test_an_account_with_few_permissions_is_told_its_own(api: KubernetesApi) -> None:
     found = examine(as_account("kubetrain-launcher", api))
-    assert found["training kinds"].verdict is OK
-    for name in ("training operator", "rights: launch", "nodes", "quota", "secret kubetrain-s3", "namespace"):
-        assert found[name].verdict is UNKNOWN, found[name]
+    assert found["training kinds"].status is OK
+    for name in ("training operator", "permissions: launch", "nodes", "quota", "secret kubetrain-s3", "namespace"):
+        assert found[name].status is UNKNOWN, found[name]
     # One call more where there are Workflows.
-    assert re.search(r"we ourselves may make all 2\d calls", found["rights: launch"].evidence)
-    assert "we ourselves may not get storageclasses" in found["rights: storage classes"].evidence
-    assert found["staging claim"].verdict is OK
+    assert re.search(r"your own account may make all 2\d calls", found["permissions: launch"].evidence)
+    assert "your own account may not get storageclasses" in found["permissions: storage classes"].evidence
+    assert found["staging PVC"].status is OK
 
 
 def test_what_only_pods_can_tell(api: KubernetesApi, digits: Bucket) -> None:
     pairs = (f"dataset_uri={digits.uri('nothing-here')}", "model_uri=s3://no-such-bucket/models")
     image = "image=docker.io/library/python:there-is-no-such-tag"
-    found = examine(api, *pairs, image, with_pods=True, asks_dataset=True, asks_model=True)
-    verdicts = {name: found[name].verdict for name in ("components image", "write", "trainer image", "read-only mount")}
+    found = examine(api, *pairs, image, with_pods=True, tests_dataset=True, tests_model=True)
+    verdicts = {name: found[name].status for name in ("components image", "write", "trainer image", "read-only mount")}
     assert list(verdicts.values()) == [OK, OK, MISSING, UNKNOWN], found
-    assert "there are no objects under" in found["S3 dataset"].evidence
+    assert "contains no objects" in found["S3 dataset"].evidence
     assert re.search("no-such-bucket", found["S3 model"].evidence)
-    assert {found[name].verdict for name in ("S3 dataset", "S3 model")} == {MISSING}
+    assert {found[name].status for name in ("S3 dataset", "S3 model")} == {MISSING}
     await_nothing_left(api)
 
 
 def test_ctrl_c_leaves_nothing_behind(api: KubernetesApi) -> None:
     process = start("doctor", "--namespace", api.namespace)
-    read_until(process, "a pod writes to fresh claims")
+    read_until(process, "a pod writes to new PVCs")
     while not left_behind(api):
         time.sleep(0.1)
     assert interrupt(process).exit_code == 130

@@ -1,4 +1,4 @@
-"""What was found on a cluster, judged: each verdict, and a remedy that supplies what is missing."""
+"""The findings on a cluster: each status, and a remedy for everything that is missing."""
 
 import json
 import re
@@ -23,19 +23,19 @@ from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
 from kubetrain_pipelines.cli.render import planned_run
-from kubetrain_pipelines.doctor import admission, data, installed, probes, queues, rights, room
+from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
 from kubetrain_pipelines.doctor.examine import Examination
-from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, skipped, unknown, warning
+from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
-from kubetrain_pipelines.doctor.pipelines_api import find_pipelines
+from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import ApiServer, answer, hang
 from support.kfp_server import KfpServer
 
-OK, WARNING, MISSING, UNKNOWN, SKIPPED = Verdict
+OK, WARNING, MISSING, UNKNOWN, SKIPPED = Status
 URIS = ("dataset_uri=s3://bucket/digits", "model_uri=s3://bucket/models")
 
 
@@ -69,11 +69,11 @@ def storage_class(name: str, provisioner: str = "csi", *, is_default: bool = Fal
     return {"metadata": {"name": name, "annotations": annotations}, "provisioner": provisioner}
 
 
-def check(finding: Finding, verdict: Verdict, evidence: str, remedy: str = "") -> None:
-    assert finding.verdict is verdict, finding
+def check(finding: Finding, status: Status, evidence: str, remedy: str = "") -> None:
+    assert finding.status is status, finding
     assert re.search(evidence, finding.evidence), finding
     assert re.search(remedy, finding.remedy), finding
-    assert finding.remedy or verdict in (OK, UNKNOWN, SKIPPED), "what is missing can be supplied"
+    assert finding.remedy or status in (OK, UNKNOWN, SKIPPED), "everything that is missing has a remedy"
 
 
 def test_needs_are_those_of_the_manifests() -> None:
@@ -84,24 +84,28 @@ def test_needs_are_those_of_the_manifests() -> None:
         ("launch_training", "Worker", 2),
         ("evaluate_model", "Pod", 1),
     ]
-    total = {name: str(value) for name, value in asked.at_once().items()}
+    total = {name: str(value) for name, value in asked.peak().items()}
     assert total["requests.nvidia.com/gpu"] == total["limits.nvidia.com/gpu"] == "24"
     assert (total["cpu"], total["pods"], total["count/pytorchjobs.kubeflow.org"]) == ("1.500", "3", "1")
     assert asked.secrets["kubetrain-s3"].is_optional
     assert asked.secrets["hub"] == NeededSecret(frozenset({"token"}))
 
 
-def test_an_account_needs_every_call_of_the_role() -> None:
-    calls = rights.calls_of("launch.yaml", ["argoproj.io"])
+def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
+    calls = permissions.calls_of("launch.yaml", ["argoproj.io"])
     assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in role_of("launch.yaml")["rules"])
-    check(rights.judge_rights("launch.yaml", dict.fromkeys(calls, True), "runner", "team"), OK, "all 29 calls")
+    check(
+        permissions.judge_permissions("launch.yaml", dict.fromkeys(calls, True), "runner", "team"), OK, "all 29 calls"
+    )
     allowed = {call: call.resource != "pods/log" for call in calls}
-    check(rights.judge_rights("launch.yaml", allowed, "runner", "team"), MISSING, "runner may not get pods/log$")
+    check(
+        permissions.judge_permissions("launch.yaml", allowed, "runner", "team"), MISSING, "runner may not get pods/log$"
+    )
 
 
-def test_the_remedy_for_rights_is_the_role_bound_to_the_account() -> None:
-    calls = rights.calls_of("storage_classes.yaml", [])
-    finding = rights.judge_rights("storage_classes.yaml", dict.fromkeys(calls, False), "runner", "team")
+def test_the_remedy_for_permissions_is_the_role_bound_to_the_account() -> None:
+    calls = permissions.calls_of("storage_classes.yaml", [])
+    finding = permissions.judge_permissions("storage_classes.yaml", dict.fromkeys(calls, False), "runner", "team")
     check(finding, WARNING, "may not get storageclasses.storage.k8s.io: exposure auto shares")
     role, binding = yaml.safe_load_all(finding.remedy.split("<<'EOF'\n")[1].removesuffix("EOF"))
     assert role == role_of("storage_classes.yaml")
@@ -109,49 +113,53 @@ def test_the_remedy_for_rights_is_the_role_bound_to_the_account() -> None:
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
-def test_rights_on_what_the_cluster_lacks_are_not_needed() -> None:
-    assert not any(call.group == "argoproj.io" for call in rights.calls_of("launch.yaml", []))
-    check(rights.judge_rights("snapshots.yaml", {}, "runner", "team"), OK, "not needed")
+def test_permissions_on_what_the_cluster_lacks_are_not_needed() -> None:
+    assert not any(call.group == "argoproj.io" for call in permissions.calls_of("launch.yaml", []))
+    check(permissions.judge_permissions("snapshots.yaml", {}, "runner", "team"), OK, "not needed")
 
 
-def test_what_is_asked_about_rights() -> None:
-    log = next(call for call in rights.calls_of("launch.yaml", []) if call.resource == "pods/log")
-    path, question = rights.review_of(log, "team", "runner")
+def test_the_access_reviews() -> None:
+    log = next(call for call in permissions.calls_of("launch.yaml", []) if call.resource == "pods/log")
+    path, question = permissions.review_of(log, "team", "runner")
     assert path.endswith("/namespaces/team/localsubjectaccessreviews")
     asked = {"resource": "pods", "subresource": "log", "verb": "get", "namespace": "team"}
     assert question["spec"]["resourceAttributes"] == asked
     assert question["spec"]["user"] == "system:serviceaccount:team:runner"
-    (classes,) = rights.calls_of("storage_classes.yaml", [])
-    path, question = rights.review_of(classes, "team", "runner")
+    (classes,) = permissions.calls_of("storage_classes.yaml", [])
+    path, question = permissions.review_of(classes, "team", "runner")
     assert path.endswith("/v1/subjectaccessreviews")
     assert "namespace" not in question["spec"]["resourceAttributes"]
 
 
-def test_what_only_we_may_do_is_unknown_of_the_account() -> None:
-    calls = rights.calls_of("launch.yaml", [])
-    own = rights.judge_own_rights(dict.fromkeys(calls, True), "runner", "bob may not create reviews")
-    check(own, UNKNOWN, r"of runner nobody tells us \(bob may not.*\); we ourselves may make all 28 calls")
+def test_without_access_to_reviews_the_permissions_of_the_account_are_unknown() -> None:
+    calls = permissions.calls_of("launch.yaml", [])
+    own = permissions.judge_own_permissions(dict.fromkeys(calls, True), "runner", "bob may not create reviews")
+    check(
+        own,
+        UNKNOWN,
+        r"cannot check .* of runner \(bob may not.*\); your own account may make all 28 calls",
+    )
 
 
 @pytest.mark.parametrize(
-    ("kinds", "verdict", "evidence"),
+    ("kinds", "status", "evidence"),
     [
         (["pytorchjobs", "tfjobs"], OK, "pytorchjobs and tfjobs"),
         (["pytorchjobs"], WARNING, "no tfjobs"),
-        (["tfjobs"], MISSING, "no pytorchjobs; its successor's trainjobs are there"),
+        (["tfjobs"], MISSING, "no pytorchjobs; it has the newer trainjobs"),
     ],
 )
-def test_the_kinds_of_jobs(kinds: list[str], verdict: Verdict, evidence: str) -> None:
-    check(installed.judge_kinds("pytorchjobs", kinds, ["trainer.kubeflow.org"]), verdict, evidence)
+def test_the_kinds_of_jobs(kinds: list[str], status: Status, evidence: str) -> None:
+    check(installed.judge_kinds("pytorchjobs", kinds, ["trainer.kubeflow.org"]), status, evidence)
 
 
 def test_the_operator() -> None:
-    check(installed.judge_operator(operator()), OK, "v1.9.4 runs in kubeflow$")
+    check(installed.judge_operator(operator()), OK, "v1.9.4 is running in kubeflow$")
     check(installed.judge_operator(operator("--gang-scheduler-name=volcano")), OK, "gang scheduler volcano")
-    check(installed.judge_operator(None), MISSING, "no deployment", "kubectl apply --server-side -k")
-    check(installed.judge_operator({**operator(), "status": {}}), MISSING, "does not run", "kubectl .* logs")
-    check(installed.judge_operator(operator(image="operator:v1.8.1")), WARNING, "never tried", "1.9")
-    check(installed.judge_operator(operator(image="operator@sha256:abc")), WARNING, "cannot be told")
+    check(installed.judge_operator(None), MISSING, "is not deployed", "kubectl apply --server-side -k")
+    check(installed.judge_operator({**operator(), "status": {}}), MISSING, "is not running", "kubectl .* logs")
+    check(installed.judge_operator(operator(image="operator:v1.8.1")), WARNING, "not tested with", "1.9")
+    check(installed.judge_operator(operator(image="operator@sha256:abc")), WARNING, "does not contain its version")
 
 
 TEMPLATE = (deploy_folder() / "operator" / "init_container.yaml").read_text()
@@ -159,31 +167,31 @@ BARE = "- name: init-pytorch\n  image: {{.InitContainerImage}}\n  command: [sh, 
 
 
 @pytest.mark.parametrize(
-    ("template", "is_restricted", "is_needed", "verdict", "evidence"),
+    ("template", "is_restricted", "is_needed", "status", "evidence"),
     [
         (TEMPLATE, True, True, OK, "passes Pod Security restricted"),
-        (None, True, True, MISSING, "refuses Workers beside a Master"),
-        (BARE, True, True, MISSING, "refuses Workers beside a Master"),
-        ("{{", True, True, MISSING, "refuses Workers beside a Master"),
-        (None, False, True, OK, "asks for none"),
+        (None, True, True, MISSING, "refuses the Workers of a job with a Master"),
+        (BARE, True, True, MISSING, "refuses the Workers of a job with a Master"),
+        ("{{", True, True, MISSING, "refuses the Workers of a job with a Master"),
+        (None, False, True, OK, "does not require one"),
         (None, True, False, OK, "not needed"),
     ],
 )
 def test_the_operators_init_container(
-    template: str | None, is_restricted: bool, is_needed: bool, verdict: Verdict, evidence: str
+    template: str | None, is_restricted: bool, is_needed: bool, status: Status, evidence: str
 ) -> None:
     finding = installed.judge_init_container(
         operator(has_template=template is not None), template, is_restricted=is_restricted, is_needed=is_needed
     )
-    check(finding, verdict, evidence)
-    assert ("patch deployment" in finding.remedy) == (template is None and verdict is MISSING)
-    assert ("rollout restart" in finding.remedy) == (template is not None and verdict is MISSING)
+    check(finding, status, evidence)
+    assert ("patch deployment" in finding.remedy) == (template is None and status is MISSING)
+    assert ("rollout restart" in finding.remedy) == (template is not None and status is MISSING)
 
 
-def test_a_template_elsewhere_was_not_looked_at() -> None:
+def test_a_template_elsewhere_is_not_checked() -> None:
     elsewhere = operator("--pytorch-init-container-template-file", "/mine/template.yaml")
     finding = installed.judge_init_container(elsewhere, None, is_restricted=True, is_needed=True)
-    check(finding, WARNING, "reads its template at /mine/template.yaml")
+    check(finding, WARNING, "reads its template from /mine/template.yaml")
 
 
 def test_only_pytorch_with_a_master_has_an_init_container() -> None:
@@ -194,26 +202,26 @@ def test_only_pytorch_with_a_master_has_an_init_container() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answered", "verdict", "evidence"),
+    ("answer_", "status", "evidence"),
     [
-        ({"tag_name": "2.17.0", "multi_user": True}, OK, "version 2.17.0, for several users"),
+        ({"tag_name": "2.17.0", "multi_user": True}, OK, "version 2.17.0, multi-user"),
         ({"tag_name": "2.3.0"}, WARNING, "compiled for 2.17"),
-        ({"commit_sha": "unknown"}, WARNING, "no version that can be compared"),
-        (None, SKIPPED, "not asked"),
+        ({"commit_sha": "unknown"}, WARNING, "the version cannot be compared"),
+        (None, SKIPPED, "not found"),
     ],
 )
-def test_kubeflow_pipelines(answered: dict[str, Any] | None, verdict: Verdict, evidence: str) -> None:
-    check(installed.judge_kfp(answered, "http://kfp"), verdict, evidence)
+def test_kubeflow_pipelines(answer_: dict[str, Any] | None, status: Status, evidence: str) -> None:
+    check(installed.judge_kfp(answer_, "http://kfp"), status, evidence)
 
 
 def test_istio() -> None:
     check(installed.judge_istio({}, is_wanted=False), OK, "does not inject")
-    check(installed.judge_istio({"istio-injection": "enabled"}, is_wanted=False), OK, "decline it")
+    check(installed.judge_istio({"istio-injection": "enabled"}, is_wanted=False), OK, "opt out")
     check(installed.judge_istio({"istio.io/rev": "1-24"}, is_wanted=True), WARNING, "never ends", "istio=false")
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "told", "verdict", "remedy"),
+    ("scheduler", "configured", "status", "remedy"),
     [
         ("volcano", "volcano", OK, ""),
         ("scheduler-plugins", "scheduler-plugins-scheduler", OK, ""),
@@ -222,89 +230,89 @@ def test_istio() -> None:
     ],
 )
 def test_a_gang_scheduler_is_what_the_operator_was_started_with(
-    scheduler: str, told: str, verdict: Verdict, remedy: str
+    scheduler: str, configured: str, status: Status, remedy: str
 ) -> None:
-    started = operator(*([f"--gang-scheduler-name={told}"] if told else []))
+    started = operator(*([f"--gang-scheduler-name={configured}"] if configured else []))
     finding = queues.judge_gang(Placement(scheduler=scheduler), queues.GANGS.values(), started)
-    check(finding, verdict, "operator was started", remedy)
+    check(finding, status, "operator was started", remedy)
     assert not re.search("volcano.*scheduler-plugins", finding.remedy), "one gang scheduler, not two"
 
 
 def test_a_gang_scheduler_that_is_not_installed_or_not_named() -> None:
     check(queues.judge_gang(Placement(scheduler="volcano"), [], operator()), MISSING, "not installed", "volcano.sh")
-    check(queues.judge_no_queue(operator()), SKIPPED, "not asked")
-    told = operator("--gang-scheduler-name=volcano")
-    check(queues.judge_no_queue(told), WARNING, "waits for volcano", "--set scheduler=volcano")
+    check(queues.judge_no_queue(operator()), SKIPPED, "not requested")
+    started = operator("--gang-scheduler-name=volcano")
+    check(queues.judge_no_queue(started), WARNING, "started with volcano", "--set scheduler=volcano")
 
 
 @pytest.mark.parametrize(
-    ("version", "active", "settings", "verdict", "evidence", "remedy"),
+    ("version", "active", "settings", "status", "evidence", "remedy"),
     [
         ("", None, None, MISSING, "not installed", "kueue.sigs.k8s.io"),
-        ("v1beta1", None, None, MISSING, "no LocalQueue research in team", "clusterQueue: only"),
-        ("v1beta1", False, None, MISSING, "admits nothing: stopped", "describe clusterqueue only"),
+        ("v1beta1", None, None, MISSING, "LocalQueue research does not exist in team", "clusterQueue: only"),
+        ("v1beta1", False, None, MISSING, "is not active: stopped", "describe clusterqueue only"),
         ("v1beta1", True, None, WARNING, "may not read", "kubectl"),
         ("v1beta1", True, "frameworks: [batch/job]", MISSING, "does not manage pytorchjobs", "kubeflow.org/pytorchjob"),
         ("v1beta1", True, 'frameworks: ["kubeflow.org/pytorchjob"]', OK, "is active", ""),
     ],
 )
 def test_kueue(
-    version: str, active: bool | None, settings: str | None, verdict: Verdict, evidence: str, remedy: str
+    version: str, active: bool | None, settings: str | None, status: Status, evidence: str, remedy: str
 ) -> None:
     condition = {"type": "Active", "status": str(active), "message": "stopped"}
     queue = {"spec": {"clusterQueue": "only"}, "status": {"conditions": [condition]}} if active is not None else None
     finding = queues.judge_kueue("research", "team", queue, ["only"], version, settings, "pytorchjob")
-    check(finding, verdict, evidence, remedy)
+    check(finding, status, evidence, remedy)
 
 
 @pytest.mark.parametrize(
-    ("pairs", "verdict", "evidence", "remedy"),
+    ("pairs", "status", "evidence", "remedy"),
     [
-        ((), MISSING, "0 of 1 nodes let in", "tolerations"),
-        (('tolerations=[{"operator": "Exists"}]',), OK, "1 of 1 nodes.*empty have room for 8", ""),
+        ((), MISSING, "0 of 1 nodes admit", "tolerations"),
+        (('tolerations=[{"operator": "Exists"}]',), OK, "1 of 1 nodes.*room for 8 pods", ""),
         (('tolerations=[{"key": "gpu", "value": "yes"}]', 'node_selector={"pool": "gpu"}'), OK, "room for 8", ""),
         (('tolerations=[{"key": "gpu", "value": "no"}]',), MISSING, "0 of 1 nodes", "tolerations"),
         (
             ('tolerations=[{"operator": "Exists"}]', "cpu=16"),
             MISSING,
-            "no node has 16 cpu: the most is 8",
-            "ask for less",
+            "no node has 16 cpu: the maximum is 8",
+            "request less",
         ),
         (
             ('tolerations=[{"operator": "Exists"}]', "gpus=8"),
             MISSING,
-            "8 nvidia.com/gpu: the most is 2",
+            "8 nvidia.com/gpu: the maximum is 2",
             "device plugin",
         ),
         (
             ('tolerations=[{"operator": "Exists"}]', "rdma=1"),
             MISSING,
-            "rdma_shared_device_a: the most is 0",
+            "rdma_shared_device_a: the maximum is 0",
             "advertise nvid",
         ),
         (('tolerations=[{"operator": "Exists"}]', "gpus=1", "workers=3"), MISSING, "room for 2 of 3", "add nodes"),
     ],
 )
-def test_nodes(pairs: tuple[str, ...], verdict: Verdict, evidence: str, remedy: str) -> None:
+def test_nodes(pairs: tuple[str, ...], status: Status, evidence: str, remedy: str) -> None:
     nodes = [node(**{"nvidia.com/gpu": "2"})]
-    check(room.judge_nodes(nodes, needs(*pairs).training, can_grow=False), verdict, evidence, remedy)
-    if verdict is MISSING:
-        grown = room.judge_nodes(nodes, needs(*pairs).training, can_grow=True)
-        check(grown, WARNING, "the autoscaler must make more", "ask for less")
+    check(capacity.judge_nodes(nodes, needs(*pairs).training, can_grow=False), status, evidence, remedy)
+    if status is MISSING:
+        grown = capacity.judge_nodes(nodes, needs(*pairs).training, can_grow=True)
+        check(grown, WARNING, "the autoscaler must add nodes", "request less")
 
 
-def test_a_node_that_takes_no_more_pods_does_not_count() -> None:
+def test_a_cordoned_node_does_not_count() -> None:
     cordoned = {**node(), "spec": {"unschedulable": True}}
-    check(room.judge_nodes([cordoned], needs().training, can_grow=False), MISSING, "0 of 1 nodes")
+    check(capacity.judge_nodes([cordoned], needs().training, can_grow=False), MISSING, "0 of 1 nodes")
 
 
 @pytest.mark.parametrize(
-    ("quotas", "verdict", "evidence", "remedy"),
+    ("quotas", "status", "evidence", "remedy"),
     [
         ([], OK, "none in this namespace", ""),
         ([quota(requests_cpu="2", pods="10", requests_storage="200Gi")], OK, "1 with room", ""),
         ([quota(requests_cpu="1500m")], MISSING, "allows 1500m requests.cpu.*run needs 2", '"requests.cpu": "2"'),
-        ([quota({"memory": "4Gi"}, memory="10Gi")], WARNING, "of which 4Gi are used.*needs 8Gi", '"memory": "12Gi"'),
+        ([quota({"memory": "4Gi"}, memory="10Gi")], WARNING, "of which 4Gi is used.*needs 8Gi", '"memory": "12Gi"'),
         ([quota(limits_memory="7Gi")], MISSING, "allows 7Gi limits.memory", "resourcequota q"),
         (
             [quota(persistentvolumeclaims="1")],
@@ -315,55 +323,61 @@ def test_a_node_that_takes_no_more_pods_does_not_count() -> None:
         ([quota(requests_storage="100Gi")], MISSING, "needs 200Gi", '"requests.storage": "200Gi"'),
     ],
 )
-def test_quota(quotas: list[Manifest], verdict: Verdict, evidence: str, remedy: str) -> None:
+def test_quota(quotas: list[Manifest], status: Status, evidence: str, remedy: str) -> None:
     asked = needs()
-    check(room.judge_quota(quotas, asked, asked.claims, "team"), verdict, evidence, remedy)
+    check(capacity.judge_quota(quotas, asked, asked.claims, "team"), status, evidence, remedy)
 
 
-def test_a_quota_for_some_pods_only_is_not_reckoned() -> None:
+def test_a_quota_with_scopes_is_ignored() -> None:
     some = quota(pods="0")
     some["spec"]["scopes"] = ["BestEffort"]
-    check(room.judge_quota([some], needs(), [], "team"), OK, "1 with room")
+    check(capacity.judge_quota([some], needs(), [], "team"), OK, "1 with room")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "classes", "verdict", "evidence", "remedy"),
+    ("wanted", "classes", "status", "evidence", "remedy"),
     [
         ("", [storage_class("fast", is_default=True)], OK, "fast, the default, of csi", ""),
         ("fast", [storage_class("fast")], OK, "fast, of csi", ""),
-        ("fsat", [storage_class("fast")], MISSING, r"no storage class fsat \(there are: fast", "storage_class=fast"),
+        (
+            "fsat",
+            [storage_class("fast")],
+            MISSING,
+            r"storage class fsat does not exist \(existing: fast",
+            "storage_class=fast",
+        ),
         ("", [storage_class("fast")], MISSING, "no storage class is the default", "kubectl patch storageclass fast"),
-        ("", [], MISSING, "there are none", "administrator"),
+        ("", [], MISSING, "the cluster has none", "administrator"),
     ],
 )
-def test_the_storage_class(wanted: str, classes: list[Manifest], verdict: Verdict, evidence: str, remedy: str) -> None:
-    check(data.judge_storage_class(wanted, classes, is_needed=True), verdict, evidence, remedy)
+def test_the_storage_class(wanted: str, classes: list[Manifest], status: Status, evidence: str, remedy: str) -> None:
+    check(data.judge_storage_class(wanted, classes, is_needed=True), status, evidence, remedy)
 
 
-def test_without_claims_to_make_no_storage_class_is_needed() -> None:
+def test_without_pvcs_to_create_no_storage_class_is_needed() -> None:
     check(data.judge_storage_class("", [], is_needed=False), OK, "not needed")
 
 
 @pytest.mark.parametrize(
-    ("modes", "status", "verdict", "evidence"),
+    ("modes", "phase", "status", "evidence"),
     [
-        (["ReadWriteMany"], {"phase": "Bound"}, OK, "ReadWriteMany, Bound"),
-        (["ReadWriteOnce"], {"phase": "Bound"}, WARNING, "pods on several nodes cannot write"),
-        (["ReadOnlyMany"], {}, MISSING, "pods cannot write"),
-        (["ReadWriteMany"], {"phase": "Lost"}, MISSING, "is Lost"),
+        (["ReadWriteMany"], "Bound", OK, "ReadWriteMany, Bound"),
+        (["ReadWriteOnce"], "Bound", WARNING, "pods on several nodes cannot write"),
+        (["ReadOnlyMany"], "Pending", MISSING, "pods cannot write"),
+        (["ReadWriteMany"], "Lost", MISSING, "is Lost"),
     ],
 )
-def test_a_claim_that_is_there(modes: list[str], status: Manifest, verdict: Verdict, evidence: str) -> None:
-    found = {"metadata": {"name": "kubetrain-output"}, "spec": {"accessModes": modes}, "status": status}
-    check(data.judge_claim(Storage().output, found, "team"), verdict, evidence)
+def test_an_existing_pvc(modes: list[str], phase: str, status: Status, evidence: str) -> None:
+    found = {"metadata": {"name": "kubetrain-output"}, "spec": {"accessModes": modes}, "status": {"phase": phase}}
+    check(data.judge_claim(Storage().output, found, "team"), status, evidence)
 
 
-def test_a_claim_that_is_not_there_is_made() -> None:
-    check(data.judge_claim(Storage().output, None, "team"), OK, "will be made: 100Gi, ReadWriteMany")
+def test_a_missing_pvc_is_created() -> None:
+    check(data.judge_claim(Storage().output, None, "team"), OK, "will be created: 100Gi, ReadWriteMany")
 
 
 @pytest.mark.parametrize(
-    ("exposure", "provisioner", "verdict", "evidence", "remedy"),
+    ("exposure", "provisioner", "status", "evidence", "remedy"),
     [
         ("auto", "pd.csi.storage.gke.io", OK, "by clone", ""),
         (
@@ -377,29 +391,29 @@ def test_a_claim_that_is_not_there_is_made() -> None:
         ("shared", "ebs.csi.aws.com", OK, "by shared", ""),
     ],
 )
-def test_the_exposure(exposure: str, provisioner: str, verdict: Verdict, evidence: str, remedy: str) -> None:
+def test_the_exposure(exposure: str, provisioner: str, status: Status, evidence: str, remedy: str) -> None:
     storage = Storage(exposure=exposure)
     facts = StorageFacts.read(storage.staging.manifest(), storage_class("x", provisioner), has_snapshots=False)
-    check(data.judge_exposure(storage.exposure_of("s3://bucket/digits"), facts), verdict, evidence, remedy)
+    check(data.judge_exposure(storage.exposure_of("s3://bucket/digits"), facts), status, evidence, remedy)
 
 
 @pytest.mark.parametrize(
-    ("needed", "keys", "verdict", "evidence"),
+    ("needed", "keys", "status", "evidence"),
     [
         (NeededSecret(frozenset({"token"})), {"token", "more"}, OK, "hub has token"),
         (NeededSecret(frozenset({"token"})), {"other"}, MISSING, "has no token"),
-        (NeededSecret(frozenset({"token"})), None, MISSING, "no secret hub in team"),
-        (NeededSecret(is_optional=True), None, WARNING, "which may be so"),
-        (NeededSecret(pulls_images=True), None, MISSING, "no secret hub"),
-        (NeededSecret(pulls_images=True), {".dockerconfigjson"}, OK, "is there"),
+        (NeededSecret(frozenset({"token"})), None, MISSING, "secret hub does not exist in team"),
+        (NeededSecret(is_optional=True), None, WARNING, "it is optional"),
+        (NeededSecret(pulls_images=True), None, MISSING, "secret hub does not exist"),
+        (NeededSecret(pulls_images=True), {".dockerconfigjson"}, OK, "has .dockerconfigjson"),
     ],
 )
-def test_a_secret(needed: NeededSecret, keys: set[str] | None, verdict: Verdict, evidence: str) -> None:
-    check(data.judge_secret("hub", needed, keys, "team"), verdict, evidence)
+def test_a_secret(needed: NeededSecret, keys: set[str] | None, status: Status, evidence: str) -> None:
+    check(data.judge_secret("hub", needed, keys, "team"), status, evidence)
 
 
 @pytest.mark.parametrize(
-    ("keys", "s3", "verdict"),
+    ("keys", "s3", "status"),
     [
         (REQUIRED_VARIABLES, OK, OK),
         ({"AWS_ACCESS_KEY_ID"}, SKIPPED, MISSING),
@@ -409,15 +423,15 @@ def test_a_secret(needed: NeededSecret, keys: set[str] | None, verdict: Verdict,
         (None, UNKNOWN, WARNING),
     ],
 )
-def test_the_secret_for_s3_may_be_missing_where_s3_answers(keys: Any, s3: Verdict, verdict: Verdict) -> None:
+def test_the_secret_for_s3_may_be_missing_if_s3_answers(keys: Any, s3: Status, status: Status) -> None:
     finding = data.judge_s3_secret("kubetrain-s3", keys, "team", s3)
-    assert finding.verdict is verdict
-    if verdict in (MISSING, WARNING):
+    assert finding.status is status
+    if status in (MISSING, WARNING):
         assert '--from-literal=AWS_SECRET_ACCESS_KEY="${AWS_SECRET_ACCESS_KEY}"' in finding.remedy
 
 
 @pytest.mark.parametrize(
-    ("said", "evidence", "remedy"),
+    ("message", "evidence", "remedy"),
     [
         ('pods "x" is forbidden: violates PodSecurity "restricted:latest": host', "violates", "enforce=privileged"),
         (
@@ -428,33 +442,36 @@ def test_the_secret_for_s3_may_be_missing_where_s3_answers(keys: Any, s3: Verdic
         ("no PriorityClass with name high was found", "high", "create priorityclass high"),
         ("failed quota: q: must specify limits.cpu for: main", "must specify", "limits.cpu.*--set cpu_limit"),
         ("[maximum cpu usage per Container is 1, but limit is 4]", "maximum", "--set cpu=.*edit limitrange"),
-        ("admission webhook denied the request: no", "denied", "correct what it names"),
+        ("admission webhook denied the request: no", "denied", "correct what the message names"),
     ],
 )
-def test_a_pod_that_is_refused(said: str, evidence: str, remedy: str) -> None:
+def test_a_pod_that_is_refused(message: str, evidence: str, remedy: str) -> None:
     check(
-        admission.judge_refusal(f"the API server refuses POST /api/v1/pods: {said}", "team"), MISSING, evidence, remedy
+        admission.judge_refusal(f"the API server refuses POST /api/v1/pods: {message}", "team"),
+        MISSING,
+        evidence,
+        remedy,
     )
 
 
-def tries() -> probes.Probes:
-    claim = probes.stand_in(Storage().staging, "0a")
+def planned() -> probes.Probes:
+    claim = probes.probe_claim(Storage().staging, "0a")
     return probes.Probes(
         claims=(claim,),
         exposure=None,
-        writes=probes.writing_job("0a", Placement(image="components:1"), [claim], {}),
-        reads=probes.reading_job("0a", Placement(image="trainer:1", gpus=8), "doctor-staging-0a", is_ours=True),
+        writer=probes.writer_job("0a", Placement(image="components:1"), [claim], {}),
+        reader=probes.reader_job("0a", Placement(image="trainer:1", gpus=8), "doctor-staging-0a", is_ours=True),
     )
 
 
-def judged(wrote: probes.Outcome, read: probes.Outcome) -> dict[str, tuple[Verdict, str]]:
-    found = probes.judge_outcomes(tries(), wrote, read, ["dataset"])
-    return {each.check: (each.verdict, each.evidence) for each in found}
+def judged(written: probes.Outcome, read: probes.Outcome) -> dict[str, tuple[Status, str]]:
+    found = probes.judge_outcomes(planned(), written, read, ["dataset"])
+    return {each.check: (each.status, each.evidence) for each in found}
 
 
-def test_what_pods_saw() -> None:
+def test_the_reports_of_pods() -> None:
     found = judged({"write": "writes", "dataset": "error: access denied"}, {"read_only": "EROFS"})
-    assert [verdict for verdict, _ in found.values()] == [OK, OK, MISSING, OK, OK]
+    assert [status for status, _ in found.values()] == [OK, OK, MISSING, OK, OK]
     assert found["S3 dataset"] == (MISSING, "access denied")
 
 
@@ -473,40 +490,40 @@ def test_a_pod_that_does_not_start_says_nothing_of_its_image() -> None:
     assert [found[name][0] for name in ("trainer image", "read-only mount")] == [UNKNOWN, UNKNOWN]
 
 
-def test_a_try_holds_no_device_and_waits_in_no_queue() -> None:
-    placement = tries().reads.placement
+def test_probes_request_no_device_and_join_no_queue() -> None:
+    placement = planned().reader.placement
     assert (placement.gpus, placement.scheduler, placement.image) == (0, "", "trainer:1")
 
 
-def in_pod(tmp_path: Path, asked: dict[str, list[str]]) -> dict[str, str]:
-    """What the pods' program says, its last words going to a file here."""
-    words = tmp_path / "words"
-    program = probes.PROGRAM.read_text().replace("/dev/termination-log", str(words))
-    subprocess.run([sys.executable, "-I", "-c", program, json.dumps(asked)], check=True)
-    return dict(json.loads(words.read_text())["seen"])
+def run_in_pod(tmp_path: Path, tests: dict[str, list[str]]) -> dict[str, str]:
+    """Run the program of the pods, with a file here as its termination log, and return its report."""
+    log = tmp_path / "log"
+    program = probes.PROGRAM.read_text().replace("/dev/termination-log", str(log))
+    subprocess.run([sys.executable, "-I", "-c", program, json.dumps(tests)], check=True)
+    return dict(json.loads(log.read_text())["seen"])
 
 
 def test_a_mount_that_can_be_written_is_not_read_only(tmp_path: Path) -> None:
-    seen = in_pod(tmp_path, {"write": [str(tmp_path)], "read_only": [str(tmp_path), "mark"]})
+    seen = run_in_pod(tmp_path, {"write": [str(tmp_path)], "read_only": [str(tmp_path), "mark"]})
     assert seen["write"].startswith("user ")
-    assert seen["read_only"] == "error: a pod can write through a mount that is read-only"
+    assert seen["read_only"] == "error: a pod can write to a read-only mount"
 
 
-def test_a_folder_that_nobody_may_write_is_no_claim_that_works(tmp_path: Path) -> None:
-    assert "No such file" in in_pod(tmp_path, {"write": [str(tmp_path / "gone")]})["write"]
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    assert "No such file" in run_in_pod(tmp_path, {"write": [str(tmp_path / "gone")]})["write"]
 
 
-def test_the_exit_code_is_that_of_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_missing_findings_fail_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     fine = [ok("a"), skipped("b"), unknown("c")]
     assert not doctor_command.is_missing(fine)
     assert doctor_command.is_missing([*fine, missing("d", "e")])
     assert doctor_command.summary([*fine, missing("d", "e")]) == "1 missing, 1 unknown, 1 skipped"
     assert doctor_command.summary(fine[:1]) == "nothing is missing"
-    assert doctor_command.summary([warning("d")]) == "nothing is missing, a warning"
+    assert doctor_command.summary([warning("d")]) == "nothing is missing, 1 warning"
     assert doctor_command.summary([warning("d"), warning("e")]) == "nothing is missing, 2 warnings"
 
 
-def test_a_remedy_stands_whole_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remedies_are_printed_unwrapped_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     long = "kubectl " + "--set x=[bold]y " * 20
     findings = [Finding(MISSING, "no [red]rights[/]", long, "rights"), Finding(OK, "there", "", "account")]
     doctor_command.show(findings, Console(width=60))
@@ -534,19 +551,19 @@ def examine(**changes: Any) -> dict[str, Finding]:
     return {each.check: each for each in examination.findings()}
 
 
-def test_a_right_that_we_lack_makes_one_finding_unknown(server: ApiServer) -> None:
+def test_a_permission_that_we_lack_makes_one_finding_unknown(server: ApiServer) -> None:
     server.put("/version", gitVersion="v1.34.4")
     for request, refused in (("/nodes", 'list resource "nodes"'), ("POST ", 'create resource "reviews"')):
         server.fail(request, answer(403, f'User "bob" cannot {refused} at the cluster scope'), times=99)
     found = examine(with_pods=False)
     check(found["nodes"], UNKNOWN, "bob may not list nodes in the whole cluster")
-    check(found["rights: launch"], UNKNOWN, "bob may not create reviews in the whole cluster")
+    check(found["permissions: launch"], UNKNOWN, "bob may not create reviews in the whole cluster")
     check(found["admission: launch_training worker"], UNKNOWN, "bob may not create")
-    assert found["storage class"].verdict is MISSING
-    assert found["training operator"].verdict is MISSING
+    assert found["storage class"].status is MISSING
+    assert found["training operator"].status is MISSING
 
 
-def test_a_server_that_falls_silent_is_not_asked_again(server: ApiServer) -> None:
+def test_an_unreachable_server_is_not_asked_again(server: ApiServer) -> None:
     server.put("/version", gitVersion="v1.34.4")
     server.fail("/apis", answer(503, "not now"), times=99)
     found = examine()
@@ -570,7 +587,7 @@ def test_no_cluster_is_a_finding_too(
     assert [(each["check"], each["verdict"]) for each in report["findings"]] == [("cluster", "missing")]
 
 
-def test_a_setting_that_cannot_be_is_bad_usage() -> None:
+def test_an_unknown_setting_is_bad_usage() -> None:
     with pytest.raises(InvalidSetting, match="unknown setting 'gpu': did you mean 'gpus'"):
         run_doctor(pairs=["gpu=1"])
 
@@ -589,34 +606,34 @@ def test_the_parameters_of_a_run_in_a_file(
 def test_an_endpoint_that_does_not_answer(server: ApiServer) -> None:
     cluster = Cluster(KubernetesApi.connect())
     nowhere = Connection(endpoint="http://127.0.0.1:1")
-    check(find_pipelines(cluster, nowhere), MISSING, "refused", "port-forward service/ml-pipeline")
+    check(check_pipelines(cluster, nowhere), MISSING, "refused", "port-forward service/ml-pipeline")
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict", "evidence"),
+    ("fault", "status", "evidence"),
     [
         (answer(401, "log in"), UNKNOWN, r"authentication failed .*\(401: log in\): pass a token"),
         (answer(500, "broken"), MISSING, "status 500"),
         (hang(5), MISSING, "timed out"),
     ],
 )
-def test_an_endpoint_that_is_not_well(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch, fault: Any, verdict: Verdict, evidence: str
+def test_an_endpoint_that_fails(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, fault: Any, status: Status, evidence: str
 ) -> None:
     if "timed out" in evidence:
         monkeypatch.setattr("kubetrain_pipelines.doctor.pipelines_api.TIMEOUT_SECONDS", 0.2)
     server.fail("/apis/v2beta1/healthz", fault, times=2)
     api = KubernetesApi.connect()
-    check(find_pipelines(Cluster(api), Connection(endpoint=api._host)), verdict, evidence)
+    check(check_pipelines(Cluster(api), Connection(endpoint=api._host)), status, evidence)
 
 
-def test_who_logs_in_where_a_run_is_submitted_is_told_the_version(
+def test_the_version_is_read_with_the_login_of_submit(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tmp_path / "token"
-    token.write_text("it-is-me")
+    token.write_text("our-token")
     with KfpServer() as pipelines:
-        pipelines.token = "it-is-me"
+        pipelines.token = "our-token"
         monkeypatch.setenv("KUBETRAIN_KFP_ENDPOINT", pipelines.endpoint)
         connection = DoctorOptions(token_file=token).connection()
-        check(find_pipelines(Cluster(KubernetesApi.connect()), connection), OK, "version 2.17.0, for one team")
+        check(check_pipelines(Cluster(KubernetesApi.connect()), connection), OK, "version 2.17.0, single-user")

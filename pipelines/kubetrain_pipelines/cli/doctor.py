@@ -1,8 +1,9 @@
-"""`kubetrain doctor`: what a cluster lacks before the first run, and what supplies it."""
+"""`kubetrain doctor`: check a cluster before the first run, and print fixes."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -12,19 +13,19 @@ from rich.table import Table
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_pipelines.cli.render import planned_run
-from kubetrain_pipelines.doctor.examine import Examination, cluster_missing
-from kubetrain_pipelines.doctor.finding import Finding, Verdict
+from kubetrain_pipelines.doctor.examine import Examination, Say, cluster_missing
+from kubetrain_pipelines.doctor.finding import Finding, Status
 from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
 from kubetrain_trainer.errors import KubetrainError
 
-UNNAMED = {"dataset_uri": "s3://not-named/dataset", "model_uri": "s3://not-named/model"}
-"""Required parameters that the checks of a cluster don't depend on."""
-TICKS = {
-    Verdict.OK: "[green]✓[/]",
-    Verdict.WARNING: "[yellow]![/]",
-    Verdict.MISSING: "[red]✗[/]",
-    Verdict.UNKNOWN: "[yellow]?[/]",
-    Verdict.SKIPPED: "[dim]-[/]",
+PLACEHOLDERS = {"dataset_uri": "s3://placeholder/dataset", "model_uri": "s3://placeholder/model"}
+"""Values of required parameters that the findings do not depend on."""
+MARKS = {
+    Status.OK: "[green]✓[/]",
+    Status.WARNING: "[yellow]![/]",
+    Status.MISSING: "[red]✗[/]",
+    Status.UNKNOWN: "[yellow]?[/]",
+    Status.SKIPPED: "[dim]-[/]",
 }
 
 
@@ -43,7 +44,7 @@ class DoctorOptions:
     as_json: bool = False
 
     def connection(self) -> Connection | None:
-        """To Kubeflow Pipelines, where somebody has said where it is."""
+        """Return the connection to Kubeflow Pipelines, or None if no endpoint is configured."""
         if not configured_endpoint(self.endpoint):
             return None
         return Connection(
@@ -52,63 +53,66 @@ class DoctorOptions:
 
 
 def examine_and_show(options: DoctorOptions) -> int:
-    """Returns the exit code."""
-    connection = options.connection()
-    parameters = planned_run(options.pipeline, "doctor", options.pairs, options.params, UNNAMED)
+    """Print the findings and return the exit code."""
     progress = Console(stderr=True)
-    with interrupted_by_sigterm(), progress.status("asking the cluster") as status:
-        try:
-            api = KubernetesApi.connect(options.namespace)
-        except KubetrainError as error:
-            findings = [cluster_missing(error)]
-        else:
-            examination = Examination(
-                api=api,
-                parameters=parameters,
-                account=options.account,
-                connection=connection,
-                asks_dataset=parameters.dataset_uri != UNNAMED["dataset_uri"],
-                asks_model=parameters.model_uri != UNNAMED["model_uri"],
-                with_pods=not options.no_pods,
-                say=status.update if progress.is_terminal else progress.print,
-            )
-            findings = list(examination.findings())
+    with interrupted_by_sigterm(), progress.status("checking the cluster") as status:
+        findings = _examine(options, status.update if progress.is_terminal else progress.print)
     if options.as_json:
-        print(json.dumps({"ok": not is_missing(findings), "findings": [asdict(each) for each in findings]}, indent=2))
+        report = {"ok": not is_missing(findings), "findings": [each.to_dict() for each in findings]}
+        print(json.dumps(report, indent=2))
     else:
         show(findings, Console())
     return int(is_missing(findings))
 
 
+def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
+    connection = options.connection()
+    parameters = planned_run(options.pipeline, "doctor", options.pairs, options.params, PLACEHOLDERS)
+    try:
+        api = KubernetesApi.connect(options.namespace)
+    except KubetrainError as error:
+        return [cluster_missing(error)]
+    examination = Examination(
+        api=api,
+        parameters=parameters,
+        say=say,
+        account=options.account,
+        connection=connection,
+        tests_dataset=parameters.dataset_uri != PLACEHOLDERS["dataset_uri"],
+        tests_model=parameters.model_uri != PLACEHOLDERS["model_uri"],
+        with_pods=not options.no_pods,
+    )
+    return list(examination.findings())
+
+
 def is_missing(findings: Sequence[Finding]) -> bool:
-    return any(each.verdict is Verdict.MISSING for each in findings)
+    return any(each.status is Status.MISSING for each in findings)
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:
-    """A line for each; below them the remedies, as long as they are, and the sum."""
+    """Print one line for each finding, then the remedies, which are not wrapped, and a summary."""
     if console.is_terminal:
         table = Table(box=None, pad_edge=False, show_header=False)
         for column in ("", "check", "evidence"):
             table.add_column(column, overflow="fold", no_wrap=column != "evidence")
         for each in findings:
-            table.add_row(TICKS[each.verdict], each.check, escape(each.evidence))
+            table.add_row(MARKS[each.status], each.check, escape(each.evidence))
         console.print(table, highlight=False)
     else:
         width = max(len(each.check) for each in findings)
         for each in findings:
-            print(f"{each.verdict:8} {each.check:{width}}  {' '.join(each.evidence.split())}")
+            print(f"{each.status:8} {each.check:{width}}  {' '.join(each.evidence.split())}")
     for each in findings:
-        if each.remedy and each.verdict in (Verdict.MISSING, Verdict.WARNING):
-            console.print(f"\n[bold]{escape(each.check)}[/] ({each.verdict}):", highlight=False)
+        if each.remedy and each.status in (Status.MISSING, Status.WARNING):
+            console.print(f"\n[bold]{escape(each.check)}[/] ({each.status}):", highlight=False)
             console.print(each.remedy, markup=False, highlight=False, soft_wrap=True)
     console.print(f"\n{summary(findings)}", markup=False, highlight=False)
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    counts = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
-    said = [
-        f"{counts[Verdict.MISSING]} missing" if counts[Verdict.MISSING] else "nothing is missing",
-        *(["a warning" if warnings == 1 else f"{warnings} warnings"] if (warnings := counts[Verdict.WARNING]) else []),
-        *(f"{counts[each]} {each}" for each in (Verdict.UNKNOWN, Verdict.SKIPPED) if counts[each]),
-    ]
-    return ", ".join(said)
+    counts = Counter(each.status for each in findings)
+    parts = [f"{counts[Status.MISSING]} missing" if counts[Status.MISSING] else "nothing is missing"]
+    if counts[Status.WARNING]:
+        parts.append(f"{counts[Status.WARNING]} warning{'s' if counts[Status.WARNING] > 1 else ''}")
+    parts += [f"{counts[each]} {each}" for each in (Status.UNKNOWN, Status.SKIPPED) if counts[each]]
+    return ", ".join(parts)

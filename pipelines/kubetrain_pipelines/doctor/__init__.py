@@ -1,1 +1,1 @@
-"""What a cluster lacks for a run: examine.py asks it and probes.py tries it; the other files judge what was found."""
+"""Checks of a cluster before the first run: examine.py and probes.py collect facts, the other files judge them."""

@@ -1,4 +1,4 @@
-"""Why a cluster would refuse a pod, and what would have it taken. Pure functions."""
+"""The remedy for a pod that a cluster refuses to create. Pure functions."""
 
 import re
 
@@ -9,26 +9,26 @@ REMEDIES = (
     (
         "violates PodSecurity",
         "kubectl label namespace {namespace} " + ENFORCED + "=privileged --overwrite\n"
-        "or do without what it names: host_network, rdma, volumes",
+        "or turn off the settings that it names: host_network, rdma, volumes",
     ),
     (r'serviceaccounts? "?([\w.-]+)"? not found', "kubectl -n {namespace} create serviceaccount {0}"),
     (
         r"no PriorityClass with name ([\w.-]+)",
         "kubectl create priorityclass {0} --value=1000\nor --set priority_class=ANOTHER",
     ),
-    ("exceeded quota", "ask for less by cpu, memory, gpus, or have the quota raised, as the finding on the quota says"),
-    ("failed quota: [^:]*: must specify (.*)", "the quota wants {0} on every pod: --set cpu_limit=… memory_limit=…"),
+    ("exceeded quota", "request less with cpu, memory, gpus, or raise the quota: see the quota check"),
+    ("failed quota: [^:]*: must specify (.*)", "the quota requires {0} on every pod: --set cpu_limit=… memory_limit=…"),
     (
         "(maximum|minimum) (cpu|memory|[\\w./-]+) usage per",
-        "--set {1}=…, or have the limits changed: kubectl -n {namespace} edit limitrange",
+        "--set {1}=…, or change the limits: kubectl -n {namespace} edit limitrange",
     ),
 )
-"""By what the server says; the first that fits."""
+"""Patterns of the server's messages with their remedies; the first match wins."""
 
 
 def judge_refusal(refusal: str, namespace: str) -> Finding:
-    said = refusal.partition("refuses POST")[2].partition(": ")[2] or refusal
+    message = refusal.partition(": ")[2] or refusal  # without the request
     for pattern, remedy in REMEDIES:
-        if match := re.search(pattern, said):
-            return missing(said, remedy.format(*match.groups(), namespace=namespace))
-    return missing(said, "correct what it names")
+        if match := re.search(pattern, message):
+            return missing(message, remedy.format(*match.groups(), namespace=namespace))
+    return missing(message, "correct what the message names")

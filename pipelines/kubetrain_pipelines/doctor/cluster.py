@@ -1,4 +1,4 @@
-"""What a cluster is asked, each question once. No answer is judged here."""
+"""Questions to the cluster, each asked once. No answer is judged here."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -13,18 +13,15 @@ from kubetrain_components.manifest import Manifest
 T = TypeVar("T")
 
 OPERATOR_LABEL = "control-plane=kubeflow-training-operator"
-"""Its own manifests give it this one."""
+"""The label of the operator's Deployment in its own manifests."""
 ACCOUNTS = ("pipeline-runner", "default-editor", "kubetrain-launcher")
-"""Of Kubeflow Pipelines, of its profiles, and of deploy/."""
+"""The accounts of runs: of Kubeflow Pipelines, of its profiles, and of deploy/."""
 AUTOSCALER = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
-NODE_MAKERS = ("karpenter.sh", "cluster.x-k8s.io")
+NODE_PROVISIONERS = ("karpenter.sh", "cluster.x-k8s.io")
 
 
 class Cluster:
-    """
-    Raises, whatever is asked:
-        KubetrainError: saying why there is no answer.
-    """
+    """The cluster, as our account sees it. Every question raises KubetrainError if there is no answer."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self.api = api
@@ -34,23 +31,22 @@ class Cluster:
     def get(self, path: str) -> Manifest | None:
         return self.api.get(path)
 
-    def own(self, group_version: str, plural: str, name: str) -> Manifest | None:
-        """An object of our namespace."""
+    def get_in_namespace(self, group_version: str, plural: str, name: str) -> Manifest | None:
         return self.api.get(self.api.path(group_version, plural, name))
 
-    def all(self, path: str, **query: str) -> list[Manifest]:
+    def objects(self, path: str, **query: str) -> list[Manifest]:
         return list((self.api.get(path, **query) or {}).get("items") or [])
 
     def claim(self, name: str) -> Manifest | None:
         return self.claims.find(CLAIM, name)
 
-    def review(self, path: str, question: Manifest) -> bool:
-        """Whether somebody may do what the question says."""
-        return bool(self.api.create(path, question)["status"].get("allowed"))
+    def review(self, path: str, review: Manifest) -> bool:
+        """Return the answer to an access review."""
+        return bool(self.api.create(path, review)["status"].get("allowed"))
 
     @cached_property
     def groups(self) -> dict[str, str]:
-        """Of the kinds that it has, with the version that it prefers."""
+        """The API groups of the cluster, with their preferred versions."""
         found = self.api.get("/apis") or {}
         return {each["name"]: each["preferredVersion"]["version"] for each in found.get("groups", [])}
 
@@ -62,9 +58,9 @@ class Cluster:
 
     @cached_property
     def operator(self) -> Manifest | None:
-        deployments = self.allowed(lambda: self.all("/apis/apps/v1/deployments", labelSelector=OPERATOR_LABEL))
-        if deployments is None:  # we see no namespaces but some
-            deployments = self.all("/apis/apps/v1/namespaces/kubeflow/deployments", labelSelector=OPERATOR_LABEL)
+        deployments = self.if_allowed(lambda: self.objects("/apis/apps/v1/deployments", labelSelector=OPERATOR_LABEL))
+        if deployments is None:  # our account may not list all namespaces
+            deployments = self.objects("/apis/apps/v1/namespaces/kubeflow/deployments", labelSelector=OPERATOR_LABEL)
         return next(iter(deployments), None)
 
     @cached_property
@@ -73,27 +69,29 @@ class Cluster:
 
     @cached_property
     def storage_classes(self) -> list[Manifest]:
-        return self.all("/apis/storage.k8s.io/v1/storageclasses")
+        return self.objects("/apis/storage.k8s.io/v1/storageclasses")
 
     @cached_property
-    def usual_account(self) -> str:
-        """The first that is there of those that runs have, as far as we may know."""
-        there = (
-            name for name in ACCOUNTS if self.allowed(partial(self.own, "v1", "serviceaccounts", name)) is not None
-        )
-        return next(there, ACCOUNTS[0])
+    def default_account(self) -> str:
+        """The first of the usual accounts that is known to exist, or else the first."""
+        existing = (name for name in ACCOUNTS if self.if_allowed(partial(self.account, name)) is not None)
+        return next(existing, ACCOUNTS[0])
+
+    def account(self, name: str) -> Manifest | None:
+        return self.get_in_namespace("v1", "serviceaccounts", name)
 
     def labels(self) -> dict[str, str]:
+        """Return the labels of the namespace."""
         return dict(((self.own_namespace or {}).get("metadata") or {}).get("labels") or {})
 
     def can_grow(self) -> bool:
-        """Whether something makes nodes where pods wait for some, as far as we may know."""
-        has_autoscaler = self.allowed(lambda: self.get(AUTOSCALER)) is not None
-        return has_autoscaler or any(group in self.groups for group in NODE_MAKERS)
+        """Return True if the cluster is known to add nodes for pending pods."""
+        has_autoscaler = self.if_allowed(lambda: self.get(AUTOSCALER)) is not None
+        return has_autoscaler or any(group in self.groups for group in NODE_PROVISIONERS)
 
     @staticmethod
-    def allowed(ask: Callable[[], T]) -> T | None:
-        """None where our account may not know."""
+    def if_allowed(ask: Callable[[], T]) -> T | None:
+        """Return the answer, or None if our account may not ask."""
         try:
             return ask()
         except Forbidden:

@@ -1,13 +1,13 @@
-"""Storage classes, claims, exposure, secrets: where a run's data is and who may read it. Pure functions."""
+"""Check the storage class, PVCs, exposure and secrets of a run. Pure functions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, objections
 from kubetrain_components.expose_dataset.expose import ExposureRequest, plan_exposure
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
-from kubetrain_pipelines.doctor.finding import Finding, Verdict, missing, ok, warning
+from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -17,27 +17,27 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 def judge_storage_class(wanted: str, classes: Sequence[Manifest], *, is_needed: bool) -> Finding:
     """
     Args:
-        wanted: Its name; empty: the cluster's default.
-        is_needed: Whether any claim has to be made.
+        wanted: The name of the class; empty for the cluster's default.
+        is_needed: True if a PVC has to be created.
     """
     names = [each["metadata"]["name"] for each in classes]
     found = class_named(wanted, classes)
     if found is not None:
-        binding = "once a pod uses it" if found.get("volumeBindingMode") == "WaitForFirstConsumer" else "at once"
-        kind = "" if wanted else ", the default"
-        return ok(f"{found['metadata']['name']}{kind}, of {found['provisioner']}: a claim is bound {binding}")
+        binding = "when a pod uses it" if found.get("volumeBindingMode") == "WaitForFirstConsumer" else "immediately"
+        default = "" if wanted else ", the default"
+        return ok(f"{found['metadata']['name']}{default}, of {found['provisioner']}: binds a PVC {binding}")
     if not is_needed:
-        return ok("not needed: the claims are there")
-    there = f"there are: {', '.join(names)}" if names else "there are none"
+        return ok("not needed: the PVCs exist")
+    existing = f"existing: {', '.join(names)}" if names else "the cluster has none"
     if wanted:
-        return missing(f"there is no storage class {wanted} ({there})", _choose_class(names))
+        return missing(f"storage class {wanted} does not exist ({existing})", _choose_class(names))
     patch = f'{{"metadata": {{"annotations": {{"{DEFAULT_CLASS}": "true"}}}}}}'
     make_default = f"\nkubectl patch storageclass {names[0]} -p '{patch}'" if names else ""
-    return missing(f"no storage class is the default ({there})", _choose_class(names) + make_default)
+    return missing(f"no storage class is the default ({existing})", _choose_class(names) + make_default)
 
 
 def class_named(wanted: str, classes: Sequence[Manifest]) -> Manifest | None:
-    """Of that name; without one, the default."""
+    """Return the class with this name; if it is empty, the default class."""
     for each in classes:
         is_default = (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
         if each["metadata"]["name"] == wanted or (not wanted and is_default):
@@ -47,24 +47,24 @@ def class_named(wanted: str, classes: Sequence[Manifest]) -> Manifest | None:
 
 def judge_claim(wanted: WantedClaim, found: Manifest | None, namespace: str) -> Finding:
     if found is None:
-        return ok(f"{wanted.name} will be made: {wanted.size}, {wanted.access_mode}")
+        return ok(f"{wanted.name} will be created: {wanted.size}, {wanted.access_mode}")
     modes, phase = ", ".join(found["spec"]["accessModes"]), (found.get("status") or {}).get("phase", "Pending")
     for objection in objections(found):
         return missing(
             f"{wanted.name} {objection}",
             f"--set {wanted.purpose}_claim=ANOTHER\n"
-            f"or, if nobody needs it: kubectl -n {namespace} delete pvc {wanted.name}",
+            f"or, if it is no longer needed: kubectl -n {namespace} delete pvc {wanted.name}",
         )
     if wanted.access_mode == "ReadWriteMany" and "ReadWriteMany" not in modes:
         return warning(
             f"{wanted.name} is {modes}: pods on several nodes cannot write to it",
             f"--set {wanted.purpose}_claim=ANOTHER",
         )
-    return ok(f"{wanted.name} is there: {modes}, {phase}")
+    return ok(f"{wanted.name} exists: {modes}, {phase}")
 
 
 def judge_exposure(request: ExposureRequest, facts: StorageFacts) -> Finding:
-    """How training pods will see a dataset version read-only."""
+    """Judge how training pods will get read-only access to a dataset version."""
     try:
         exposure = plan_exposure(request, facts)
     except InvalidSetting as objection:
@@ -76,46 +76,46 @@ def judge_exposure(request: ExposureRequest, facts: StorageFacts) -> Finding:
 def judge_secret(name: str, needed: NeededSecret, keys: Collection[str] | None, namespace: str) -> Finding:
     """
     Args:
-        keys: Those that the secret has; None: there is none.
+        keys: The keys of the secret; None if it does not exist.
     """
-    if needed.pulls_images:
-        make = (
-            f"kubectl -n {namespace} create secret docker-registry {name} "
-            '--docker-server="$REGISTRY" --docker-username="$REGISTRY_USER" --docker-password="$REGISTRY_PASSWORD"'
-        )
-        return ok(f"{name} is there") if keys is not None else missing(f"there is no secret {name}", make)
-    make = make_secret(name, sorted(needed.keys), namespace)
-    if keys is None and needed.is_optional:
-        return warning(f"there is no secret {name} in {namespace}, which may be so", make)
+    create = create_pull_secret(name, namespace) if needed.pulls_images else create_secret(name, needed.keys, namespace)
     if keys is None:
-        return missing(f"there is no secret {name} in {namespace}", make)
+        absent = f"secret {name} does not exist in {namespace}"
+        return warning(f"{absent}; it is optional", create) if needed.is_optional else missing(absent, create)
     if lacking := sorted(needed.keys - set(keys)):
-        return missing(f"the secret {name} has no {' and no '.join(lacking)}", make)
+        return missing(f"secret {name} has no {' and no '.join(lacking)}", create)
     return ok(f"{name} has {', '.join(sorted(needed.keys or keys))}")
 
 
-def judge_s3_secret(name: str, keys: Collection[str] | None, namespace: str, s3: Verdict) -> Finding:
-    """The one that may be missing, where the pods' account or node has access.
+def judge_s3_secret(name: str, keys: Collection[str] | None, namespace: str, s3: Status) -> Finding:
+    """Judge the secret for S3, which is not needed if the pods' service account or node has access.
 
     Args:
-        s3: Whether the dataset could be listed.
+        s3: The status of listing the dataset.
     """
     finding = judge_secret(name, NeededSecret(frozenset(REQUIRED_VARIABLES)), keys, namespace)
-    if keys is not None or s3 is Verdict.MISSING:
+    if keys is not None or s3 is Status.MISSING:
         return finding
-    if s3 is Verdict.OK:
-        return ok(f"there is no secret {name}, and S3 answers without it: by the pods' account or node")
-    return warning(f"{finding.evidence}: S3 is asked with the pods' own account or node", finding.remedy)
+    if s3 is Status.OK:
+        return ok(f"{finding.evidence}, and the pods can read S3 without it, through their service account or node")
+    return warning(f"{finding.evidence}: pods use their own service account or node for S3", finding.remedy)
 
 
-def make_secret(name: str, keys: Sequence[str], namespace: str) -> str:
-    """Values come from the caller's environment, and so into no history."""
-    literals = " ".join(f'--from-literal={key}="${{{key}}}"' for key in keys)
+def create_secret(name: str, keys: Iterable[str], namespace: str) -> str:
+    """Return a command that takes the values from the environment, which keeps them out of the shell's history."""
+    literals = " ".join(f'--from-literal={key}="${{{key}}}"' for key in sorted(keys))
     return (
         f"kubectl -n {namespace} create secret generic {name} {literals} --dry-run=client -o yaml "
         f"| kubectl -n {namespace} apply -f -"
     )
 
 
+def create_pull_secret(name: str, namespace: str) -> str:
+    return (
+        f"kubectl -n {namespace} create secret docker-registry {name} "
+        '--docker-server="$REGISTRY" --docker-username="$REGISTRY_USER" --docker-password="$REGISTRY_PASSWORD"'
+    )
+
+
 def _choose_class(names: Sequence[str]) -> str:
-    return f"--set storage_class={names[0] if names else 'NAME, once the administrator has made one'}"
+    return f"--set storage_class={names[0] if names else 'NAME, after the administrator has created it'}"

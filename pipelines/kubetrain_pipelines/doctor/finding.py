@@ -1,55 +1,51 @@
-"""A finding: what was looked at, how it is, what shows that, and what supplies what is missing."""
+"""A finding: what was checked, its status, the evidence, and the remedy."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
-from kubetrain_trainer.errors import KubetrainError
 
-
-class Verdict(StrEnum):
+class Status(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """Runs can do without, or may have to."""
+    """Runs work, or may work, all the same."""
     MISSING = "missing"
     UNKNOWN = "unknown"
-    """Which is never ok."""
+    """The check could not be made."""
     SKIPPED = "skipped"
-    """Nobody asked for it."""
+    """The check was not requested."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    verdict: Verdict
+    status: Status
     evidence: str
     remedy: str = ""
-    """A command, a manifest, or what to set."""
+    """A command, a manifest or a setting."""
     check: str = ""
+
+    def named(self, check: str) -> Self:
+        return replace(self, check=check)
+
+    def to_dict(self) -> dict[str, str]:
+        return {"verdict": self.status, "evidence": self.evidence, "remedy": self.remedy, "check": self.check}
 
 
 def ok(evidence: str) -> Finding:
-    return Finding(Verdict.OK, evidence)
+    return Finding(Status.OK, evidence)
 
 
 def warning(evidence: str, remedy: str = "") -> Finding:
-    return Finding(Verdict.WARNING, evidence, remedy)
+    return Finding(Status.WARNING, evidence, remedy)
 
 
 def missing(evidence: str, remedy: str) -> Finding:
-    return Finding(Verdict.MISSING, evidence, remedy)
+    return Finding(Status.MISSING, evidence, remedy)
 
 
 def unknown(reason: str) -> Finding:
-    return Finding(Verdict.UNKNOWN, f"unknown, because {reason}")
+    return Finding(Status.UNKNOWN, reason)
 
 
 def skipped(reason: str) -> Finding:
-    return Finding(Verdict.SKIPPED, reason)
-
-
-def attempt(check: str, find: Callable[[], Finding]) -> Finding:
-    """What cannot be read makes one finding unknown, and the rest goes on."""
-    try:
-        return replace(find(), check=check)
-    except KubetrainError as error:
-        return replace(unknown(str(error)), check=check)
+    return Finding(Status.SKIPPED, reason)

@@ -1,4 +1,4 @@
-"""What a run asks of its cluster, read from the very manifests that it will create. Pure functions."""
+"""What a run needs from its cluster, read from the manifests that it would create. Pure functions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from kubetrain_components.run.stages import TRAIN
 
 @dataclass(frozen=True)
 class Pods:
-    """Those of one role, all alike."""
+    """The identical pods of one role."""
 
     stage: str
     role: str
@@ -26,8 +26,8 @@ class Pods:
         spec: Manifest = self.template["spec"]
         return spec
 
-    def asks(self, kind: str = "requests") -> dict[str, Decimal]:
-        """What one pod requests, or is limited to."""
+    def resources(self, kind: str = "requests") -> dict[str, Decimal]:
+        """Return the requests or limits of one pod."""
         (container,) = self.spec["containers"]
         return {name: amount(str(value)) for name, value in container["resources"].get(kind, {}).items()}
 
@@ -35,7 +35,7 @@ class Pods:
 @dataclass(frozen=True)
 class NeededSecret:
     keys: frozenset[str] = frozenset()
-    """Empty: whatever it has."""
+    """Empty: any keys."""
     is_optional: bool = False
     pulls_images: bool = False
 
@@ -45,7 +45,7 @@ class Needs:
     claims: tuple[Manifest, ...]
     pods: tuple[Pods, ...]
     kind: str
-    """What the training is: pytorchjobs or tfjobs."""
+    """Resource of the training job: pytorchjobs or tfjobs."""
     secrets: Mapping[str, NeededSecret] = field(default_factory=dict)
 
     @classmethod
@@ -67,16 +67,16 @@ class Needs:
     def has_workers_beside_master(self) -> bool:
         return {"Master", "Worker"} <= {pods.role for pods in self.training}
 
-    def at_once(self) -> dict[str, Decimal]:
-        """By the names that quotas have: all of the training, which asks for more than any other stage."""
+    def peak(self) -> dict[str, Decimal]:
+        """Return what the training uses, by the names in quotas; it is the stage that uses most."""
         total: dict[str, Decimal] = defaultdict(Decimal)
         for pods in self.training:
             total["pods"] += pods.count
             for kind in ("requests", "limits"):
-                for name, value in pods.asks(kind).items():
+                for name, value in pods.resources(kind).items():
                     total[f"{kind}.{name}"] += value * pods.count
         total[f"count/{self.kind}.kubeflow.org"] += 1
-        # By their old names too.
+        # Quotas also accept these shorter names.
         return {**total, "cpu": total["requests.cpu"], "memory": total["requests.memory"]}
 
 

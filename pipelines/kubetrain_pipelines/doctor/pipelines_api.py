@@ -1,4 +1,4 @@
-"""Whether Kubeflow Pipelines answers, and as which version."""
+"""Check that Kubeflow Pipelines answers, and its version."""
 
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_pipelines.doctor.cluster import Cluster
@@ -15,10 +15,10 @@ PORT_FORWARD = (
 )
 
 
-def find_pipelines(cluster: Cluster, connection: Connection | None) -> Finding:
+def check_pipelines(cluster: Cluster, connection: Connection | None) -> Finding:
     """
     Args:
-        connection: As `kubetrain submit` would connect; None: nobody has said where it is.
+        connection: The connection that `kubetrain submit` would use; None if no endpoint is configured.
     """
     return _at_endpoint(connection) if connection else _by_service(cluster)
 
@@ -34,7 +34,7 @@ def _at_endpoint(connection: Connection) -> Finding:
 
 
 def _by_service(cluster: Cluster) -> Finding:
-    """Through the API server: whoever may use its proxy needs no port-forward."""
+    """Ask through the proxy of the API server, which needs no port-forward."""
     for namespace in dict.fromkeys(("kubeflow", cluster.namespace)):
         services = f"/api/v1/namespaces/{namespace}/services"
         if cluster.get(f"{services}/ml-pipeline") is None:

@@ -1,4 +1,4 @@
-"""What pods are to try out before the first run: on stand-ins of the claims that a run would have, alike in all."""
+"""Plan the probe pods, which mount temporary PVCs like those of the run."""
 
 import secrets
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from kubetrain_trainer.errors import InvalidSetting
 
 def plan_probes(cluster: Cluster, parameters: RunParameters, s3: Mapping[str, list[str]]) -> probes.Probes:
     token, storage = secrets.token_hex(4), parameters.storage
-    claims = tuple(probes.stand_in(_like_found(cluster, wanted), token) for wanted in wanted_claims(parameters))
+    claims = tuple(probes.probe_claim(_like_existing(cluster, wanted), token) for wanted in wanted_claims(parameters))
     wanted = replace(storage.exposure_of(parameters.dataset_uri), dataset_name="doctor", digest=token.rjust(16, "0"))
     try:
         exposure = plan_exposure(wanted, storage_facts(cluster, claims[0]))
-    except InvalidSetting:  # which the finding on the exposure says
+    except InvalidSetting:  # reported by the exposure check
         exposure = None
     return probes.Probes(
         claims=claims,
         exposure=exposure,
-        writes=probes.writing_job(token, transfer_placement(parameters), claims, s3),
-        reads=probes.reading_job(
+        writer=probes.writer_job(token, transfer_placement(parameters), claims, s3),
+        reader=probes.reader_job(
             token,
             parameters.placement,
             exposure.claim if exposure else claims[0]["metadata"]["name"],
@@ -38,13 +38,13 @@ def plan_probes(cluster: Cluster, parameters: RunParameters, s3: Mapping[str, li
 
 
 def storage_facts(cluster: Cluster, claim: dict[str, Any]) -> StorageFacts:
-    classes = cluster.allowed(lambda: cluster.storage_classes) or []
+    classes = cluster.if_allowed(lambda: cluster.storage_classes) or []
     found = data.class_named(claim["spec"].get("storageClassName") or "", classes)
     return StorageFacts.read(claim, found, has_snapshots=SNAPSHOT_GROUP in cluster.groups)
 
 
-def _like_found(cluster: Cluster, wanted: WantedClaim) -> WantedClaim:
-    """As the claim of that name is, where there is one."""
+def _like_existing(cluster: Cluster, wanted: WantedClaim) -> WantedClaim:
+    """Adopt the access mode and storage class of the PVC if it exists."""
     found = cluster.claim(wanted.name)
     if found is None:
         return wanted

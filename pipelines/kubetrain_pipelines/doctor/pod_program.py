@@ -1,6 +1,6 @@
-"""What the doctor's pods run, sent to them as text: it needs no more than Python, and for S3 our components.
+"""The program of the doctor's pods, passed to them as text. It needs only Python, and our components for S3.
 
-Each try reports a sentence under its name, of what was seen or after "error: ". The last words are what comes back.
+Each test reports one sentence: what it saw, or an error after "error: ". The report is returned in the termination log.
 """
 
 import errno
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS = 40.0
-"""For each try: a store that nobody answers for must not hold up the others."""
+TIMEOUT_SECONDS = 40.0
+"""Timeout of each test: one that hangs must not delay the others."""
 MARK = "kubetrain-doctor"
 
 
@@ -24,19 +24,20 @@ def write(*folders: str) -> str:
             file.write(MARK)
             file.flush()
             os.fsync(file.fileno())
-    return f"user {os.getuid()} writes to a fresh claim like each that the run makes"
+    return f"user {os.getuid()} can write to new PVCs like those of the run"
 
 
 def read_only(folder: str, has_mark: str) -> str:
     if has_mark and Path(folder, MARK).read_text() != MARK:
-        raise RuntimeError("a pod does not see what another wrote")
+        raise RuntimeError("a pod cannot see the file that another pod wrote")
     try:
         Path(folder, "more").write_text("x")
     except OSError as error:
         if error.errno != errno.EROFS:
             raise
-        return f"{'a pod sees what another wrote' if has_mark else 'a pod mounts it'}, and cannot write there (EROFS)"
-    raise RuntimeError("a pod can write through a mount that is read-only")
+        seen = "a pod can see the file that another pod wrote" if has_mark else "a pod can mount it"
+        return f"{seen}, and cannot write (EROFS)"
+    raise RuntimeError("a pod can write to a read-only mount")
 
 
 def dataset(uri: str, endpoint: str, access: str) -> str:
@@ -45,8 +46,8 @@ def dataset(uri: str, endpoint: str, access: str) -> str:
 
     first = next(iter(open_store(uri, endpoint, Access(access)).list()), None)
     if first is None:
-        raise RuntimeError(f"there are no objects under {uri}")
-    return f"{uri} can be listed from a pod: {first.key}, …"
+        raise RuntimeError(f"{uri} contains no objects")
+    return f"a pod can list {uri}: {first.key}, …"
 
 
 def model(uri: str, endpoint: str) -> str:
@@ -56,29 +57,29 @@ def model(uri: str, endpoint: str) -> str:
     store = open_store(uri, endpoint)
     store.write(key, MARK.encode())
     store.delete(key)
-    return f"{uri} can be written from a pod"
+    return f"a pod can write to {uri}"
 
 
-TRIES: dict[str, Callable[..., str]] = {"write": write, "read_only": read_only, "dataset": dataset, "model": model}
+TESTS: dict[str, Callable[..., str]] = {"write": write, "read_only": read_only, "dataset": dataset, "model": model}
 
 
 def report(name: str, arguments: list[str], seen: dict[str, str]) -> None:
     try:
-        seen[name] = TRIES[name](*arguments)
-    except Exception as error:  # noqa: BLE001 - whatever it is, somebody wants to know
+        seen[name] = TESTS[name](*arguments)
+    except Exception as error:  # noqa: BLE001 - every error is reported
         seen[name] = f"error: {error}"
 
 
-def main(asked: dict[str, list[str]]) -> None:
+def main(tests: dict[str, list[str]]) -> None:
     seen: dict[str, str] = {}
-    for name, arguments in asked.items():
+    for name, arguments in tests.items():
         thread = threading.Thread(target=report, args=(name, arguments, seen), daemon=True)
         thread.start()
-        thread.join(SECONDS)
-        seen.setdefault(name, f"error: no answer in {SECONDS:.0f} s")
-    words: dict[str, Any] = {"status": "completed", "seen": {name: text[:900] for name, text in seen.items()}}
-    Path("/dev/termination-log").write_text(json.dumps(words))
-    os._exit(0)  # whatever hangs still
+        thread.join(TIMEOUT_SECONDS)
+        seen.setdefault(name, f"error: no answer within {TIMEOUT_SECONDS:.0f} s")
+    result: dict[str, Any] = {"status": "completed", "seen": {name: text[:900] for name, text in seen.items()}}
+    Path("/dev/termination-log").write_text(json.dumps(result))
+    os._exit(0)  # without waiting for threads that hang
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What only pods can tell: images, mounts, S3 from inside. Two small jobs of ours, one after the other.
+"""Run two small jobs, one after the other, to check images, mounts, and S3 as pods see it.
 
-The first is like a transfer's: it writes to fresh claims and asks S3. The second is like a training's without its
-devices: it mounts read-only what pods of a training would. All that is made is deleted, also on Ctrl-C.
+The writer resembles a dataset transfer: it writes to new PVCs and accesses S3. The reader resembles a training without
+devices: it mounts read-only what training pods would mount. Everything created is deleted, also on Ctrl-C.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.doctor.finding import Finding, attempt, missing, ok, unknown
+from kubetrain_pipelines.doctor.finding import Finding, missing, ok, unknown
 from kubetrain_trainer.errors import KubetrainError
 
 Say = Callable[[str], None]
 Outcome = Mapping[str, str] | KubetrainError
-"""What a pod saw, by the name of each try; or why it could not."""
+"""The report of a pod, by test; or the reason why it has none."""
 
 PROGRAM = Path(__file__).with_name("pod_program.py")
 SMALL = {"cpu": "50m", "cpu_limit": "", "memory": "256Mi", "memory_limit": "", "shm_size": "", "extra_resources": {}}
@@ -52,99 +52,99 @@ BUDGETS = Budgets(
         TroubleKind.VOLUME: 120,
     },
 )
-"""Of a run others may be waited for; whoever asks what is missing wants to know it soon."""
+"""Shorter than those of a run: someone waits for the answer, and no queue or autoscaler is involved."""
 CLAIM_SIZE = "1Gi"
 IMAGE_TROUBLES = (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME)
-GET_IMAGE = (
-    "make images, push them to where the nodes pull from, and name them: --set image=REGISTRY/trainer-pytorch:0.1.0 "
+PROVIDE_IMAGE = (
+    "run `make images`, push the images to a registry that the nodes can pull from, and set them:\n"
+    "--set image=REGISTRY/trainer-pytorch:0.1.0 "
     '--set transfer=\'{"image": "REGISTRY/components:0.1.0"}\'\n'
-    "with credentials, where that asks for some: --set image_pull_secrets='[\"NAME\"]'"
+    "if the registry requires credentials: --set image_pull_secrets='[\"NAME\"]'"
 )
 OTHER_STORAGE = (
-    "use storage that heeds fsGroup: --set storage_class=ANOTHER\nor run as the owner of its folder: --set user=UID"
+    "use storage that supports fsGroup: --set storage_class=ANOTHER\nor run as the owner of its folder: --set user=UID"
 )
-MEND_S3 = "correct the URI, s3_endpoint (as pods reach it) or what the secret holds, or have the access granted"
+OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
+FIX_S3 = "correct the URI, s3_endpoint (as pods reach it) or the secret, or grant access"
 
 
 @dataclass(frozen=True)
 class Probes:
-    """What is made for a try, all of it."""
+    """Everything that is created for the two jobs."""
 
     claims: tuple[Manifest, ...]
     exposure: Exposure | None
-    """How the second pod sees what the first wrote; None: by the staging claim itself."""
-    writes: Job
-    reads: Job
+    """How the reader accesses what the writer wrote; None: through the staging PVC itself."""
+    writer: Job
+    reader: Job
 
     @property
     def manifests(self) -> list[Manifest]:
         return [*self.claims, *(self.exposure.manifests() if self.exposure else [])]
 
 
-def stand_in(wanted: WantedClaim, token: str) -> Manifest:
-    """A fresh claim like the one of the run."""
+def probe_claim(wanted: WantedClaim, token: str) -> Manifest:
+    """Return the manifest of a small new PVC like the wanted one."""
     return replace(wanted, name=f"doctor-{wanted.purpose}-{token}", size=CLAIM_SIZE).manifest()
 
 
-def writing_job(token: str, placement: Placement, claims: Sequence[Manifest], s3: Mapping[str, list[str]]) -> Job:
+def writer_job(token: str, placement: Placement, claims: Sequence[Manifest], s3: Mapping[str, list[str]]) -> Job:
     mounts = tuple(
         ClaimMount(claim=claim["metadata"]["name"], path=f"/claim-{index}") for index, claim in enumerate(claims)
     )
     return _job("write", token, placement, mounts, {"write": [mount.path for mount in mounts], **s3})
 
 
-def reading_job(token: str, placement: Placement, claim: str, *, is_ours: bool) -> Job:
+def reader_job(token: str, placement: Placement, claim: str, *, is_ours: bool) -> Job:
     mount = ClaimMount(claim=claim, path="/data", read_only=True)
     return _job("read", token, placement, (mount,), {"read_only": ["/data", "mark" if is_ours else ""]})
 
 
-def try_out(probes: Probes, api: KubernetesApi, say: Say) -> tuple[Outcome, Outcome]:
-    """What both pods saw."""
+def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> tuple[Outcome, Outcome]:
+    """Return the reports of the writer and the reader."""
     with _cleaned_up(probes, api, say), KubernetesBackend(api) as backend:
         claims = KubernetesClaims(api)
-        say(f"a pod writes to fresh claims ({probes.writes.placement.image})")
+        say(f"a pod writes to new PVCs ({probes.writer.placement.image})")
         try:
             for claim in probes.claims:
                 claims.create(claim)
-            wrote = _outcome(probes.writes, backend)
-            # Only now: what is written later may or may not be in a copy of the volume.
+            written = _outcome(probes.writer, backend)
+            # After the writer has ended, because a copy of the volume may lack what is written later.
             for manifest in probes.exposure.manifests() if probes.exposure else []:
                 claims.create(manifest)
         except KubetrainError as error:
             return error, error
-        say(f"a pod mounts read-only what it wrote ({probes.reads.placement.image})")
-        return wrote, _outcome(probes.reads, backend)
+        say(f"a pod mounts the PVC read-only ({probes.reader.placement.image})")
+        return written, _outcome(probes.reader, backend)
 
 
-def judge_outcomes(probes: Probes, wrote: Outcome, read: Outcome, s3: Sequence[str]) -> Iterator[Finding]:
+def judge_outcomes(probes: Probes, written: Outcome, read: Outcome, s3: Sequence[str]) -> Iterator[Finding]:
     """
     Args:
-        s3: Which tries of S3 were asked for.
+        s3: The names of the S3 tests that ran.
     """
-    yield attempt("components image", lambda: _judge_image(probes.writes.placement.image, wrote))
-    yield attempt("write", lambda: _judge_seen("write", wrote, OTHER_STORAGE))
+    yield _judge_image(probes.writer.placement.image, written).named("components image")
+    yield _judge_test("write", written, OTHER_STORAGE).named("write")
     for name in s3:
-        yield attempt(f"S3 {name}", lambda name=name: _judge_seen(name, wrote, MEND_S3))  # type: ignore[misc]
-    yield attempt("trainer image", lambda: _judge_image(probes.reads.placement.image, read))
-    yield attempt(
-        "read-only mount", lambda: _judge_seen("read_only", read, "--set exposure=shared, or another storage class")
-    )
+        yield _judge_test(name, written, FIX_S3).named(f"S3 {name}")
+    yield _judge_image(probes.reader.placement.image, read).named("trainer image")
+    yield _judge_test("read_only", read, OTHER_EXPOSURE).named("read-only mount")
 
 
 def _judge_image(image: str, outcome: Outcome) -> Finding:
     if not isinstance(outcome, KubetrainError):
         return ok(f"{image} starts in a pod")
     if _is_of_image(outcome):
-        return missing(f"{image}: {outcome}", GET_IMAGE)
-    return unknown(f"its pod did not come so far: {outcome}")
+        return missing(f"{image}: {outcome}", PROVIDE_IMAGE)
+    return unknown(f"not tested: {outcome}")
 
 
-def _judge_seen(name: str, outcome: Outcome, remedy: str) -> Finding:
+def _judge_test(name: str, outcome: Outcome, remedy: str) -> Finding:
     if isinstance(outcome, JobFailed) and not _is_of_image(outcome):
         return missing(str(outcome), remedy)
     if isinstance(outcome, KubetrainError):
         return unknown(str(outcome))
-    seen = outcome.get(name, "error: the pod said nothing")
+    seen = outcome.get(name, "error: the pod did not report it")
     return missing(seen.removeprefix("error: "), remedy) if seen.startswith("error: ") else ok(seen)
 
 
@@ -161,9 +161,9 @@ def _outcome(job: Job, backend: KubernetesBackend) -> Outcome:
 
 
 def _job(
-    stage: str, token: str, placement: Placement, mounts: tuple[ClaimMount, ...], asked: Mapping[str, list[str]]
+    stage: str, token: str, placement: Placement, mounts: tuple[ClaimMount, ...], tests: Mapping[str, list[str]]
 ) -> Job:
-    command = ("python", "-c", PROGRAM.read_text(), json.dumps(asked))
+    command = ("python", "-c", PROGRAM.read_text(), json.dumps(tests))
     small = replace(placement, **{**SMALL, **WITHOUT_DEVICES, **WITHOUT_QUEUE, **TIMES})  # type: ignore[arg-type]
     return Job(
         identity=JobIdentity(pipeline="doctor", stage=stage, run_id=token),
@@ -179,7 +179,7 @@ def _cleaned_up(probes: Probes, api: KubernetesApi, say: Say) -> Iterator[None]:
     try:
         yield
     finally:
-        paths = [api.path(*job.kind.traits.resource, job.identity.name) for job in (probes.writes, probes.reads)]
+        paths = [api.path(*job.kind.traits.resource, job.identity.name) for job in (probes.writer, probes.reader)]
         for manifest in reversed(probes.manifests):
             paths.append(api.path(*CLAIM_RESOURCES[manifest["kind"]], manifest["metadata"]["name"]))
         with interrupts_deferred():
@@ -187,4 +187,4 @@ def _cleaned_up(probes: Probes, api: KubernetesApi, say: Say) -> Iterator[None]:
                 try:
                     api.delete(path)
                 except KubetrainError as error:
-                    say(f"{path} could not be deleted ({error}): delete it when nobody needs it")
+                    say(f"{path} could not be deleted ({error}): delete it yourself")

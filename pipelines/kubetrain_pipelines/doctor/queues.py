@@ -1,4 +1,4 @@
-"""Whether those who start a job's pods together are there: Kueue, Volcano, scheduler-plugins. Pure functions."""
+"""Check the queue or gang scheduler of the jobs: Kueue, Volcano, scheduler-plugins. Pure functions."""
 
 from collections.abc import Collection
 
@@ -19,25 +19,25 @@ INSTALL = {
 
 
 def judge_gang(placement: Placement, groups: Collection[str], operator: Manifest | None) -> Finding:
-    """Volcano and scheduler-plugins, which the operator must have been started with."""
+    """Judge Volcano and scheduler-plugins, which the operator must be started with."""
     scheduler = placement.scheduler
     if GANGS[scheduler] not in groups:
         return missing(
-            f"the cluster has no kinds of {GANGS[scheduler]}: {scheduler} is not installed", INSTALL[scheduler]
+            f"{scheduler} is not installed: the cluster has no API group {GANGS[scheduler]}", INSTALL[scheduler]
         )
     if operator is None:
-        return unknown("there is no training operator, which must be started with it")
-    told = gang_scheduler(operator)
-    if bool(told) and (told == "volcano") == (scheduler == "volcano"):
-        return ok(f"{scheduler} is installed, and the operator was started with {told}")
-    was = f"with {told}" if told else "without one"
+        return unknown(f"no training operator, which must be started with {scheduler}")
+    configured = gang_scheduler(operator)
+    if bool(configured) and (configured == "volcano") == (scheduler == "volcano"):
+        return ok(f"{scheduler} is installed, and the operator was started with {configured}")
     return missing(
-        f"the operator was started {was}, so that nobody starts its pods together", tell_operator(operator, scheduler)
+        f"the operator was started with {configured or 'no gang scheduler'}, so pods do not start together",
+        set_gang_scheduler(operator, scheduler),
     )
 
 
-def tell_operator(operator: Manifest, scheduler: str) -> str:
-    """A command that starts the operator with this gang scheduler."""
+def set_gang_scheduler(operator: Manifest, scheduler: str) -> str:
+    """Return a command that restarts the operator with this gang scheduler."""
     container, flag = container_of(operator), f"--gang-scheduler-name={scheduler}"
     place = "args" if container.get("args") or not container.get("command") else "command"
     words = [each for each in container.get(place) or [] if "gang-scheduler-name" not in each]
@@ -59,47 +59,47 @@ def judge_kueue(
     """
     Args:
         found: The LocalQueue of this name.
-        version: In which Kueue's kinds are served; empty: it is not installed.
-        settings: Kueue's own; None: we may not read them.
+        version: The version of Kueue's API; empty if it is not installed.
+        settings: The configuration of Kueue; None if our account may not read it.
         framework: pytorchjob or tfjob.
     """
     if not version:
-        return missing(f"the cluster has no kinds of {KUEUE}: Kueue is not installed", INSTALL["kueue"])
+        return missing(f"Kueue is not installed: the cluster has no API group {KUEUE}", INSTALL["kueue"])
     if found is None:
-        behind = next(iter(cluster_queues)) if len(cluster_queues) == 1 else "NAME-OF-A-CLUSTER-QUEUE"
+        cluster_queue = next(iter(cluster_queues)) if len(cluster_queues) == 1 else "NAME-OF-A-CLUSTER-QUEUE"
         manifest = {
             "apiVersion": f"{KUEUE}/{version}",
             "kind": "LocalQueue",
             "metadata": {"name": queue, "namespace": namespace},
-            "spec": {"clusterQueue": behind},
+            "spec": {"clusterQueue": cluster_queue},
         }
-        return missing(f"there is no LocalQueue {queue} in {namespace}", apply_command([manifest], namespace))
+        return missing(f"LocalQueue {queue} does not exist in {namespace}", apply_command([manifest], namespace))
     for condition in (found.get("status") or {}).get("conditions") or []:
         if condition["type"] == "Active" and condition["status"] != "True":
             return missing(
-                f"the LocalQueue {queue} admits nothing: {condition.get('message', '')}",
+                f"LocalQueue {queue} is not active: {condition.get('message', '')}",
                 f"kubectl describe clusterqueue {found['spec']['clusterQueue']}",
             )
     if settings is None:
         return warning(
-            f"the LocalQueue {queue} is active; whether Kueue manages {framework}s we may not read",
-            f"have somebody see that kubeflow.org/{framework} is among the integrations.frameworks of\n"
+            f"LocalQueue {queue} is active, but your account may not read whether Kueue manages {framework}s",
+            f"ask an administrator to check that integrations.frameworks includes kubeflow.org/{framework}:\n"
             "kubectl -n kueue-system get configmap kueue-manager-config -o yaml",
         )
     if f"kubeflow.org/{framework}" not in settings:
         return missing(
-            f"Kueue does not manage {framework}s, which would wait for ever",
+            f"Kueue does not manage {framework}s, which would never start",
             f"add kubeflow.org/{framework} to integrations.frameworks:\n"
             "kubectl -n kueue-system edit configmap kueue-manager-config\n"
             "kubectl -n kueue-system rollout restart deployment kueue-controller-manager",
         )
-    return ok(f"the LocalQueue {queue} is active, and Kueue manages {framework}s")
+    return ok(f"LocalQueue {queue} is active, and Kueue manages {framework}s")
 
 
 def judge_no_queue(operator: Manifest | None) -> Finding:
-    if operator is not None and (told := gang_scheduler(operator)):
+    if operator is not None and (configured := gang_scheduler(operator)):
         return warning(
-            f"every training waits for {told}, which the operator was started with",
-            f"say so, and it shows where a job waits: --set scheduler={told}",
+            f"the operator was started with {configured}, so every training waits for it",
+            f"--set scheduler={configured}, to be told why a job waits",
         )
-    return skipped("not asked: --set scheduler names none")
+    return skipped("not requested: --set scheduler=…")

@@ -1,4 +1,4 @@
-"""Whether nodes and quota have room for a run. Pure functions."""
+"""Check that the nodes and the quota have room for a run. Pure functions."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,44 +11,44 @@ from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import Needs, Pods
 
-KEEPS_OUT = ("NoSchedule", "NoExecute")
-BRING_DEVICES = "have the device plugin installed that advertises it, or correct gpu_resource or rdma_resource"
+REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
+ADD_DEVICES = "install the device plugin that advertises it, or correct gpu_resource or rdma_resource"
 
 
 def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow: bool) -> Finding:
     """
     Args:
-        can_grow: Whether something makes nodes where pods wait for some.
+        can_grow: True if the cluster adds nodes for pending pods.
     """
-    pods, count = training[-1], sum(each.count for each in training)  # all alike but for their role
-    asked = pods.asks()
-    open_nodes = [node for node in nodes if lets_in(node, pods.spec)]
-    room = sum(_fits(node, asked) for node in open_nodes)
-    evidence = f"{len(open_nodes)} of {len(nodes)} nodes let in a pod of the training ({_described(asked)})"
+    pods, count = training[-1], sum(each.count for each in training)  # they differ only in their role
+    requests = pods.resources()
+    usable = [node for node in nodes if admits(node, pods.spec)]
+    room = sum(_max_pods(node, requests) for node in usable)
+    evidence = f"{len(usable)} of {len(nodes)} nodes admit a training pod ({_described(requests)})"
     if room >= count:
-        return ok(f"{evidence}, and empty have room for {room}")
+        return ok(f"{evidence}, with room for {room} pods if empty")
     if can_grow:
         return warning(
-            f"{evidence}, with room for {room} of {count}: the autoscaler must make more",
-            "see that it may make nodes of that kind, or ask for less",
+            f"{evidence}, with room for {room} of {count} pods: the autoscaler must add nodes",
+            "check that it can add such nodes, or request less",
         )
-    if not open_nodes:
+    if not usable:
         return missing(
             evidence, "correct node_selector or tolerations, or label nodes: kubectl label node NAME KEY=VALUE"
         )
     if room:
-        return missing(f"{evidence}, and empty have room for {room} of {count}", "ask for less, or add nodes")
-    return _too_small(evidence, open_nodes, asked)
+        return missing(f"{evidence}, with room for {room} of {count} pods if empty", "request less, or add nodes")
+    return _too_small(evidence, usable, requests)
 
 
-def lets_in(node: Manifest, spec: Manifest) -> bool:
-    """By labels and taints; an affinity is the scheduler's to judge."""
+def admits(node: Manifest, spec: Manifest) -> bool:
+    """Compare labels and taints. Affinity is not checked."""
     labels = node["metadata"].get("labels") or {}
     if node["spec"].get("unschedulable"):
         return False
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
-    taints = [each for each in node["spec"].get("taints") or [] if each["effect"] in KEEPS_OUT]
+    taints = [each for each in node["spec"].get("taints") or [] if each["effect"] in REPELLING_EFFECTS]
     return all(any(_tolerates(each, taint) for each in spec.get("tolerations") or []) for taint in taints)
 
 
@@ -61,31 +61,31 @@ class Shortage:
     wanted: Decimal
 
     def __str__(self) -> str:
-        hard, used, wanted = (_written(self.name, each) for each in (self.hard, self.used, self.wanted))
-        return f"{self.quota} allows {hard} {self.name}, of which {used} are used, and the run needs {wanted}"
+        hard, used, wanted = (_formatted(self.name, each) for each in (self.hard, self.used, self.wanted))
+        return f"{self.quota} allows {hard} {self.name}, of which {used} is used, but the run needs {wanted}"
 
     @property
-    def is_for_good(self) -> bool:
+    def is_permanent(self) -> bool:
         return self.wanted > self.hard
 
 
 def judge_quota(quotas: Sequence[Manifest], needs: Needs, new_claims: Sequence[Manifest], namespace: str) -> Finding:
     """
     Args:
-        new_claims: Those that the run has to make.
+        new_claims: The PVCs that the run has to create.
     """
-    wanted = needs.at_once() | _storage(new_claims)
+    wanted = needs.peak() | _storage(new_claims)
     short = [each for quota in quotas for each in _shortages(quota, wanted)]
     if not short:
         return ok(f"{len(quotas)} with room for the run" if quotas else "none in this namespace")
-    evidence, remedy = "; ".join(map(str, short)), "\n".join(_raising(short, namespace))
-    if any(each.is_for_good for each in short):
-        return missing(evidence, f"{remedy}\nor ask for less by workers, cpu, memory, gpus")
-    return warning(evidence, f"wait until others have ended, or\n{remedy}")
+    evidence, remedy = "; ".join(map(str, short)), "\n".join(_commands_to_raise(short, namespace))
+    if any(each.is_permanent for each in short):
+        return missing(evidence, f"{remedy}\nor request less with workers, cpu, memory, gpus")
+    return warning(evidence, f"wait until other jobs have ended, or\n{remedy}")
 
 
 def _shortages(quota: Manifest, wanted: Mapping[str, Decimal]) -> Iterator[Shortage]:
-    """Of a quota for some pods only, nobody knows whether these are among them."""
+    """Yield what exceeds the quota. A quota with scopes is ignored: it is unknown if they include these pods."""
     if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
         return
     used = (quota.get("status") or {}).get("used") or {}
@@ -101,25 +101,25 @@ def _shortages(quota: Manifest, wanted: Mapping[str, Decimal]) -> Iterator[Short
             yield short
 
 
-def _raising(short: Sequence[Shortage], namespace: str) -> Iterator[str]:
+def _commands_to_raise(short: Sequence[Shortage], namespace: str) -> Iterator[str]:
     for quota in dict.fromkeys(each.quota for each in short):
-        hard = {each.name: _written(each.name, each.used + each.wanted) for each in short if each.quota == quota}
+        hard = {each.name: _formatted(each.name, each.used + each.wanted) for each in short if each.quota == quota}
         patch = json.dumps({"spec": {"hard": hard}})
         yield f"kubectl -n {namespace} patch resourcequota {quota} --type=merge -p '{patch}'"
 
 
-def _too_small(evidence: str, nodes: Iterable[Manifest], asked: Mapping[str, Decimal]) -> Finding:
-    most = {name: max((_allocatable(node, name) for node in nodes), default=Decimal(0)) for name in asked}
-    short = {name: value for name, value in most.items() if value < asked[name]}
+def _too_small(evidence: str, nodes: Iterable[Manifest], requests: Mapping[str, Decimal]) -> Finding:
+    largest = {name: max((_allocatable(node, name) for node in nodes), default=Decimal(0)) for name in requests}
+    short = {name: value for name, value in largest.items() if value < requests[name]}
     if not short:
-        return missing(f"{evidence}, but none has all of it", "ask for less, or add larger nodes")
+        return missing(f"{evidence}, but none has all of it", "request less, or add larger nodes")
     lacks = "; ".join(
-        f"no node has {_written(name, asked[name])} {name}: the most is {_written(name, value)}"
+        f"no node has {_formatted(name, requests[name])} {name}: the maximum is {_formatted(name, value)}"
         for name, value in short.items()
     )
     devices = sorted({name for node in nodes for name in node["status"]["allocatable"] if "/" in name})
     has = f" (nodes advertise {', '.join(devices)})" if devices else ""
-    remedy = BRING_DEVICES + has if any("/" in name for name in short) else "ask for less, or add larger nodes"
+    remedy = ADD_DEVICES + has if any("/" in name for name in short) else "request less, or add larger nodes"
     return missing(f"{evidence}, but {lacks}", remedy)
 
 
@@ -131,9 +131,9 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     return bool(toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", ""))
 
 
-def _fits(node: Manifest, asked: Mapping[str, Decimal]) -> int:
-    """How many such pods, with nothing else there."""
-    return min((int(_allocatable(node, name) // value) for name, value in asked.items() if value), default=0)
+def _max_pods(node: Manifest, requests: Mapping[str, Decimal]) -> int:
+    """Return the number of such pods that fit on the empty node."""
+    return min((int(_allocatable(node, name) // value) for name, value in requests.items() if value), default=0)
 
 
 def _allocatable(node: Manifest, name: str) -> Decimal:
@@ -151,12 +151,12 @@ def _storage(claims: Sequence[Manifest]) -> dict[str, Decimal]:
     return {name: value for name, value in wanted.items() if value}
 
 
-def _described(asked: Mapping[str, Decimal]) -> str:
-    return ", ".join(f"{_written(name, value)} {name}" for name, value in asked.items())
+def _described(requests: Mapping[str, Decimal]) -> str:
+    return ", ".join(f"{_formatted(name, value)} {name}" for name, value in requests.items())
 
 
-def _written(name: str, value: Decimal) -> str:
-    """As people write it: memory and storage by the largest power of 1024 that leaves no rest."""
+def _formatted(name: str, value: Decimal) -> str:
+    """Format memory and storage with the largest binary suffix that divides them, fractions in thousandths."""
     if name.endswith(("memory", "storage")):
         for suffix in ("Ti", "Gi", "Mi", "Ki"):
             factor = amount(f"1{suffix}")

@@ -1,21 +1,22 @@
-"""What the account of a run may do, against the roles in deploy/. Pure functions."""
+"""Compare the permissions of a run's account with the roles in deploy/. Pure functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.doctor.deploy_files import apply_command, granting, role_of
+from kubetrain_pipelines.doctor.deploy_files import apply_command, role_and_binding, role_of
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, unknown, warning
 
 GROUP = "authorization.k8s.io/v1"
 NEEDED = "launch.yaml"
 OPTIONAL = {
-    "events.yaml": "failures are named by what jobs and pods say of themselves",
-    "storage_classes.yaml": "exposure auto shares a ReadWriteMany staging claim",
+    "events.yaml": "errors name only the status of jobs and pods as the cause",
+    "storage_classes.yaml": "exposure auto shares a ReadWriteMany staging PVC even if it could be cloned",
     "snapshots.yaml": "exposure snapshot does not work",
 }
-"""By file, what is so without the right."""
-OF_KUBEFLOW_PIPELINES = "argoproj.io"
+"""The consequences of a missing role, by file."""
+OPTIONAL_GROUPS = ("argoproj.io", "snapshot.storage.k8s.io")
+"""API groups that a cluster may lack; a run calls them only if they exist."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,22 @@ class Call:
 
 
 def calls_of(file: str, groups: Iterable[str]) -> list[Call]:
-    """Every call that the role in this file of deploy/rbac allows; of groups that the cluster lacks none is made."""
-    role, there = role_of(file), {"", *groups}
+    """Return the calls that a role in deploy/rbac allows, without optional groups that the cluster lacks."""
+    role, present = role_of(file), {"", *groups}
     return [
         Call(group, resource, verb, role["kind"] == "Role")
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
-        if group in there or group not in (OF_KUBEFLOW_PIPELINES, "snapshot.storage.k8s.io")
+        if group in present or group not in OPTIONAL_GROUPS
     ]
 
 
 def review_of(call: Call, namespace: str, account: str) -> tuple[str, Manifest]:
-    """The question whether the account may make the call: where it is asked, and how.
+    """Return the path and the access review that ask if the account may make the call.
 
-    In its own namespace even those may ask who administer no more than that.
+    A local review needs permissions in the namespace only.
     """
     user = f"system:serviceaccount:{namespace}:{account}"
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
@@ -68,40 +69,40 @@ def self_review_of(call: Call, namespace: str) -> tuple[str, Manifest]:
     return f"/apis/{GROUP}/selfsubjectaccessreviews", _review("SelfSubjectAccessReview", spec)
 
 
-def judge_account(account: str, namespace: str, is_there: bool) -> Finding:
-    if is_there:
-        return ok(f"service account {account} is in {namespace}")
+def judge_account(account: str, namespace: str, exists: bool) -> Finding:
+    if exists:
+        return ok(f"service account {account} exists in {namespace}")
     return missing(
-        f"there is no service account {account} in {namespace}",
-        f"kubectl -n {namespace} create serviceaccount {account}\nor name the account of your runs by --account",
+        f"service account {account} does not exist in {namespace}",
+        f"kubectl -n {namespace} create serviceaccount {account}\nor pass the account of your runs with --account",
     )
 
 
-def judge_rights(file: str, allowed: Mapping[Call, bool], account: str, namespace: str) -> Finding:
+def judge_permissions(file: str, allowed: Mapping[Call, bool], account: str, namespace: str) -> Finding:
     refused = [call for call, is_allowed in allowed.items() if not is_allowed]
     if not allowed:
-        return ok("not needed: the cluster has no such objects")
+        return ok("not needed: the cluster does not have these objects")
     if not refused:
         return ok(f"{account} may make all {len(allowed)} calls of deploy/rbac/{file}")
-    evidence = f"{account} may not {listed(refused)}"
-    remedy = apply_command(granting([file], account, namespace), namespace)
+    evidence = f"{account} may not {summarized(refused)}"
+    remedy = apply_command(role_and_binding(file, account, namespace), namespace)
     return missing(evidence, remedy) if file == NEEDED else warning(f"{evidence}: {OPTIONAL[file]}", remedy)
 
 
-def judge_own_rights(allowed: Mapping[Call, bool], account: str, obstacle: str) -> Finding:
-    """What we may do ourselves, where nobody tells us of the account."""
+def judge_own_permissions(allowed: Mapping[Call, bool], account: str, obstacle: str) -> Finding:
+    """Judge our own permissions, if those of the account cannot be checked."""
     refused = [call for call, is_allowed in allowed.items() if not is_allowed]
-    ours = f"we ourselves may not {listed(refused)}" if refused else f"we ourselves may make all {len(allowed)} calls"
-    return unknown(f"of {account} nobody tells us ({obstacle}); {ours}")
+    own = f"may not {summarized(refused)}" if refused else f"may make all {len(allowed)} calls"
+    return unknown(f"cannot check the permissions of {account} ({obstacle}); your own account {own}")
 
 
-def listed(calls: list[Call]) -> str:
-    """create/get pods, delete jobs.batch"""
+def summarized(calls: list[Call]) -> str:
+    """Return a text such as "create/get pods, delete jobs.batch"."""
     verbs: dict[str, list[str]] = {}
     for call in calls:
         verbs.setdefault(call.objects, []).append(call.verb)
     shown = [f"{'/'.join(each)} {objects}" for objects, each in verbs.items()]
-    return ", ".join(shown[:3]) + (f" and as much with {len(shown) - 3} more kinds" if len(shown) > 3 else "")
+    return ", ".join(shown[:3]) + (f", and more with {len(shown) - 3} other kinds" if len(shown) > 3 else "")
 
 
 def _review(kind: str, spec: Manifest) -> Manifest:
