@@ -1,9 +1,13 @@
 """evaluation.json of a classifier: confusion matrix, most confident errors, and the ROC curve if it has two classes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
+
+from kubetrain_trainer.durable_files import finite
+from kubetrain_trainer.entry_point import Arguments
+from kubetrain_trainer.termination import report_result
 
 SHOWN_ERRORS = 12
 MAX_ROC_POINTS = 200
@@ -89,3 +93,19 @@ class ClassPredictions:
         if not self._classes:
             return {}
         return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)
+
+
+def write_evaluation(
+    arguments: Arguments, export: Mapping[str, Any], samples: Any, metrics: dict[str, float], classes: ClassPredictions
+) -> None:
+    """Write evaluation.json, and report the metrics as the result of this process."""
+    measured = {"samples": len(samples), "metrics": metrics}
+    evaluation = {
+        "split": arguments.config.test_split,
+        **measured,
+        **classes.record(getattr(samples, "picture", lambda index: "")),
+        **{name: export[name] for name in ("step", "checkpoint", "manifest_sha256")},
+        "dataset_digest": arguments.dataset_digest,
+    }
+    arguments.output.write_evaluation(evaluation)
+    report_result({"status": "completed", **finite(measured)})

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
-from kubetrain_trainer.evaluation_record import ClassPredictions
+from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
@@ -23,34 +22,24 @@ from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.training import Training
 from kubetrain_trainer.sampling import evaluation_indices
-from kubetrain_trainer.termination import report_result
 
 
 def evaluate(arguments: Arguments) -> None:
-    """Write evaluation.json of the exported model."""
-    config, output, role = arguments.config, arguments.output, ProcessRole()
+    """Evaluate the exported model and write evaluation.json."""
+    config, role = arguments.config, ProcessRole()
     device = choose_device(role)
     task = build_task(config, arguments.data_dir)
     task.model.to(device)
-    export = load_export(output, task.model, device)
+    export = load_export(arguments.output, task.model, device)
     samples = task.data(config.test_split)
-    tally, answers = Tally(task, device), ClassPredictions(task.classes)
+    tally, predicted = Tally(task, device), ClassPredictions(task.classes)
     loader = Loader(samples, config, role, device)
     for outputs, targets in predictions(task, loader, range(len(samples)), config, device):
         tally.add(outputs, targets)
         if task.classes:
-            answers.add(targets.tolist(), *top_classes(outputs))
+            predicted.add(targets.tolist(), *top_classes(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
-    evaluation = {
-        "split": config.test_split,
-        "samples": tally.samples,
-        "metrics": tally.means(),
-        **answers.record(getattr(samples, "picture", lambda index: "")),
-        **{name: export[name] for name in ("step", "checkpoint", "manifest_sha256")},
-        "dataset_digest": arguments.dataset_digest,
-    }
-    output.write_evaluation(evaluation)
-    report_result({"status": "completed", "samples": tally.samples, "metrics": finite(tally.means())})
+    write_evaluation(arguments, export, samples, tally.means(), predicted)
 
 
 def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, float] | None:

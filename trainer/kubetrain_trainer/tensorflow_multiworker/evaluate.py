@@ -11,9 +11,8 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
-from kubetrain_trainer.evaluation_record import ClassPredictions
+from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import evaluation_indices
@@ -23,33 +22,23 @@ from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.tensorflow_multiworker.training import Training
-from kubetrain_trainer.termination import report_result
 
 
 def evaluate(arguments: Arguments) -> None:
-    """Write evaluation.json of the exported model."""
-    config, output = arguments.config, arguments.output
+    """Evaluate the exported model and write evaluation.json."""
+    config = arguments.config
     prepare_devices(ProcessRole())
     use_precision(config)
     task = build_task(config, arguments.data_dir)
-    export = load_export(output, task.model)
+    export = load_export(arguments.output, task.model)
     samples = task.data(config.test_split)
-    tally, answers = Tally(task), ClassPredictions(task.classes)
+    tally, predicted = Tally(task), ClassPredictions(task.classes)
     for outputs, targets in predictions(task, samples, range(len(samples)), config):
         tally.add(outputs, targets)
         if task.classes:
-            answers.add(targets.numpy().tolist(), *top_classes(outputs))
+            predicted.add(targets.numpy().tolist(), *top_classes(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
-    evaluation = {
-        "split": config.test_split,
-        "samples": tally.samples,
-        "metrics": tally.means(),
-        **answers.record(getattr(samples, "picture", lambda index: "")),
-        **{name: export[name] for name in ("step", "checkpoint", "manifest_sha256")},
-        "dataset_digest": arguments.dataset_digest,
-    }
-    output.write_evaluation(evaluation)
-    report_result({"status": "completed", "samples": tally.samples, "metrics": finite(tally.means())})
+    write_evaluation(arguments, export, samples, tally.means(), predicted)
 
 
 def mean_metrics(training: Training, samples: Any, step: int) -> dict[str, float] | None:
