@@ -1,4 +1,4 @@
-"""Real trainings that save beside their steps: killed while they write, out of space, damaged, planted, regrouped."""
+"""Checkpoints of real trainings: interrupted, out of space, damaged, malicious, and resumed by fewer processes."""
 
 import json
 import os
@@ -32,18 +32,18 @@ def train(framework: str, folder: Path, *settings: object, **environment: str) -
 
 
 def train_large(framework: str, folder: Path, megabytes: int = 60) -> "subprocess.Popen[str]":
-    """Saves after each of a few steps, most of which are over before the first checkpoint is written."""
+    """Train a few steps with a checkpoint after each; most steps end before the first checkpoint is written."""
     model = json.dumps({"megabytes": megabytes})
     return train(framework, folder, "--model-args", model, "--checkpoint-every", 1, "--max-steps", LAST)
 
 
-def ended(process: "subprocess.Popen[str]", exit_code: int = 0) -> str:
+def finish(process: "subprocess.Popen[str]", exit_code: int = 0) -> str:
     output, _ = process.communicate(timeout=120)
     assert process.returncode == exit_code, output
     return output
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -55,20 +55,20 @@ def steps_in(checkpoints: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_training_killed_while_it_writes_keeps_the_checkpoint_before(framework: str, tmp_path: Path) -> None:
+def test_a_training_killed_while_it_writes_keeps_the_previous_checkpoint(framework: str, tmp_path: Path) -> None:
     checkpoints = tmp_path / "output" / "checkpoints"
     training = train_large(framework, tmp_path)
     half = checkpoints / f".step-{LAST:08d}.partial" / STATE[framework]
-    until(lambda: half.exists() and half.stat().st_size > 0)
+    wait_until(lambda: half.exists() and half.stat().st_size > 0)
     training.send_signal(signal.SIGKILL)
-    killed = ended(training, -signal.SIGKILL)
+    killed = finish(training, -signal.SIGKILL)
     assert "skipped the checkpoint of step 2: that of step 1 is still being written" in killed
-    newest, *_ = steps_in(checkpoints)  # most often of step 1, but steps may be slow
+    newest, *_ = steps_in(checkpoints)  # usually that of step 1, but steps may be slow
     assert newest < LAST
 
-    resumed = ended(train_large(framework, tmp_path))
+    resumed = finish(train_large(framework, tmp_path))
     assert f"resumes from output/checkpoints/step-{newest:08d}" in resumed
-    assert f"saved step-{LAST:08d}" in resumed, "the last one is waited for"
+    assert f"saved step-{LAST:08d}" in resumed, "the training waits for the last one"
     last, before, *_ = steps_in(checkpoints)
     assert last == LAST
     assert not list(checkpoints.glob(".*"))
@@ -77,26 +77,26 @@ def test_a_training_killed_while_it_writes_keeps_the_checkpoint_before(framework
     with (checkpoints / f"step-{LAST:08d}" / STATE[framework]).open("r+b") as file:
         file.seek(1_000_000)
         file.write(b"damaged")
-    fallen_back = ended(train_large(framework, tmp_path))
-    assert f"skipping step-{LAST:08d}" in fallen_back
-    assert f"resumes from output/checkpoints/step-{before:08d}" in fallen_back
+    fell_back = finish(train_large(framework, tmp_path))
+    assert f"skipping step-{LAST:08d}" in fell_back
+    assert f"resumes from output/checkpoints/step-{before:08d}" in fell_back
     assert steps_in(checkpoints)[0] == LAST
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", STATE)
-def test_a_full_disk_fails_the_training_and_leaves_what_was_saved(framework: str, tmp_path: Path) -> None:
+def test_a_full_disk_fails_the_training_and_keeps_saved_checkpoints(framework: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.mkdir()
     mounted = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", output]
     if not shutil.which("mount") or subprocess.run(mounted, check=False).returncode:
         pytest.skip("nothing can be mounted here")
     try:
-        said = ended(train_large(framework, tmp_path, megabytes=40), exit_code=1)
-        assert re.search(r"error: the checkpoint of step \d+ could not be written to output/checkpoints", said)
-        assert "(No space left on device): free space on this volume or enlarge it, then start this run again" in said
-        assert "which resumes from step-00000001" in said
-        assert "Traceback" not in said
+        log = finish(train_large(framework, tmp_path, megabytes=40), exit_code=1)
+        assert re.search(r"error: the checkpoint of step \d+ could not be written to output/checkpoints", log)
+        assert "(No space left on device): free space on this volume or enlarge it, then start this run again" in log
+        assert "which resumes from step-00000001" in log
+        assert "Traceback" not in log
         assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-00000001"]
         assert steps_in(output / "checkpoints") == [1]
     finally:
@@ -110,25 +110,25 @@ class Evil:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", STATE)
-def test_a_checkpoint_or_a_model_that_brings_code_executes_nothing(framework: str, tmp_path: Path) -> None:
-    ended(train_large(framework, tmp_path, megabytes=1))
+def test_a_checkpoint_or_a_model_with_code_executes_nothing(framework: str, tmp_path: Path) -> None:
+    finish(train_large(framework, tmp_path, megabytes=1))
     output, state, model = tmp_path / "output", STATE[framework], MODEL[framework]
     (output / "result.json").unlink()
     plant(output / "checkpoints" / f"step-{LAST:08d}", state, pickle.dumps({"model": Evil(), "optimizer": {}}))
     plant(output / "export", model, pickle.dumps(Evil()))
-    resumed = ended(train_large(framework, tmp_path, megabytes=1), exit_code=1)
+    resumed = finish(train_large(framework, tmp_path, megabytes=1), exit_code=1)
     assert f"error: output/checkpoints/step-{LAST:08d}/{state} was not written by this trainer" in resumed
     evaluation = start_python(
         *("-m", f"{package_of(framework)}.evaluate", "--data-dir", ".", "--output-dir", "output"), cwd=tmp_path
     )
-    evaluated = ended(evaluation, exit_code=1)
+    evaluated = finish(evaluation, exit_code=1)
     assert f"error: output/export/{model} was not written by this trainer" in evaluated
     assert "Traceback" not in resumed + evaluated
     assert not (tmp_path / "executed").exists()
 
 
 def plant(directory: Path, name: str, content: bytes) -> None:
-    """A file that the manifest vouches for."""
+    """Replace a file, and describe the new one in the manifest."""
     manifest = json.loads((directory / MANIFEST).read_text())
     (directory / MANIFEST).unlink()
     (directory / name).write_bytes(content)
@@ -136,7 +136,7 @@ def plant(directory: Path, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_one_process_goes_on_where_two_were_killed_and_takes_each_other_sample_once(
+def test_one_process_resumes_where_two_were_killed_and_uses_each_remaining_sample_once(
     framework: str, tmp_path: Path
 ) -> None:
     settings = ("--model-args", '{"megabytes": 1}', "--checkpoint-every", 20, "--epochs", 1)
@@ -150,7 +150,7 @@ def test_one_process_goes_on_where_two_were_killed_and_takes_each_other_sample_o
     assert len(before) == 2
 
     (tmp_path / "kill-after-a-checkpoint").unlink()
-    resumed = ended(train(framework, tmp_path, *settings))
+    resumed = finish(train(framework, tmp_path, *settings))
     assert "resumes from output/checkpoints/step-00000020" in resumed
     (alone,) = set(tmp_path.glob("taken-by-*")) - before.keys()
     saved = [index for steps in before.values() for step in steps[:20] for index in step]

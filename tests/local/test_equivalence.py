@@ -1,5 +1,7 @@
-"""However the samples of a step are divided, among processes and into parts, the step is the same: two real processes
-beside one, with an uneven end of the epoch, and gradients that are clipped at some steps and not at others."""
+"""A step is the same no matter how its samples are divided among processes and into parts.
+
+Two real processes are compared with one; the epoch ends unevenly, and only some steps clip their gradients.
+"""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ from support.training import parameters
 SAMPLES = 45
 STEPS = 12  # five of eight samples and one of the rest, twice
 CLIP_NORM = 0.5
-# Without batch normalization: each process and each part has its own batch to normalize over.
+# Without batch normalization, because each process and each part would normalize over its own batch.
 TASKS = {
     "pytorch": """
 import torch
@@ -66,7 +68,7 @@ from kubetrain_trainer.entry_point import training_arguments
 from kubetrain_trainer.PACKAGE.evaluate import evaluate
 from kubetrain_trainer.PACKAGE.train import train
 
-CheckpointWriter.is_free = lambda writer, step: writer.wait() is None  # every step is looked at: none is skipped
+CheckpointWriter.is_free = lambda writer, step: writer.wait() is None  # check every step: skip no checkpoint
 folder, ports = sys.argv[1], iter(os.environ["PORTS"].split())
 for name, flags in json.loads(os.environ["TRAININGS"]).items():
     os.environ["MASTER_PORT"] = next(ports)
@@ -147,7 +149,7 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
 
 def read_all(*outputs: TrainingOutput) -> list["Trained"]:
     checkpoints = [complete_checkpoints(output.checkpoints) for output in outputs]
-    states = iter(parameters(*chain(*checkpoints)))  # all at once: each reading starts TensorFlow
+    states = iter(parameters(*chain(*checkpoints)))  # all together: each call starts TensorFlow
     return [
         Trained(output, saved, [next(states) for _ in saved])
         for output, saved in zip(outputs, checkpoints, strict=True)
@@ -155,7 +157,7 @@ def read_all(*outputs: TrainingOutput) -> list["Trained"]:
 
 
 class Trained:
-    """What a training left behind at each of its steps."""
+    """The losses, states and metrics of each step of a training."""
 
     def __init__(
         self, output: TrainingOutput, checkpoints: list[Checkpoint], states: list[Mapping[str, np.ndarray]]
@@ -174,12 +176,12 @@ class Trained:
         self.mean_indices = [each["index"] for each in metrics]
 
     def weights(self, part: str) -> list[np.ndarray]:
-        """At each step, all numbers of the model, or of the averages, in one row."""
+        """Return one row per step with all numbers of the model or of the averages."""
         names = sorted(name for name in self.states[0] if name.startswith(f"{part}/"))
         return [np.concatenate([state[name].ravel() for name in names]) for state in self.states]
 
     def check_clipping(self) -> None:
-        """The norm that counts is that of the whole gradient: of plain SGD's step, divided by the rate."""
+        """Check the norm of the whole gradient: the change in one step of plain SGD, divided by the learning rate."""
         changes = np.diff(self.weights("model"), axis=0)
         norms = np.linalg.norm(changes, axis=1) / self.rates[1:]
         assert norms.max() == pytest.approx(CLIP_NORM, rel=1e-3)
@@ -190,14 +192,14 @@ class Trained:
         weights, averages = self.weights("model"), self.weights("averages")
         first_step = CLIP_NORM * self.rates[0]
         kept = averaging_decay(SETTINGS, step=1) * first_step
-        assert np.linalg.norm(averages[0] - weights[0]) <= 1.001 * kept, "it begins with the first weights"
+        assert np.linalg.norm(averages[0] - weights[0]) <= 1.001 * kept, "the average starts from the first weights"
         for index in range(1, STEPS):
             keep = averaging_decay(SETTINGS, self.checkpoints[index].step)
             expected = keep * averages[index - 1] + (1 - keep) * weights[index]
             np.testing.assert_allclose(averages[index], expected, atol=1e-6)
 
     def check_export(self) -> None:
-        """What is exported is what was validated: not the weights of the last step, but their average."""
+        """Check that the validated weights are exported: not those of the last step but their average."""
         evaluation = self.output.read_evaluation()
         assert evaluation["samples"] == SAMPLES
         assert evaluation["metrics"]["loss"] == pytest.approx(min(self.validated), rel=1e-6)

@@ -1,4 +1,4 @@
-"""Real trainings that go wrong: each ends, or goes on, as it says, in one sentence with the remedy."""
+"""Real trainings that fail: each ends or continues as expected, and states cause and remedy in one sentence."""
 
 import json
 import re
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 def train(
     framework: str, folder: Path, *, processes: int = 1, prefix: tuple[str, ...] = (), **settings: Any
 ) -> list[subprocess.Popen[str]]:
-    """A process for each rank, whose last words go to a file of its own."""
+    """Start a process for each rank, each with its own file for the termination message."""
     (folder / "own.py").write_text(FAULTY_TASKS[framework])
     flags = [
         part
@@ -42,8 +42,8 @@ def train(
     ports = free_ports(2)
     started = []
     for rank in range(processes):
-        words_file(folder, rank).write_text("")
-        environment = {LOG_VARIABLE: str(words_file(folder, rank))}
+        message_file(folder, rank).write_text("")
+        environment = {LOG_VARIABLE: str(message_file(folder, rank))}
         if processes > 1:
             alone = {"TF_CONFIG": tf_config(ports, rank)}
             environment |= torchrun_variables(ports, rank) if framework == "pytorch" else alone
@@ -51,21 +51,21 @@ def train(
     return started
 
 
-def words_file(folder: Path, rank: int) -> Path:
-    return folder / f"words-of-{rank}"
+def message_file(folder: Path, rank: int) -> Path:
+    return folder / f"termination-message-{rank}"
 
 
-def words(folder: Path, rank: int = 0) -> dict[str, Any]:
-    return parse_termination_message(words_file(folder, rank).read_text())
+def message(folder: Path, rank: int = 0) -> dict[str, Any]:
+    return parse_termination_message(message_file(folder, rank).read_text())
 
 
-def ended(processes: list[subprocess.Popen[str]], *exit_codes: int) -> list[str]:
-    said = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == list(exit_codes), "\n".join(said)
-    return said
+def finish(processes: list[subprocess.Popen[str]], *exit_codes: int) -> list[str]:
+    logs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == list(exit_codes), "\n".join(logs)
+    return logs
 
 
-class TestLossThatIsNoNumber:
+class TestLossOfNan:
     PLAN = SamplePlan(size=256, batch_size=8, world_size=2, seed=0)
     BAD_STEP = 6
 
@@ -73,41 +73,41 @@ class TestLossThatIsNoNumber:
         return list(self.PLAN.batches(0, rank))[self.BAD_STEP - 1].indices[3]
 
     @pytest.mark.parametrize("framework", FRAMEWORKS)
-    def test_ends_the_training_before_anything_is_spoiled(self, framework: str, tmp_path: Path) -> None:
+    def test_ends_the_training_before_it_is_saved(self, framework: str, tmp_path: Path) -> None:
         spoiled = {"nan": [self.bad_sample(rank=1)]}
-        # Nothing looks at the steps but what is about to save them.
-        said = ended(train(framework, tmp_path, processes=2, model_args=spoiled, log_every=100), 1, 1)
-        sentences = [words(tmp_path, rank)["error"] for rank in range(2)]
+        # Only the next checkpoint reads the losses.
+        logs = finish(train(framework, tmp_path, processes=2, model_args=spoiled, log_every=100), 1, 1)
+        sentences = [message(tmp_path, rank)["error"] for rank in range(2)]
         assert sentences[0] == sentences[1]
         assert sentences[0].startswith("the loss of rank 1 is nan at step 6, with a learning rate of 0.0")
         assert (
             "lower learning_rate, raise warmup_epochs, set clip_norm or precision=fp32, or on_nan=skip" in sentences[0]
         )
         assert sentences[0].endswith("a new run with resume_from=output starts from step-00000004")
-        assert not words(tmp_path)["curable"]
-        assert "Traceback" not in "".join(said)
+        assert not message(tmp_path)["curable"]
+        assert "Traceback" not in "".join(logs)
         assert [each.step for each in complete_checkpoints(tmp_path / "output" / "checkpoints")] == [4]
 
     @pytest.mark.parametrize("framework", FRAMEWORKS)
-    def test_can_be_skipped_as_if_that_step_had_not_been(self, framework: str, tmp_path: Path) -> None:
+    def test_can_be_skipped_as_if_that_step_had_not_happened(self, framework: str, tmp_path: Path) -> None:
         bad = [self.bad_sample(rank=1)]
         skipping, leaving_out = tmp_path / "skipping", tmp_path / "leaving-out"
         for folder in (skipping, leaving_out):
             folder.mkdir()
-        said, _ = ended(train(framework, skipping, processes=2, model_args={"nan": bad}, on_nan="skip"), 0, 0)
-        ended(train(framework, leaving_out, processes=2, model_args={"leave_out": self.BAD_STEP}), 0, 0)
-        assert "skipped a step, which changes nothing: the loss of rank 1 is nan at step 6" in said
+        log, _ = finish(train(framework, skipping, processes=2, model_args={"nan": bad}, on_nan="skip"), 0, 0)
+        finish(train(framework, leaving_out, processes=2, model_args={"leave_out": self.BAD_STEP}), 0, 0)
+        assert "skipped a step, which changes nothing: the loss of rank 1 is nan at step 6" in log
         assert largest_difference(newest(skipping / "output"), newest(leaving_out / "output")) == 0
         rows = [row for row in read_metrics(skipping / "output" / "metrics.jsonl") if "loss" in row]
         assert [(row["step"], row.get("skipped_steps")) for row in rows] == [(3, None), (6, 1), (9, 1), (12, 1)]
         assert None not in [row["loss"] for row in rows]
 
-    def test_ends_a_training_that_would_skip_for_ever(self, tmp_path: Path) -> None:
+    def test_ends_a_training_that_would_skip_forever(self, tmp_path: Path) -> None:
         spoiled = {"nan": list(range(256))}
-        said = ended(train("pytorch", tmp_path, model_args=spoiled, on_nan="skip"), 1)[0]
-        assert said.count("skipped a step") == 9
-        assert "is nan at step 10" in words(tmp_path)["error"]
-        assert re.search(r"starts from step-0000000[48]$", words(tmp_path)["error"])
+        log = finish(train("pytorch", tmp_path, model_args=spoiled, on_nan="skip"), 1)[0]
+        assert log.count("skipped a step") == 9
+        assert "is nan at step 10" in message(tmp_path)["error"]
+        assert re.search(r"starts from step-0000000[48]$", message(tmp_path)["error"])
 
 
 class TestProcessThatHangs:
@@ -121,51 +121,52 @@ class TestProcessThatHangs:
         assert processes[0].returncode in (1, 134), waiting
         assert re.search(r'File ".*own\.py", line \d+ in stand_still', hung)
         assert re.match(
-            r"rank 1 hangs: step \d+ did not end within 5 s .* it is in stand_still \(", words(tmp_path, 1)["error"]
+            r"rank 1 hangs: step \d+ did not end within 5 s .* it is in stand_still \(",
+            message(tmp_path, 1)["error"],
         )
-        # On a machine that is busy the other may notice too late whom it waits for.
+        # On a busy machine the other process may not notice in time that this one is lost.
         lost = r"another process was lost in step \d+, with batch_size=8: look for the one that failed first"
         waits = r"rank 0 hangs: step \d+ did .* look for another process that hangs, .*"
-        assert re.fullmatch(f"{lost}|{waits}", words(tmp_path, 0)["error"])
-        assert all(words(tmp_path, rank)["curable"] for rank in range(2))
+        assert re.fullmatch(f"{lost}|{waits}", message(tmp_path, 0)["error"])
+        assert all(message(tmp_path, rank)["curable"] for rank in range(2))
 
 
-class TestWantOfMemory:
+class TestOutOfMemory:
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_in_a_step(self, framework: str, tmp_path: Path) -> None:
-        ended(train(framework, tmp_path, model_args={"allocate": 400}), 1)
-        assert words(tmp_path)["error"].startswith(
+        finish(train(framework, tmp_path, model_args={"allocate": 400}), 1)
+        assert message(tmp_path)["error"].startswith(
             "out of memory in the first step, with batch_size=8: lower batch_size,"
         )
-        assert not words(tmp_path)["curable"]
+        assert not message(tmp_path)["curable"]
 
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_for_the_model(self, framework: str, tmp_path: Path) -> None:
-        ended(train(framework, tmp_path, model_args={"units": 200_000_000}), 1)
-        assert words(tmp_path)["error"].startswith("out of memory at the start, with batch_size=8: lower batch_size,")
-        assert not words(tmp_path)["curable"]
+        finish(train(framework, tmp_path, model_args={"units": 200_000_000}), 1)
+        assert message(tmp_path)["error"].startswith("out of memory at the start, with batch_size=8: lower batch_size,")
+        assert not message(tmp_path)["curable"]
 
-    def test_shared_by_loading_processes(self, tmp_path: Path) -> None:
+    def test_of_the_shared_memory_of_loading_processes(self, tmp_path: Path) -> None:
         limited = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=128k tmpfs /dev/shm && exec "$@"', "sh")
         if subprocess.run([*limited, "true"], check=False).returncode:
             pytest.skip("nothing can be mounted here")
-        said = ended(train("pytorch", tmp_path, prefix=limited, loader_workers=1, batch_size=64), 1)[0]
-        assert words(tmp_path)["error"].startswith(
+        log = finish(train("pytorch", tmp_path, prefix=limited, loader_workers=1, batch_size=64), 1)[0]
+        assert message(tmp_path)["error"].startswith(
             "shared memory is full in the first step, with batch_size=64, by which"
         )
-        assert "give each pod a larger /dev/shm" in said
-        assert not words(tmp_path)["curable"]
+        assert "give each pod a larger /dev/shm" in log
+        assert not message(tmp_path)["curable"]
 
-    def test_that_the_kernel_takes_from_loading_processes(self, tmp_path: Path) -> None:
+    def test_for_which_the_kernel_kills_a_loading_process(self, tmp_path: Path) -> None:
         killed = {"trouble": "kill", "place": "data", "after": 20}
-        ended(train("pytorch", tmp_path, loader_workers=1, model_args=killed), 1)
-        assert words(tmp_path)["error"].startswith("a process that loads data was ended in ")
-        assert words(tmp_path)["curable"]
+        finish(train("pytorch", tmp_path, loader_workers=1, model_args=killed), 1)
+        assert message(tmp_path)["error"].startswith("a process that loads data was ended in ")
+        assert message(tmp_path)["curable"]
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], None]]:
-    """Sets the size in megabytes of the disk that the output is on."""
+    """Return a function that sets the size in megabytes of the disk that holds the output."""
     output = tmp_path / "output"
     output.mkdir()
 
@@ -185,7 +186,7 @@ def assert_is_zero(exit_code: int) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_full_disk_is_named_and_a_training_started_again_goes_on(
+def test_a_full_disk_is_reported_and_a_training_started_again_resumes(
     framework: str, small_disk: Callable[[int], None], tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
@@ -194,33 +195,33 @@ def test_a_full_disk_is_named_and_a_training_started_again_goes_on(
     remedy = r" \(No space left on device\): free space on this volume or enlarge it, then start this run again"
     settings |= {"ema_decay": 0}
 
-    said = ended(train(framework, tmp_path, **settings), 1)[0]
-    assert re.fullmatch(r"cannot use output/(metrics.jsonl|tensorboard/\S+)" + remedy, words(tmp_path)["error"])
-    assert "Traceback" not in said
+    log = finish(train(framework, tmp_path, **settings), 1)[0]
+    assert re.fullmatch(r"cannot use output/(metrics.jsonl|tensorboard/\S+)" + remedy, message(tmp_path)["error"])
+    assert "Traceback" not in log
 
     (output / "filling").unlink()
     (tmp_path / "mended").touch()
-    said = ended(train(framework, tmp_path, **settings), 1)[0]
-    assert "resumes from output/checkpoints/step-00000070" in said
-    assert "saved step-00000130" in said
-    assert re.fullmatch(r"cannot use output/export" + remedy, words(tmp_path)["error"])
+    log = finish(train(framework, tmp_path, **settings), 1)[0]
+    assert "resumes from output/checkpoints/step-00000070" in log
+    assert "saved step-00000130" in log
+    assert re.fullmatch(r"cannot use output/export" + remedy, message(tmp_path)["error"])
     assert not (output / ".export.partial").exists()
 
     small_disk(60)
-    ended(train(framework, tmp_path, **settings), 0)
-    assert words(tmp_path)["status"] == "completed"
+    finish(train(framework, tmp_path, **settings), 0)
+    assert message(tmp_path)["status"] == "completed"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_where_the_best_checkpoint_is_damaged_the_next_best_becomes_the_model(framework: str, tmp_path: Path) -> None:
-    ended(train(framework, tmp_path), 0)
+def test_if_the_best_checkpoint_is_damaged_the_next_best_becomes_the_model(framework: str, tmp_path: Path) -> None:
+    finish(train(framework, tmp_path), 0)
     output = TrainingOutput(tmp_path / "output")
     best = choose_checkpoint(output.checkpoints, output.train_config())
     state = next(path for path in best.path.iterdir() if path.name.startswith("state"))
     state.write_bytes(b"x" * state.stat().st_size)
     (output.path / "result.json").unlink()
-    said = ended(train(framework, tmp_path), 0)[0]
-    assert f"skipping {best.name}" in said
+    log = finish(train(framework, tmp_path), 0)[0]
+    assert f"skipping {best.name}" in log
     exported = output.read_export()["checkpoint"]
     assert exported != best.name
     assert exported == choose_checkpoint(output.checkpoints, output.train_config()).name

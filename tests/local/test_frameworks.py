@@ -1,4 +1,4 @@
-"""The parts of the two trainers, in this process."""
+"""The parts of the two trainers, without a training around them."""
 
 import multiprocessing
 import os
@@ -17,13 +17,13 @@ from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
 
 SMOOTHED = (0.23954, 0.63954)
-"""The loss of the scores 2, 0 and 0 where the first is right; with three tenths of the label spread over all."""
+"""The loss of the scores 2, 0 and 0 if the first class is right: without smoothing, and with label_smoothing=0.3."""
 
 DAMAGED = r"b-bad\.png in .*/damaged-\d+\.tar is not an image that can be read: replace it, or remove it$"
 
 
 def write_folder_and_shards(folder: Path) -> None:
-    """Twenty pictures in two classes as image_folder/ and tar_shards/; in the split damaged/, one is none."""
+    """Write twenty images in two classes as image_folder/ and tar_shards/; the split damaged/ has an invalid one."""
     from PIL import Image
 
     for number in range(20):
@@ -34,12 +34,12 @@ def write_folder_and_shards(folder: Path) -> None:
             other = folder / "image_folder" / "damaged" / path.parent.name / path.name
             other.parent.mkdir(parents=True, exist_ok=True)
             other.write_bytes(path.read_bytes())
-    (other.parent / "bad.png").write_bytes(b"not a picture")
+    (other.parent / "bad.png").write_bytes(b"not an image")
     write_pack(plan_pack(folder / "image_folder", folder / "tar_shards", 8192))
 
 
 class TestPyTorch:
-    def test_the_table_of_names_is_the_librarys(self) -> None:
+    def test_the_table_of_names_matches_the_library(self) -> None:
         import torchvision
 
         installed = set(torchvision.models.list_models(module=torchvision.models))
@@ -63,7 +63,7 @@ class TestPyTorch:
         assert pictures[0, :, 4, 4].tolist() == pytest.approx([2.2489, -2.0357, -1.8044], abs=1e-3)
         assert samples.picture(0).startswith("data:image/png;base64,")
 
-    def test_images_of_shards_are_those_of_the_folder_and_a_damaged_one_is_named(self, tmp_path: Path) -> None:
+    def test_shards_have_the_images_of_the_folder_and_a_damaged_one_is_named(self, tmp_path: Path) -> None:
         import torch
 
         from kubetrain_trainer.pytorch_ddp.data import Loader, image_data
@@ -84,9 +84,9 @@ class TestPyTorch:
         with pytest.raises(KubetrainError, match=DAMAGED):
             list(Loader(damaged, replace(config, loader_workers=1), role, device).load([[0, 1], [2, 3, 4]]))
         for process in multiprocessing.active_children():
-            process.kill()  # as a training does that fails: torch would wait five seconds for it
+            process.kill()  # like a failing training: torch would wait five seconds for them
 
-    def test_what_is_drawn_at_random_repeats_whatever_was_drawn_before(self) -> None:
+    def test_random_augmentation_repeats_regardless_of_what_was_drawn_before(self) -> None:
         import torch
 
         from kubetrain_trainer.pytorch_ddp.data import SeededSamples
@@ -115,7 +115,7 @@ class TestPyTorch:
         )
         assert build_task(TrainConfig(data="synthetic"), tmp_path).training_loss is None
 
-    def test_a_batch_is_split_whatever_its_structure(self) -> None:
+    def test_a_batch_of_any_structure_is_split(self) -> None:
         import torch
 
         from kubetrain_trainer.pytorch_ddp.data import split
@@ -157,7 +157,7 @@ class TestPyTorch:
             dist.destroy_process_group()
         assert exchanges == [0]
 
-    def test_a_checkpoint_that_brings_code_is_refused(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_with_code_is_refused(self, tmp_path: Path) -> None:
         import torch
 
         from kubetrain_trainer.pytorch_ddp import checkpoint
@@ -171,7 +171,7 @@ class TestPyTorch:
             checkpoint._load(tmp_path / "state.pt", torch.device("cpu"))
         assert not (tmp_path / "executed").exists()
 
-    def test_a_staged_state_stays_what_it_was_in_memory_that_is_reused(self) -> None:
+    def test_a_staged_state_does_not_change_and_its_memory_is_reused(self) -> None:
         import torch
 
         from kubetrain_trainer.pytorch_ddp.staging import Staging
@@ -186,7 +186,7 @@ class TestPyTorch:
         assert again["model"]["weights"].tolist() == [2, 2, 2]
         assert again["model"]["weights"].data_ptr() == staged["model"]["weights"].data_ptr()
 
-    def test_an_own_function_must_return_a_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_custom_function_must_return_a_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from kubetrain_trainer.pytorch_ddp.task import build_task
 
         (tmp_path / "not_a_task.py").write_text("def build(config, data_dir): return 3")
@@ -198,7 +198,7 @@ class TestPyTorch:
     @pytest.mark.parametrize(
         ("threads", "local_processes", "workers"), [("1", 1, 0), ("4", 2, 3), ("64", 1, 8), (None, 10_000, 0)]
     )
-    def test_loaders_take_the_processors_that_are_left(
+    def test_loaders_use_the_cpus_that_are_left(
         self, threads: str | None, local_processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         import torch
@@ -256,21 +256,21 @@ for data in ("image_folder", "tar_shards"):
 assert len(loaded["tar_shards"]) == 20
 assert loaded["tar_shards"] == loaded["image_folder"]
 assert samples.picture(0).startswith("data:image/png;base64,")
-alone = tf.function(samples.load)(tf.constant(3))  # as a task of one's own may call it
+alone = tf.function(samples.load)(tf.constant(3))  # as a custom task may call it
 np.testing.assert_allclose(alone[0], pictures[3], atol=1e-5)
 
-def assert_refused(samples, batches, says):
+def assert_rejected(samples, batches, message):
     try:
         list(load(samples, batches))
     except KubetrainError as error:
-        assert re.search(says, str(error)), error
+        assert re.search(message, str(error)), error
     else:
-        raise AssertionError("what is damaged was loaded")
+        raise AssertionError("a damaged image was loaded")
 
-assert_refused(stored.split("damaged"), [[0, 1], [2, 3, 4]], sys.argv[3])
+assert_rejected(stored.split("damaged"), [[0, 1], [2, 3, 4]], sys.argv[3])
 for shard in (folder / "tar_shards" / "train").glob("*.tar"):
     os.truncate(shard, 600)
-assert_refused(samples, [[0], *([index] for index in range(1, 20))], "was truncated while in use")
+assert_rejected(samples, [[0], *([index] for index in range(1, 20))], "was truncated while in use")
 
 noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
 sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]
@@ -308,7 +308,7 @@ for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
 
 
 def test_tensorflows_parts(tmp_path: Path) -> None:
-    """In a process of its own: torch, imported after TensorFlow, crashes."""
+    """Run in a separate process: torch crashes if it is imported after TensorFlow."""
     write_folder_and_shards(tmp_path)
     program = [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path, str(SMOOTHED), DAMAGED]
     finished = subprocess.run(program, capture_output=True, text=True, check=False)
@@ -344,7 +344,7 @@ def build(config, data_dir):
 
 @pytest.mark.slow
 def test_two_gpus_of_a_tensorflow_process_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
-    """Two devices of one process, each with its batch, the gradient clipped over both: step for step the same."""
+    """Each device has its own batch, the gradient is clipped over both, and every step is the same."""
     from support.training import tensorflow_parameters
 
     (tmp_path / "plain.py").write_text(WITHOUT_BATCH_NORMALIZATION)

@@ -1,4 +1,4 @@
-"""SIGTERM to trainers and to their launcher: what is saved, what is said, and how all end."""
+"""SIGTERM to trainers and to their launcher: what is saved and logged, and how all processes end."""
 
 import signal
 import subprocess
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.slow
 def prepare(framework: str, folder: Path, *wanted: str) -> None:
     (folder / "own.py").write_text(TASK.replace("FRAMEWORK", package_of(framework).rpartition(".")[2]))
     for rank in range(2):
-        (folder / f"last-words-{rank}").touch()
+        (folder / f"termination-message-{rank}").touch()
     for name in wanted:
         (folder / name).touch()
 
@@ -54,7 +54,7 @@ def train_pair(framework: str, folder: Path, *settings: object) -> list["subproc
             *("-u", "-m", f"{package_of(framework)}.train", "--data-dir", ".", "--output-dir", "output"),
             *(*fixed, *settings),
             cwd=folder,
-            **{LOG_VARIABLE: str(folder / f"last-words-{rank}"), "PYTHONPATH": _with_folder(folder)},
+            **{LOG_VARIABLE: str(folder / f"termination-message-{rank}"), "PYTHONPATH": _with_folder(folder)},
             **(torchrun_variables(ports, rank) if framework == "pytorch" else {"TF_CONFIG": tf_config(ports, rank)}),
         )
         for rank in range(2)
@@ -65,68 +65,68 @@ def _with_folder(folder: Path) -> str:
     return ":".join([str(folder), *filter(None, sys.path)])
 
 
-def ends(pair: list["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
+def finish(pair: list["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
     outputs = [process.communicate(timeout=60)[0] for process in pair]
     return [(process.returncode, output) for process, output in zip(pair, outputs, strict=True)]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_when_one_is_asked_all_stop_after_the_same_step_and_go_on_from_there(framework: str, tmp_path: Path) -> None:
+def test_sigterm_to_one_stops_all_after_the_same_step_to_resume_from(framework: str, tmp_path: Path) -> None:
     prepare(framework, tmp_path)
     output = TrainingOutput(tmp_path / "output")
     endless = ("--epochs", 1000, "--checkpoint-every", 100000)
     first = train_pair(framework, tmp_path, *endless)
     read_until(first[0], "step=20/")
     first[1].send_signal(signal.SIGTERM)
-    (chief, said), (other, also_said) = ends(first)
-    assert (chief, other) == (143, 143), said + also_said
+    (chief, log), (other, other_log) = finish(first)
+    assert (chief, other) == (143, 143), log + other_log
 
     (checkpoint,) = complete_checkpoints(output.checkpoints)
-    assert f"stopped by SIGTERM after step {checkpoint.step}: saved {checkpoint.name}; start this run again" in said
-    words = [parse_termination_message((tmp_path / f"last-words-{rank}").read_text()) for rank in range(2)]
-    assert words[0] == words[1]
-    assert (words[0]["status"], words[0]["step"]) == ("stopped", checkpoint.step)
-    assert output.verify_result(words[0]) == checkpoint
+    assert f"stopped by SIGTERM after step {checkpoint.step}: saved {checkpoint.name}; start this run again" in log
+    messages = [parse_termination_message((tmp_path / f"termination-message-{rank}").read_text()) for rank in range(2)]
+    assert messages[0] == messages[1]
+    assert (messages[0]["status"], messages[0]["step"]) == ("stopped", checkpoint.step)
+    assert output.verify_result(messages[0]) == checkpoint
     assert not output.is_finished()
 
     again = train_pair(framework, tmp_path, *endless)
     seen = read_until(again[0], f"step={checkpoint.step // 10 * 10 + 20}/")
-    for process in again:  # all at once
+    for process in again:  # all at the same time
         process.send_signal(signal.SIGTERM)
-    (chief, said), (other, also_said) = ends(again)
-    assert (chief, other) == (143, 143), said + also_said
+    (chief, log), (other, other_log) = finish(again)
+    assert (chief, other) == (143, 143), log + other_log
     assert f"rank 0 resumes from output/checkpoints/{checkpoint.name}" in seen
     steps = [row["step"] for row in read_metrics(output.metrics) if "loss" in row]
     assert steps == sorted({*range(10, steps[-1] + 1, 10), checkpoint.step, steps[-1]}), "each step is measured once"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_validation_is_abandoned_and_made_up_for(framework: str, tmp_path: Path) -> None:
-    """It would take 20 seconds, and comes after the last step: all that is left to do is to validate and export."""
+def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str, tmp_path: Path) -> None:
+    """It would take 20 seconds and comes after the last step: only the validation and the export are left."""
     prepare(framework, tmp_path, "slow-validation")
     settings = ("--max-steps", 5, "--synthetic-samples", 1280, "--batch-size", 16)
     first = train_pair(framework, tmp_path, *settings)
     read_until(first[1], "validating")
     asked = time.monotonic()
     first[0].send_signal(signal.SIGTERM)
-    (chief, said), (other, also_said) = ends(first)
-    assert (chief, other) == (143, 143), said + also_said
+    (chief, log), (other, other_log) = finish(first)
+    assert (chief, other) == (143, 143), log + other_log
     assert time.monotonic() - asked < 12
-    assert "saved step-00000005 in" in said
-    assert "not validated" in said
+    assert "saved step-00000005 in" in log
+    assert "not validated" in log
 
     (tmp_path / "slow-validation").unlink()
-    (code, said), _ = ends(train_pair(framework, tmp_path, *settings))
-    assert code == 0, said
+    (code, log), _ = finish(train_pair(framework, tmp_path, *settings))
+    assert code == 0, log
     output = TrainingOutput(tmp_path / "output")
-    assert output.read_result() == parse_termination_message((tmp_path / "last-words-0").read_text())
+    assert output.read_result() == parse_termination_message((tmp_path / "termination-message-0").read_text())
     (checkpoint,) = complete_checkpoints(output.checkpoints)
     assert checkpoint.manifest["metrics"]["accuracy"] >= 0
     assert output.read_export()["manifest_sha256"] == checkpoint.manifest_sha256
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_before_the_first_step_all_end_at_once(framework: str, tmp_path: Path) -> None:
+def test_before_the_first_step_all_end_immediately(framework: str, tmp_path: Path) -> None:
     prepare(framework, tmp_path, "slow-start")
     pair = train_pair(framework, tmp_path)
     for process in pair:
@@ -134,26 +134,26 @@ def test_before_the_first_step_all_end_at_once(framework: str, tmp_path: Path) -
     asked = time.monotonic()
     for process in pair:
         process.send_signal(signal.SIGTERM)
-    assert [code for code, _ in ends(pair)] == [143, 143]
+    assert [code for code, _ in finish(pair)] == [143, 143]
     assert time.monotonic() - asked < 10
     assert complete_checkpoints(TrainingOutput(tmp_path / "output").checkpoints) == []
 
 
-def test_processes_that_load_samples_serve_the_last_steps_too(tmp_path: Path) -> None:
+def test_processes_that_load_samples_still_serve_the_last_steps(tmp_path: Path) -> None:
     """torchrun sends the signal to them as well."""
-    (tmp_path / "words").touch()
+    (tmp_path / "termination-message").touch()
     launcher = start_python(
         *("-u", "-m", "kubetrain_trainer.pytorch_ddp.launch", "-m", "kubetrain_trainer.pytorch_ddp.train"),
         *("--data-dir", ".", "--output-dir", "output", "--data", "synthetic", "--metrics-port", 0),
         *("--epochs", 1000, "--log-every", 10, "--loader-workers", 2),
         cwd=tmp_path,
-        **{LOG_VARIABLE: str(tmp_path / "words")},
+        **{LOG_VARIABLE: str(tmp_path / "termination-message")},
     )
     read_until(launcher, "step=20/")
     launcher.send_signal(signal.SIGTERM)
-    said, _ = launcher.communicate(timeout=60)
-    assert launcher.returncode == 143, said
-    assert "stopped by SIGTERM after step" in said
+    log, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 143, log
+    assert "stopped by SIGTERM after step" in log
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ def test_processes_that_load_samples_serve_the_last_steps_too(tmp_path: Path) ->
         ("print('done')", 0, "done"),
     ],
 )
-def test_a_launcher_ends_as_its_process_did(worker: str, exit_code: int, line: str, tmp_path: Path) -> None:
+def test_a_launcher_exits_with_the_code_of_its_process(worker: str, exit_code: int, line: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(f"import os, signal, sys\n{worker}\n")
     launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", "worker.py", cwd=tmp_path)
-    said, _ = launcher.communicate(timeout=60)
+    log, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == exit_code
-    assert said.splitlines() == [line]
+    assert log.splitlines() == [line]
 
 
-def test_a_launcher_waits_for_its_processes_orderly_end(tmp_path: Path) -> None:
+def test_a_launcher_waits_for_its_processes_to_exit_in_order(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(
         "import signal, sys, time\n"
         "def end(*_):\n    time.sleep(2)\n    print('ended in order', flush=True)\n    sys.exit(143)\n"
@@ -182,8 +182,8 @@ def test_a_launcher_waits_for_its_processes_orderly_end(tmp_path: Path) -> None:
     )
     launcher = start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", "worker.py", cwd=tmp_path)
     read_until(launcher, "ready")
-    for _ in range(2):  # asked again, it still waits
+    for _ in range(2):  # after a second signal it still waits
         launcher.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-    said, _ = launcher.communicate(timeout=60)
-    assert (launcher.returncode, said) == (143, "ended in order\n")
+    log, _ = launcher.communicate(timeout=60)
+    assert (launcher.returncode, log) == (143, "ended in order\n")

@@ -1,4 +1,4 @@
-"""Both trainers as jobs of two real processes: killed and resumed, by name and by import path."""
+"""Both trainers as jobs of two real processes: killed and resumed, with built-in models and a custom task."""
 
 import signal
 from pathlib import Path
@@ -22,16 +22,16 @@ def train_arguments(framework: str, data: Path, output: Path, run_id: str) -> li
 
 
 def training_processes(output: Path) -> list[psutil.Process]:
-    """Those that train: the launchers' own processes are only their parents."""
+    """Return the processes that train, without their launchers."""
     commands = {process: " ".join(process.cmdline()) for process in processes_of(output)}
     return [process for process, command in commands.items() if ".train " in command and ".launch " not in command]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_run_killed_in_the_middle_of_an_epoch_ends_as_one_that_was_not(
+def test_a_run_killed_in_the_middle_of_an_epoch_ends_like_one_that_was_not(
     framework: str, digits: Path, tmp_path: Path
 ) -> None:
-    """Also where the other had both its processes in one pod."""
+    """With PyTorch, the undisturbed run has both its processes in one pod."""
     averaged = ("--set", "ema_decay=0.9")
     in_one_pod = ("--workers", "1", "--processes-per-worker", "2") if framework == "pytorch" else ()
     undisturbed = kubetrain(
@@ -40,7 +40,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_as_one_that_was_not(
     assert undisturbed.exit_code == 0, undisturbed.output
 
     run = start(*train_arguments(framework, digits, tmp_path / "output", "killed"), *averaged)
-    seen = read_until(run, "[kubetrain] step=35/60")  # of 20 steps an epoch: the last checkpoint is of step 30
+    seen = read_until(run, "[kubetrain] step=35/60")  # 20 steps per epoch: the last checkpoint is that of step 30
     victims = training_processes(tmp_path / "output" / "killed")
     assert len(victims) == 2
     victims[-1].send_signal(signal.SIGKILL)
@@ -64,7 +64,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_as_one_that_was_not(
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)
 def finished_run(request: pytest.FixtureRequest, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The arguments of a run of one process that has come to its end."""
+    """The arguments of a completed run of one process."""
     output = tmp_path_factory.mktemp("output")
     arguments = [*train_arguments(request.param, digits, output, "first"), "--workers", "1"]
     finished = kubetrain(*arguments)
@@ -72,13 +72,13 @@ def finished_run(request: pytest.FixtureRequest, digits: Path, tmp_path_factory:
     return arguments
 
 
-def test_a_run_goes_on_from_another_runs_checkpoint(finished_run: list[str]) -> None:
+def test_a_run_resumes_from_another_runs_checkpoint(finished_run: list[str]) -> None:
     output = Path(finished_run[finished_run.index("--output") + 1])
     before = newest(output / "first")
     second = kubetrain(
         *("second" if each == "first" else each for each in finished_run),
         *("--set", "resume_from=first", "--set", f"max_steps={before.step + 10}", "--set", "epochs=4"),
-        *("--set", "ema_decay=0.9"),  # the average begins with the weights that are there
+        *("--set", "ema_decay=0.9"),  # the average starts from the existing weights
     )
     assert second.exit_code == 0, second.output
     assert f"resumes from {before.path}" in second.output
@@ -87,7 +87,7 @@ def test_a_run_goes_on_from_another_runs_checkpoint(finished_run: list[str]) -> 
     ]
 
 
-def test_the_same_run_again_takes_its_verdict_and_another_one_is_refused(finished_run: list[str]) -> None:
+def test_the_same_run_again_reuses_its_result_and_a_different_one_is_refused(finished_run: list[str]) -> None:
     again = kubetrain(*finished_run)
     assert again.exit_code == 0
     assert again.seconds < 5, "nothing was trained"
@@ -129,7 +129,7 @@ def test_a_failed_run_started_again_resumes_as_the_next_attempt(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path: Path) -> None:
-    """With threads beside them: a loading process that is forked there may hang."""
+    """Loading processes must not be forked from the training, whose threads could make them hang."""
     for workers in (0, 2):
         arguments = train_arguments("pytorch", digits, tmp_path, f"loaders-{workers}")
         finished = kubetrain(*arguments, "--set", f"loader_workers={workers}", "--set", "checkpoint_every=2")
@@ -163,7 +163,7 @@ def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_
 
 
 @pytest.mark.slow
-def test_a_task_of_ones_own_trains_without_a_fork(tmp_path: Path) -> None:
+def test_a_custom_task_trains_without_a_fork(tmp_path: Path) -> None:
     """The example: a text transformer on Python's own language reference."""
     example = Path(__file__).parents[2] / "examples" / "own_task"
     import subprocess

@@ -1,4 +1,4 @@
-"""Digits in tar shards, trained on as the folder that they were packed from."""
+"""Training on digits in tar shards and on the folder that they were packed from, with equal results."""
 
 import shutil
 from itertools import count
@@ -18,7 +18,7 @@ SETTINGS = ("--set", "epochs=2", "--set", "log_every=1", "--set", "batch_size=16
 
 @pytest.fixture(scope="module")
 def both(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder and its shards, whose images come in the same order: so named that their keys do."""
+    """An image folder and its shards, with file names whose keys keep the images in the same order."""
     folder = tmp_path_factory.mktemp("shards")
     for split, images in IMAGES.items():
         for number in range(images):
@@ -32,10 +32,10 @@ def both(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def name_with_key(split: str, label: str, number: int, first: float, share: float) -> str:
-    """A path whose key begins with a number in this part of all there are."""
+def name_with_key(split: str, label: str, number: int, first: float, fraction: float) -> str:
+    """Return a path whose key, as a fraction of all keys, is between `first` and `first + fraction`."""
     names = (f"{split}/{label}/{number:03}-{attempt}.png" for attempt in count())
-    return next(name for name in names if first <= int(Sample(name, 0, 0).key[:16], 16) / 2**64 < first + share)
+    return next(name for name in names if first <= int(Sample(name, 0, 0).key[:16], 16) / 2**64 < first + fraction)
 
 
 def test_the_images_come_in_the_same_order(both: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_images_come_in_the_same_order(both: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_a_run_on_shards_trains_as_one_on_the_folder(both: Path, framework: str, tmp_path: Path) -> None:
+def test_a_run_on_shards_trains_like_one_on_the_folder(both: Path, framework: str, tmp_path: Path) -> None:
     folder = kubetrain(
         *("train", "--framework", framework, "--data", both / "image_folder"),
         *("--output", tmp_path, "--run-id", "of-folder", *SETTINGS),

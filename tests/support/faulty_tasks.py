@@ -1,4 +1,4 @@
-"""Tasks that go wrong where `model_args` says so: one for each framework, with what a step changes beside weights."""
+"""Tasks that fail as `model_args` says, one for each framework; their models also have statistics and dropout."""
 
 from support.own_tasks import BALLAST
 
@@ -6,10 +6,10 @@ TROUBLE = '''
 import contextlib, glob, json, os, sys, time
 
 RANK = int(os.environ.get("RANK") or json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0))
-BEEN_THERE = []
+CALLS = []
 
 class Split:
-    """A sample's target is its own index, but of other splits than the training's -1."""
+    """A sample's target is its index, or -1 in splits other than train."""
 
     def __init__(self, arguments, split):
         self.arguments = arguments
@@ -21,12 +21,12 @@ class Split:
 def stand_still():
     time.sleep(1000)
 
-def go_wrong(arguments, place):
-    """What the arguments say of this place: how, on which rank, at which step or sample."""
+def fail_here(arguments, place):
+    """Fail here if the arguments say so: in which way, on which rank, after how many calls."""
     if arguments.get("place") != place or RANK != arguments.get("rank", 0):
         return
-    BEEN_THERE.append(place)
-    if len(BEEN_THERE) < arguments["after"]:
+    CALLS.append(place)
+    if len(CALLS) < arguments["after"]:
         return
     if arguments["trouble"] == "hang":
         stand_still()
@@ -40,7 +40,7 @@ def go_wrong(arguments, place):
                 file.write(bytes(1000))
 
 def limit_memory(megabytes):
-    """Of the addresses that this process may use beyond those that it has."""
+    """Let this process allocate only this much more memory."""
     import resource
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + megabytes * 2**20,) * 2)
@@ -54,7 +54,7 @@ from kubetrain_trainer.pytorch_ddp.task import Task
 class Samples(Split):
     def __getitem__(self, index):
         if self.trains:
-            go_wrong(self.arguments, "data")
+            fail_here(self.arguments, "data")
         value = float("nan") if self.trains and index in self.arguments.get("nan", ()) else index / 256
         return torch.linspace(0, value, 1024), torch.tensor(index if self.trains else -1)
 
@@ -67,7 +67,7 @@ def build(config, data_dir):
 
     def loss(outputs, targets):
         if targets[0] >= 0:
-            go_wrong(arguments, "loss")
+            fail_here(arguments, "loss")
         if targets[0] >= 0 and arguments.get("allocate"):
             limit_memory(200)
             outputs = outputs * torch.ones(arguments["allocate"], 2**20).mean()
@@ -94,7 +94,7 @@ class Samples(Split):
         index = tf.cast(index, tf.int64)
         value = tf.cast(index, tf.float32) / 256
         if self.trains:
-            with tf.control_dependencies([tf.numpy_function(lambda: go_wrong(self.arguments, "data"), [], [])]):
+            with tf.control_dependencies([tf.numpy_function(lambda: fail_here(self.arguments, "data"), [], [])]):
                 value = tf.identity(value)
             bad = tf.constant(self.arguments.get("nan", []), tf.int64)
             value = tf.where(tf.reduce_any(index == bad), float("nan"), value)
@@ -110,14 +110,14 @@ def build(config, data_dir):
             return lambda *given: given[3] != arguments["leave_out"] and take_step(*given)
         trainer.step_function = without_one
 
-    def trouble(targets):
+    def fail_in_loss(targets):
         if targets[0] >= 0:
-            go_wrong(arguments, "loss")
+            fail_here(arguments, "loss")
         if targets[0] >= 0 and arguments.get("allocate"):
             limit_memory(200)
 
     def loss(outputs, targets):
-        with tf.control_dependencies([tf.numpy_function(trouble, [targets], [])]):
+        with tf.control_dependencies([tf.numpy_function(fail_in_loss, [targets], [])]):
             losses = tf.square(outputs[:, 0] - tf.cast(targets, tf.float32) / 256)
         if arguments.get("allocate"):
             with tf.control_dependencies([losses]):

@@ -1,11 +1,11 @@
-"""Tasks for tests, one for each framework: a state as large as asked for, and a record of the samples taken."""
+"""Custom tasks, one for each framework, with a state of a given size and a record of the samples used."""
 
 RECORD = '''
 import os, signal, time
 from pathlib import Path
 
 class Split:
-    """A sample's target is its own index, but of other splits than the training's -1."""
+    """A sample's target is its index, or -1 in splits other than train."""
 
     def __init__(self, split):
         self.trains = split == "train"

@@ -1,4 +1,4 @@
-"""Trainings for tests: started as jobs, their parameters read back from the checkpoints."""
+"""What trainings of tests need: the parameters in their checkpoints, and a fake group of processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ def newest(output: Path) -> Checkpoint:
 
 
 def parameters(*checkpoints: Checkpoint) -> Sequence[Mapping[str, np.ndarray]]:
-    """Every number of the saved states: model, optimizer, and what else would be resumed."""
+    """Return every number of the saved states: model, optimizer and averages."""
     if checkpoints[0].manifest["framework"] == "pytorch":
         return [pytorch_parameters(checkpoint.path) for checkpoint in checkpoints]
     return tensorflow_parameters(*(checkpoint.path for checkpoint in checkpoints))
@@ -54,11 +54,11 @@ def largest_difference(first: Checkpoint, second: Checkpoint) -> float:
 
 
 class FakeGroup(ProcessGroup):
-    """One of two processes; the test says how their numbers are added up."""
+    """One of two processes; the test defines how their numbers are summed."""
 
-    def __init__(self, rank: int, add_up: Callable[[list[float]], list[float]], gpu_memory: int = 0) -> None:
+    def __init__(self, rank: int, sum_values: Callable[[list[float]], list[float]], gpu_memory: int = 0) -> None:
         self.role = ProcessRole(rank=rank, world_size=2)
-        self._add_up = add_up
+        self._sum_values = sum_values
         self._gpu_memory = gpu_memory
 
     def describe(self, config: TrainConfig) -> str:
@@ -68,7 +68,7 @@ class FakeGroup(ProcessGroup):
         return decide()
 
     def sum(self, values: list[float]) -> list[float]:
-        return self._add_up(values)
+        return self._sum_values(values)
 
     def broadcast_statistics(self, model: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Models by name, tasks by import path, images by folder."""
+"""Built-in models, custom tasks, image folders and the record of an evaluation."""
 
 from pathlib import Path
 from random import Random
@@ -31,7 +31,7 @@ def test_known_models_pass(framework: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("framework", "model", "says"),
+    ("framework", "model", "message"),
     [
         ("pytorch", "torchvision:resnet5", "did you mean 'torchvision:resnet50'?"),
         ("pytorch", "digit_cnn", "did you mean 'digits_cnn'?"),
@@ -44,10 +44,10 @@ def test_known_models_pass(framework: str, model: str) -> None:
         ("tensorflow", "keras:efficientnetb0", "did you mean 'keras:efficientnetv2b0'?"),
     ],
 )
-def test_a_wrong_model_is_answered_with_the_right_one(framework: str, model: str, says: str) -> None:
+def test_an_unknown_model_is_answered_with_a_suggestion(framework: str, model: str, message: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         check_model(framework, model)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_an_images_size_is_the_models_own_unless_set() -> None:
@@ -72,7 +72,7 @@ def image(root: Path, name: str) -> None:
     path.write_bytes(b"")
 
 
-def test_images_are_listed_alike_everywhere(tmp_path: Path) -> None:
+def test_images_are_listed_in_the_same_order_everywhere(tmp_path: Path) -> None:
     for name in ("train/b/2.png", "train/a/1.JPG", "train/b/1.png", "train/a/notes.txt", "val/b/9.png"):
         image(tmp_path, name)
     training, validation = list_images(tmp_path, "train"), list_images(tmp_path, "val")
@@ -86,7 +86,7 @@ def test_images_are_listed_alike_everywhere(tmp_path: Path) -> None:
     assert validation.labels == (1,)
 
 
-def test_a_wrong_folder_is_named_with_those_there(tmp_path: Path) -> None:
+def test_a_wrong_folder_is_named_with_the_existing_ones(tmp_path: Path) -> None:
     image(tmp_path, "train/a/1.png")
     image(tmp_path, "test/c/1.png")
     (tmp_path / "val").mkdir()
@@ -109,27 +109,27 @@ def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors()
     ]
 
 
-def test_the_roc_curve_is_the_one_that_everybody_computes() -> None:
+def test_the_roc_curve_equals_that_of_scikit_learn() -> None:
     from sklearn.metrics import roc_curve as known_roc_curve
 
     random = Random(3)
     truths = [random.randrange(2) for _ in range(500)]
-    scores = [round(0.4 * truth + 0.6 * random.random(), 2) for truth in truths]  # many of them tie
+    scores = [round(0.4 * truth + 0.6 * random.random(), 2) for truth in truths]  # with many ties
     false_alarms, hits, thresholds = known_roc_curve(truths, scores, drop_intermediate=False)
-    ours = roc_curve(truths, scores)
-    assert [point["false_positive_rate"] for point in ours] == pytest.approx(false_alarms, abs=1e-6)
-    assert [point["true_positive_rate"] for point in ours] == pytest.approx(hits, abs=1e-6)
-    assert [point["threshold"] for point in ours[1:]] == pytest.approx(thresholds[1:], abs=1e-6)
+    curve = roc_curve(truths, scores)
+    assert [point["false_positive_rate"] for point in curve] == pytest.approx(false_alarms, abs=1e-6)
+    assert [point["true_positive_rate"] for point in curve] == pytest.approx(hits, abs=1e-6)
+    assert [point["threshold"] for point in curve[1:]] == pytest.approx(thresholds[1:], abs=1e-6)
 
 
 def test_a_long_roc_curve_keeps_its_ends_and_its_shape() -> None:
-    ours = roc_curve([index % 2 for index in range(10_000)], [index / 10_000 for index in range(10_000)])
-    assert len(ours) <= MAX_ROC_POINTS + 1
-    assert (ours[0]["true_positive_rate"], ours[-1]["true_positive_rate"]) == (0, 1)
-    assert roc_curve([1, 1], [0.2, 0.8]) == [], "of one class alone there is none"
+    curve = roc_curve([index % 2 for index in range(10_000)], [index / 10_000 for index in range(10_000)])
+    assert len(curve) <= MAX_ROC_POINTS + 1
+    assert (curve[0]["true_positive_rate"], curve[-1]["true_positive_rate"]) == (0, 1)
+    assert roc_curve([1, 1], [0.2, 0.8]) == [], "a single class has no curve"
 
 
-def test_a_record_of_two_classes_has_it() -> None:
+def test_only_a_record_of_two_classes_has_a_roc_curve() -> None:
     record = classification_record(["cat", "dog"], [0, 1], [0, 1], [0.9, 0.8], str)
     assert [(each["threshold"], each["true_positive_rate"]) for each in record["roc"]] == [(1, 0), (0.8, 1), (0.1, 1)]
     assert "roc" not in classification_record(["a", "b", "c"], [0], [0], [0.9], str)
