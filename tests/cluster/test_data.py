@@ -23,7 +23,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.verdict import JobFailed
-from kubetrain_components.sync_dataset.sync import S3_SECRET
+from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_trainer.errors import KubetrainError
 from support.claims_contract import settled
 from support.cluster import Bucket, as_account, pods_job
@@ -119,7 +119,7 @@ def cluster(namespace: str) -> Iterator[Cluster]:
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": S3_SECRET},
+            "metadata": {"name": DEFAULT_SECRET},
             "stringData": bucket.credentials,
         }
         api.create(api.path("v1", "secrets"), secret)
