@@ -1,4 +1,4 @@
-"""Claims on a real cluster keep the contract of the port."""
+"""The contract of the Claims port on a real cluster."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The claims in memory keep the contract; those of a cluster do so in tests/cluster."""
+"""The contract for PVCs in memory; tests/cluster runs it on a real cluster."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Claims in plain memory, as a cluster keeps them."""
+"""PVCs and snapshots in memory, which behave as on a cluster."""
 
 import copy
 import itertools
@@ -12,7 +12,7 @@ from kubetrain_components.manifest import Manifest
 class MemoryClaims:
     def __init__(self, phase: str = "Bound") -> None:
         self.phase = phase
-        """Of claims that are made."""
+        """Phase of PVCs that are created."""
         self.classes: dict[str, Manifest] = {}
         self.default_class = "fast-ssd"
         self.knows_snapshots = True
@@ -43,21 +43,21 @@ class MemoryClaims:
         return True
 
     def put(self, manifest: Manifest) -> None:
-        """As somebody else changes it."""
+        """Store the object, as another client of the cluster would."""
         manifest["metadata"]["resourceVersion"] = str(next(self._numbers))
         self._objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
 
     def annotate(self, found: Manifest, values: Mapping[str, str]) -> Manifest | None:
-        there = self.find(found["kind"], found["metadata"]["name"])
-        if there is None or there["metadata"]["uid"] != found["metadata"]["uid"]:
+        stored = self.find(found["kind"], found["metadata"]["name"])
+        if stored is None or stored["metadata"]["uid"] != found["metadata"]["uid"]:
             return None
-        there["metadata"].setdefault("annotations", {}).update(values)
-        self.put(there)
-        return there
+        stored["metadata"].setdefault("annotations", {}).update(values)
+        self.put(stored)
+        return stored
 
     def delete(self, kind: str, name: str, preconditions: Mapping[str, str]) -> bool:
-        there = self._objects.get((kind, name))
-        if there is None or any(there["metadata"][key] != preconditions[key] for key in ("uid", "resourceVersion")):
+        stored = self._objects.get((kind, name))
+        if stored is None or any(stored["metadata"][key] != preconditions[key] for key in ("uid", "resourceVersion")):
             return False
         del self._objects[kind, name]
         self.deleted.append((kind, name))

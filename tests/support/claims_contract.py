@@ -1,4 +1,4 @@
-"""What everything behind the port of claims promises to the step; each adapter is tried by all of it."""
+"""The contract of the Claims port, which each adapter is tested against."""
 
 import time
 
@@ -21,7 +21,7 @@ def made(claims: Claims, name: str = "one") -> Manifest:
 
 
 def settled(claims: Claims, name: str = "one") -> Manifest:
-    """The claim when nothing changes it any more."""
+    """Return the PVC once it is bound and no longer changes."""
     seen = None
     for _ in range(100):
         found = claims.find(CLAIM, name)
@@ -30,7 +30,7 @@ def settled(claims: Claims, name: str = "one") -> Manifest:
             return found
         seen = found
         time.sleep(0.5 if seen["status"]["phase"] != "Bound" else 0.1)
-    raise AssertionError(f"never settled: {seen}")
+    raise AssertionError(f"still changing: {seen}")
 
 
 class ClaimsContract:
@@ -38,7 +38,7 @@ class ClaimsContract:
     def claims(self) -> Claims:
         raise NotImplementedError
 
-    def test_what_is_made_is_found_with_its_kind(self, claims: Claims) -> None:
+    def test_a_created_pvc_is_found_with_its_kind(self, claims: Claims) -> None:
         assert claims.find(CLAIM, "one") is None
         found = made(claims)
         assert found["kind"] == CLAIM
@@ -46,7 +46,7 @@ class ClaimsContract:
         assert found["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "kubetrain"}
         assert found["spec"]["accessModes"] == ["ReadWriteMany"]
 
-    def test_a_name_is_given_once(self, claims: Claims) -> None:
+    def test_a_name_is_used_once(self, claims: Claims) -> None:
         before = made(claims)
         assert not claims.create(wanted())
         found = claims.find(CLAIM, "one")
@@ -68,7 +68,7 @@ class ClaimsContract:
         assert noted is not None
         assert noted["metadata"]["annotations"].items() >= {"kubetrain/a": "1", "kubetrain/b": "2"}.items()
 
-    def test_only_what_was_found_is_annotated(self, claims: Claims) -> None:
+    def test_only_the_found_object_is_annotated(self, claims: Claims) -> None:
         found = made(claims)
         another = {**found, "metadata": {**found["metadata"], "uid": "00000000-0000-0000-0000-000000000000"}}
         assert claims.annotate(another, {"kubetrain/a": "1"}) is None
@@ -78,7 +78,7 @@ class ClaimsContract:
         assert kept is not None
         assert "kubetrain/a" not in kept["metadata"].get("annotations", {})
 
-    def test_only_what_was_seen_is_deleted(self, claims: Claims) -> None:
+    def test_only_an_unchanged_object_is_deleted(self, claims: Claims) -> None:
         made(claims)
         before = settled(claims)
         claims.annotate(before, {"kubetrain/last-used": "now"})
@@ -92,17 +92,17 @@ class ClaimsContract:
         assert after is None or after["metadata"]["deletionTimestamp"]
         assert not claims.delete(CLAIM, "absent", seen["metadata"])
 
-    def test_the_class_of_a_claim_is_known_where_there_is_one(self, claims: Claims) -> None:
+    def test_a_storage_class_is_found_by_name(self, claims: Claims) -> None:
         storage_class = claims.storage_class(made(claims)["spec"]["storageClassName"])
         assert storage_class is not None
         assert storage_class["provisioner"]
         assert claims.storage_class("no-such-class") is None
 
-    def test_where_there_are_no_snapshots_none_is_found(self, claims: Claims) -> None:
+    def test_a_cluster_without_snapshots_lists_none(self, claims: Claims) -> None:
         if not claims.has_snapshots():
             assert claims.all(SNAPSHOT) == []
 
-    def test_nothing_is_wrong_with_a_claim_that_is_fine(self, claims: Claims) -> None:
+    def test_a_healthy_pvc_has_no_warnings(self, claims: Claims) -> None:
         made(claims)
         assert claims.warnings("one") == []
         assert claims.users() == []

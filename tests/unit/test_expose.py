@@ -720,7 +720,7 @@ class TestPruning:
 
     @pytest.mark.parametrize("keep", [0, -1, True, 1.5, "3", None])
     def test_at_least_one_is_kept(self, keep: Any) -> None:
-        with pytest.raises(InvalidSetting, match="keep_versions must be a whole number from 1 up"):
+        with pytest.raises(InvalidSetting, match="keep_versions must be"):
             plan_pruning([], [], keep=keep, current="", now=NOW)
 
     def test_it_prints_a_line_for_each_with_the_reason(self) -> None:

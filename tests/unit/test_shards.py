@@ -1,4 +1,4 @@
-"""Shards: what goes where is a plan, and the same folder makes the same bytes everywhere."""
+"""Shards: the plan says what goes where, and the same folder gives the same bytes everywhere."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1MB", "0", "0.1", "1,5GB", "64MBit", "ten", "1e9", "9" * 400])
-def test_what_is_no_size(text: str) -> None:
+def test_invalid_sizes(text: str) -> None:
     with pytest.raises(InvalidSetting, match="--shard-size must be a size such as 64MB") as refused:
         parse_size(text)
     assert f"not '{text}'" in str(refused.value)
@@ -97,7 +97,7 @@ class TestPlan:
             assert [len(shard.samples) for shard in shards] == counts
             assert max(shard.size for shard in shards) <= shard_size
 
-    def test_a_sample_larger_than_a_shard_gets_one_of_its_own(self) -> None:
+    def test_a_sample_larger_than_a_shard_gets_its_own(self) -> None:
         samples = [Sample(f"train/a/{number}.jpg", 0, 5000) for number in range(3)]
         shards = list(plan_shards("train", samples, 1))
         assert [shard.name for shard in shards] == [f"train/train-00000{number}.tar" for number in range(3)]
@@ -124,19 +124,19 @@ class TestKeys:
             assert set(key) <= set("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-")
             assert len(key) <= 90
 
-    def test_a_key_tells_class_and_name(self) -> None:
+    def test_a_key_contains_class_and_name(self) -> None:
         assert Sample("train/cat/0001.jpg", 0, 1).key.endswith("-cat-0001")
 
 
 class TestBytes:
-    def test_they_are_these_forever(self, tmp_path: Path) -> None:
-        """On every machine, in every release: datasets are known by the hash of their bytes."""
+    def test_they_never_change(self, tmp_path: Path) -> None:
+        """On every machine and in every release, because datasets are identified by the hash of their bytes."""
         names = ["train/cat/0001.jpg", "train/dog/a.b.PNG", "train/dog/ü.jpeg", f"train/cat/{'long' * 50}.bmp"]
         pack(write_images(tmp_path / "in", *names), tmp_path / "out")
         shard = (tmp_path / "out/train/train-000000.tar").read_bytes()
         assert hashlib.sha256(shard).hexdigest() == "de580a5411e816bb7bc762820aa062b236943d4348a4b7476924320e1c0c830a"
 
-    def test_members_say_nothing_of_this_machine(self, tmp_path: Path) -> None:
+    def test_members_do_not_depend_on_this_machine(self, tmp_path: Path) -> None:
         pack(write_images(tmp_path / "in", "train/a/x.jpg"), tmp_path / "out")
         with tarfile.open(tmp_path / "out/train/train-000000.tar") as archive:
             for member in archive:
@@ -196,7 +196,7 @@ class TestWriting:
         return plan_pack(write_images(tmp_path / "in", *names), tmp_path / "out", 5000)
 
     @pytest.mark.parametrize("content", [None, b"", b"shorter", b"much longer than before"])
-    def test_an_image_that_changed_or_went_meanwhile(
+    def test_an_image_that_changed_or_disappeared_after_the_plan(
         self, plan: PackPlan, tmp_path: Path, content: bytes | None
     ) -> None:
         image = tmp_path / "in" / plan.shards[-1].samples[-1].path
@@ -206,7 +206,7 @@ class TestWriting:
         with pytest.raises(KubetrainError) as failed:
             write_pack(plan)
         assert str(image) in str(failed.value)
-        assert ("cannot read" if content is None else "changed while it was packed") in str(failed.value)
+        assert ("cannot read" if content is None else "changed while it was being packed") in str(failed.value)
         assert names_in(tmp_path) == ["in"]
 
     def test_an_interrupt_leaves_nothing(self, plan: PackPlan, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ class TestWriting:
             write_pack(plan, interrupt)
         assert names_in(tmp_path) == ["in"]
 
-    def test_what_a_killed_pack_left_does_not_get_in(self, plan: PackPlan, tmp_path: Path) -> None:
+    def test_leftovers_of_a_killed_pack_are_not_packed(self, plan: PackPlan, tmp_path: Path) -> None:
         write_images(tmp_path / ".out.partial", "lock", "data/train/train-000099.tar", "data/other/x.tar")
         write_pack(plan)
         assert names_in(tmp_path) == ["in", "out"]
@@ -227,7 +227,7 @@ class TestWriting:
             shard.name for shard in plan.shards
         }
 
-    def test_two_at_once(self, plan: PackPlan, tmp_path: Path) -> None:
+    def test_a_second_pack_at_the_same_time_is_refused(self, plan: PackPlan, tmp_path: Path) -> None:
         def pack_too(sample: Sample) -> None:
             with pytest.raises(KubetrainError, match="out is being written by another kubetrain pack"):
                 write_pack(plan)
@@ -235,7 +235,7 @@ class TestWriting:
         write_pack(plan, pack_too)
         assert verify_folder(tmp_path / "out")[0].problems == []
 
-    def test_a_target_that_came_meanwhile_is_not_lost(self, plan: PackPlan, tmp_path: Path) -> None:
+    def test_a_target_created_after_the_plan_is_not_overwritten(self, plan: PackPlan, tmp_path: Path) -> None:
         write_images(tmp_path / "out", "mine")
         with pytest.raises(KubetrainError, match=r"cannot write to .*out"):
             write_pack(plan)

@@ -1,4 +1,4 @@
-"""Verifying what a training and a whole workspace left: files by their manifests, manifests by what names them."""
+"""Verifying a training's output and a whole workspace: files by manifests, manifests by the files that name them."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from kubetrain_trainer.training_output import TrainingOutput
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A dataset version and the output of two runs, where a local run puts them."""
+    """A dataset version and the outputs of two runs, laid out as by local runs."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a").write_bytes(b"1")
     workspace = tmp_path / "workspace"
@@ -45,7 +45,7 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_a_workspace_is_all_that_is_in_it(workspace: Path) -> None:
+def test_everything_in_a_workspace_is_verified(workspace: Path) -> None:
     found = problems(workspace)
     (version,) = (workspace / "staging" / "versions").glob("[!.]*")
     of_a_run = {"checkpoints/step-00000001", "checkpoints/step-00000002", "export", "."}
@@ -58,7 +58,7 @@ def test_a_workspace_is_all_that_is_in_it(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "output", "output/run-1"])
-def test_an_edited_checkpoint_is_found_by_what_names_it(workspace: Path, place: str) -> None:
+def test_an_edited_checkpoint_is_found_through_the_result(workspace: Path, place: str) -> None:
     output = workspace / "output" / "run-1"
     edit(output / "checkpoints" / "step-00000002" / "manifest.json", metrics={"accuracy": 1.0})
     found = {path: problem for path, problem in problems(workspace / place).items() if problem}
@@ -67,14 +67,14 @@ def test_an_edited_checkpoint_is_found_by_what_names_it(workspace: Path, place: 
     assert "step-00000002 is not the checkpoint that the training wrote" in problem
 
 
-def test_an_edited_checkpoint_is_found_by_the_export(workspace: Path) -> None:
+def test_an_edited_checkpoint_is_found_through_the_export(workspace: Path) -> None:
     output = workspace / "output" / "run-1"
     edit(output / "checkpoints" / "step-00000001" / "manifest.json", step=3)
     (problem,) = problems(output)["."]
     assert "step-00000001 is not the checkpoint that the training wrote" in problem
 
 
-def test_a_checkpoint_that_went_away_is_missed(workspace: Path) -> None:
+def test_a_missing_checkpoint_is_found(workspace: Path) -> None:
     output = workspace / "output" / "run-1"
     (output / "checkpoints" / "step-00000002" / "manifest.json").unlink()
     (problem,) = problems(output)["."]
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_went_away_is_missed(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"checkpoint": 1}'])
-def test_a_damaged_result_is_said(workspace: Path, content: str) -> None:
+def test_a_damaged_result_is_found(workspace: Path, content: str) -> None:
     output = workspace / "output" / "run-1"
     (output / "result.json").write_text(content)
     assert problems(output)["."] == ["result.json is damaged"]

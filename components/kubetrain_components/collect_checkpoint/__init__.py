@@ -1,1 +1,1 @@
-"""Checkpoints to the one that becomes the model, every byte verified."""
+"""Choose the checkpoint that becomes the model, and verify its hashes."""

@@ -1,4 +1,4 @@
-"""The step: choose the checkpoint that becomes the model, prove it intact, and hand on its export."""
+"""The step: choose the checkpoint that becomes the model, verify it, and copy its export."""
 
 import shutil
 from pathlib import Path
@@ -8,24 +8,24 @@ from kubetrain_trainer.checkpoint_layout import choose_checkpoint
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
-LARGEST_COPY_BYTES = 2 << 30
+MAX_COPY_BYTES = 2 << 30
 
 
 def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, Any]:
-    """Copy the exported model to the destination, or beyond 2 GiB only its manifest; describe what was chosen.
+    """Copy the exported model to the destination, or only its manifest if larger than 2 GiB; describe the checkpoint.
 
     Raises:
-        KubetrainError: where nothing complete is there, a byte is wrong, or the export is of another checkpoint.
+        KubetrainError: if every checkpoint is incomplete or corrupt, or the export is of another one.
     """
     chosen = choose_checkpoint(output.checkpoints, output.train_config())
     export = output.read_export()
     if export["manifest_sha256"] != chosen.manifest_sha256:
         raise KubetrainError(
-            f"the export in {output.export} is of {export['checkpoint']}, but {chosen.name} is the one to take, of "
-            f"those that are intact: start a new run with resume_from={output.path.name}, or delete what was added"
+            f"the export in {output.export} is of {export['checkpoint']}, but the intact checkpoint to use is "
+            f"{chosen.name}: start a new run with resume_from={output.path.name}, or delete the checkpoints added since"
         )
     size = sum(file["size"] for file in export["files"])
-    _hand_on(output.export, destination, size)
+    _copy_export(output.export, destination, size)
     return {
         "checkpoint": chosen.name,
         "step": chosen.step,
@@ -39,8 +39,8 @@ def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, A
     }
 
 
-def _hand_on(export: Path, destination: Path, size: int) -> None:
+def _copy_export(export: Path, destination: Path, size: int) -> None:
     destination.mkdir(parents=True, exist_ok=True)
-    whole = size <= LARGEST_COPY_BYTES
-    for path in export.iterdir() if whole else [export / "manifest.json"]:
+    is_small = size <= MAX_COPY_BYTES
+    for path in export.iterdir() if is_small else [export / "manifest.json"]:
         shutil.copyfile(path, destination / path.name)

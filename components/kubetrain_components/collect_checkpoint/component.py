@@ -1,4 +1,4 @@
-"""collect_checkpoint as a KFP component."""
+"""The KFP component collect_checkpoint."""
 
 from kfp import dsl
 
@@ -7,16 +7,16 @@ from kubetrain_components import IMAGE_NAME
 
 @dsl.component(base_image=IMAGE_NAME, install_kfp_package=False)
 def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: dsl.Output[dsl.Model]) -> str:
-    """Choose the checkpoint that becomes the model and verify every byte of it.
+    """Choose the checkpoint that becomes the model, and verify its hashes.
 
     Args:
         run_id: Id of the run.
-        last_checkpoint: The checkpoint that the training ended with.
-        reused: The published model to use instead; empty where there was a training.
-        model: The exported weights with their manifest.
+        last_checkpoint: The last checkpoint of the training.
+        reused: The published model if training was skipped; else empty.
+        model: Exported weights and their manifest.
 
     Returns:
-        The checkpoint that was chosen.
+        Name of the chosen checkpoint.
     """
     from pathlib import Path
 
@@ -24,12 +24,12 @@ def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: d
     from kubetrain_components.run.site import this_site
 
     if reused:
-        print(f"{reused['uri']} is reused")
+        print(f"reusing {reused['uri']}")
         model.metadata.update(reused)
         return ""
     site = this_site()
     with site.stage("collect_checkpoint", run_id) as stage:
         stage.result = collect_checkpoint(site.output(run_id), Path(model.path))
-        print(f"{stage.result['checkpoint']} becomes the model; the training ended with {last_checkpoint}")
+        print(f"{stage.result['checkpoint']} becomes the model; the last checkpoint is {last_checkpoint}")
     model.metadata.update(stage.result)
     return stage.result["checkpoint"]

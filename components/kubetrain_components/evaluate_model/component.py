@@ -19,7 +19,7 @@ def evaluate_model(
     confusion: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
 ) -> None:
-    """Evaluate the model on the test split. A poor result is no failure, because a failed task loses its artifacts.
+    """Evaluate the model on the test split. Succeed even if the result is poor, to keep the artifacts.
 
     Args:
         framework: pytorch or tensorflow.

@@ -47,7 +47,7 @@ class Prunable:
     digest: str
     source: str
     last_used: datetime | None
-    """The last time a run created or used it; None: unreadable."""
+    """When a run last created or used it; None: unreadable."""
     path_by_claim: Mapping[str, str] = field(default_factory=dict)
     """Its path on the volume of each PVC that contains it."""
     is_deleting: bool = False
@@ -125,7 +125,7 @@ def plan_pruning(
         InvalidSetting: if keep is less than one version.
     """
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
-        raise InvalidSetting(f"keep_versions must be a whole number from 1 up, not {keep!r}")
+        raise InvalidSetting(f"keep_versions must be a whole number of at least 1, not {keep!r}")
     uses, decisions = list(uses), list[PruneDecision]()
     for _, group in groupby(sorted(items, key=_group), key=_group):
         decisions += _decide(list(group), uses, keep, current, now)
@@ -163,11 +163,11 @@ def _staged_version(header: Mapping[str, Any], claims: list[str], last_used: Map
 
 def _later(created: object, used: object) -> datetime | None:
     """Return the later time; None if either is unreadable. An empty `used` counts as never."""
-    times = [_time(text) for text in (created, used or created)]
+    times = [_parse_time(text) for text in (created, used or created)]
     return max(time for time in times if time) if all(times) else None
 
 
-def _time(text: object) -> datetime | None:
+def _parse_time(text: object) -> datetime | None:
     try:
         time = datetime.fromisoformat(str(text))
     except ValueError:
@@ -185,7 +185,7 @@ def _is_over(each: Manifest) -> bool:
 
 def _uses_after_end(each: Manifest, now: datetime | None) -> Iterator[Use]:
     conditions = (each.get("status") or {}).get("conditions") or []
-    ends = [_time(condition.get("lastTransitionTime")) for condition in conditions]
+    ends = [_parse_time(condition.get("lastTransitionTime")) for condition in conditions]
     digest = (each["metadata"].get("labels") or {}).get(DATASET_LABEL, "")
     if now and digest and "accessModes" not in each["spec"] and any(end and now - end < YOUNG for end in ends):
         yield Use(by=f"{_name(each)}, which ended less than a day ago", digest=digest)

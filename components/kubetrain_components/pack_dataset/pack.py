@@ -1,11 +1,11 @@
-"""An image folder as tar shards by the WebDataset convention: the same bytes wherever it is packed.
+"""Pack an image folder into WebDataset-style tar shards, with the same bytes on every machine.
 
-OUT/manifest.json                classes by label; of each shard its split, samples, size and hash
-OUT/<split>/<split>-000000.tar   <key>.jpg and <key>.cls, the number of its class, then those of the next key
-OUT/<split>/<split>-000000.index.json   where in it the images lie
-.OUT.partial/                    being written, or left by a pack that was killed
+OUT/manifest.json                       class names by label; split, sample count, size and hash of each shard
+OUT/<split>/<split>-000000.tar          for each key, <key>.jpg and <key>.cls, which holds the label
+OUT/<split>/<split>-000000.index.json   offsets of the images in the shard
+.OUT.partial/                           being written, or left behind by a killed process
 
-A key begins with a hash of the image's path, and a split is packed by key: shuffled across classes, never at random.
+A key begins with a hash of the image's path, and samples are packed by key: shuffled across classes, but always alike.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(?:([KMGT])(I)?)?B?", re.IGNORECASE)
 UNSAFE_IN_KEYS = re.compile(rb"[^A-Za-z0-9_-]")
-MAX_NAME_IN_KEY = 64  # with the hash and an extension less than the 100 bytes of a plain tar header
+MAX_NAME_IN_KEY = 64  # with the hash and the extension, less than the 100 bytes for a name in a tar header
 END_OF_TAR = bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -43,7 +43,7 @@ class Sample:
 
     @property
     def key(self) -> str:
-        """Unlike any other's, in plain ASCII without a dot, from the very bytes of the name: the same in any locale."""
+        """A unique ASCII name without a dot, made from the bytes of the path so that the locale does not matter."""
         path = os.fsencode(self.path)
         _, class_name, image = path.split(b"/")
         name = UNSAFE_IN_KEYS.sub(b"_", class_name + b"-" + image.rpartition(b".")[0])[:MAX_NAME_IN_KEY]
@@ -95,10 +95,10 @@ OnSample = Callable[[Sample], None]
 
 
 def parse_size(text: str) -> int:
-    """The bytes that 64MB, 1.5GB, 512MiB or a plain number means.
+    """Return the bytes in a size such as 64MB, 1.5GB, 512MiB or a plain number.
 
     Raises:
-        InvalidSetting: for anything else, and for nothing.
+        InvalidSetting: if it is not a size, or 0.
     """
     match = SIZE.fullmatch(text.strip())
     if match:
@@ -110,14 +110,14 @@ def parse_size(text: str) -> int:
 
 
 def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
-    """What to pack from an image folder: all its splits, each image with its size.
+    """Plan the shards of all splits of an image folder.
 
     Raises:
-        KubetrainError: where the folder is not one of <split>/<class>/<image>, a class or an image is empty, or
-            something is at the target already.
+        KubetrainError: if the folder is not laid out as <split>/<class>/<image>, a class or an image is empty, or the
+            target exists.
     """
     if not data_dir.is_dir():
-        raise KubetrainError(f"{data_dir} is not a directory: name a folder of <split>/<class>/<image>")
+        raise KubetrainError(f"{data_dir} is not a directory: pass a folder with <split>/<class>/<image>")
     _check_target(out, data_dir)
     with _read_errors_explained(data_dir):
         classes = list_classes(data_dir)
@@ -127,24 +127,24 @@ def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
 
 
 def plan_shards(split: str, samples: Iterable[Sample], shard_size: int) -> Iterator[Shard]:
-    """The samples of a split by key, in shards of at most this size, or of a single sample where that is larger."""
-    number, taken, size = 0, list[Sample](), len(END_OF_TAR)
+    """Yield shards of at most this size, in the order of keys; a sample that is larger gets its own shard."""
+    number, packed, size = 0, list[Sample](), len(END_OF_TAR)
     for sample in sorted(samples, key=lambda each: each.key):
-        if taken and size + sample.packed_size > shard_size:
-            yield Shard(split, number, tuple(taken))
-            number, taken, size = number + 1, [], len(END_OF_TAR)
-        taken.append(sample)
+        if packed and size + sample.packed_size > shard_size:
+            yield Shard(split, number, tuple(packed))
+            number, packed, size = number + 1, [], len(END_OF_TAR)
+        packed.append(sample)
         size += sample.packed_size
-    if taken:
-        yield Shard(split, number, tuple(taken))
+    if packed:
+        yield Shard(split, number, tuple(packed))
 
 
 def write_pack(plan: PackPlan, on_sample: OnSample = lambda sample: None) -> None:
-    """Write the shards and their manifest; the target appears by one rename when all of it is on disk.
+    """Write the shards and their manifest, then rename the folder to the target once everything is on disk.
 
     Raises:
-        KubetrainError: where an image cannot be read or has changed since it was planned, or the target cannot be
-            written; nothing is left of it.
+        KubetrainError: if an image cannot be read or has changed since the plan, or the target cannot be written;
+            nothing is left behind.
     """
     with _disk_errors_explained(plan.out), _new_folder(plan.out) as folder:
         files = [file for shard in plan.shards for file in _write_shard(folder, plan.data_dir, shard, on_sample)]
@@ -156,9 +156,9 @@ def write_pack(plan: PackPlan, on_sample: OnSample = lambda sample: None) -> Non
 
 def _check_target(out: Path, data_dir: Path) -> None:
     if os.path.lexists(out):
-        raise KubetrainError(f"{out} exists already: name another folder for the shards, or remove it first")
+        raise KubetrainError(f"{out} already exists: choose another folder, or remove it first")
     if out.resolve().is_relative_to(data_dir.resolve()):
-        raise KubetrainError(f"{out} lies in {data_dir}, where it would be a split: name a folder outside")
+        raise KubetrainError(f"{out} is inside {data_dir} and would become a split: choose a folder outside")
 
 
 def _samples_of(data_dir: Path, split: str) -> list[Sample]:
@@ -173,25 +173,25 @@ def _samples_of(data_dir: Path, split: str) -> list[Sample]:
 def _check_classes(split: Path, filled: set[str]) -> None:
     empty = sorted(each.name for each in split.iterdir() if each.is_dir() and each.name not in filled)
     if empty:
-        raise KubetrainError(f"{split / empty[0]} has no images ({', '.join(EXTENSIONS)}): fill it, or remove it")
+        raise KubetrainError(f"{split / empty[0]} has no images ({', '.join(EXTENSIONS)}): add images, or remove it")
 
 
 def _size_of(image: Path) -> int:
     status = image.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         problem = "is empty" if stat.S_ISREG(status.st_mode) else "is not a file"
-        raise KubetrainError(f"{image} {problem}: replace it, or remove it")
+        raise KubetrainError(f"{image} {problem}: replace or remove it")
     return status.st_size
 
 
 def _portable(name: str) -> str:
-    """A name as UTF-8 has it, whatever the locale that it was read in."""
+    """Decode a file name as UTF-8, regardless of the locale in which it was read."""
     return os.fsencode(name).decode(errors="surrogateescape")
 
 
 @contextmanager
 def _new_folder(path: Path) -> Iterator[Path]:
-    """A folder that gets its name when the block ends well, and is gone where it does not."""
+    """Yield a temporary folder that is renamed to the path if the block succeeds, and removed if it fails."""
     partial = path.with_name(f".{path.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     with (partial / "lock").open("w") as lock:
@@ -211,11 +211,11 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise KubetrainError(f"{path} is being written by another kubetrain pack: let it finish, or stop it") from None
+        raise KubetrainError(f"{path} is being written by another kubetrain pack: wait for it, or stop it") from None
 
 
 def _write_shard(folder: Path, data_dir: Path, shard: Shard, on_sample: OnSample) -> list[dict[str, Any]]:
-    """The entries in the manifest of the shard and its index; their bytes are on disk by then."""
+    """Write a shard and its index durably, and return their manifest entries."""
     path, digest = folder / shard.name, hashlib.sha256()
     path.parent.mkdir(exist_ok=True)
     with path.open("wb", buffering=CHUNK_BYTES) as file:
@@ -238,7 +238,7 @@ def _entry(name: str, size: int, digest: "hashlib._Hash") -> dict[str, Any]:
 
 
 def _tar(data_dir: Path, shard: Shard, on_sample: OnSample) -> Iterator[bytes]:
-    """The archive as a stream. tarfile itself would keep every member in memory, and pad to whole tape records."""
+    """Yield the archive in chunks; tarfile itself keeps all members in memory and pads to whole tape records."""
     for sample in shard.samples:
         key, label = sample.key, str(sample.label).encode()
         yield _header(f"{key}.{sample.extension}", sample.size)
@@ -249,7 +249,7 @@ def _tar(data_dir: Path, shard: Shard, on_sample: OnSample) -> Iterator[bytes]:
 
 
 def _header(name: str, size: int) -> bytes:
-    """Of a file that belongs to nobody and has no time: nothing of this machine."""
+    """Return a tar header without owner or time, so that nothing depends on this machine."""
     member = tarfile.TarInfo(name)
     member.size = size
     member.mode = 0o444
@@ -261,22 +261,22 @@ def _padding(size: int) -> bytes:
 
 
 def _content(image: Path, size: int) -> Iterator[bytes]:
-    left = size
+    remaining = size
     with _read_errors_explained(image), image.open("rb", buffering=0) as file:
-        while left >= 0 and (chunk := file.read(CHUNK_BYTES)):
-            left -= len(chunk)
+        while remaining >= 0 and (chunk := file.read(CHUNK_BYTES)):
+            remaining -= len(chunk)
             yield chunk
-    if left != 0:
-        raise KubetrainError(f"{image} changed while it was packed: pack again when nothing writes to it")
+    if remaining != 0:
+        raise KubetrainError(f"{image} changed while it was being packed: pack again when nothing writes to it")
 
 
 @contextmanager
-def _read_errors_explained(place: Path) -> Iterator[None]:
+def _read_errors_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise KubetrainError(
-            f"cannot read {error.filename or place} ({error.strerror}): replace it, remove it, or check your rights"
+            f"cannot read {error.filename or path} ({error.strerror}): replace it, remove it, or check your permissions"
         ) from error
 
 
@@ -286,5 +286,5 @@ def _disk_errors_explained(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise KubetrainError(
-            f"cannot write to {out} ({error.strerror or error}): name a folder that you may write, with space for it"
+            f"cannot write to {out} ({error.strerror or error}): choose a writable folder with enough space"
         ) from error

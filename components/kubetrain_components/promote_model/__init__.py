@@ -1,1 +1,1 @@
-"""Model to its place in S3, if it is good enough."""
+"""Publish a model in S3 if it is good enough."""

@@ -1,4 +1,4 @@
-"""promote_model as a KFP component."""
+"""The KFP component promote_model."""
 
 from kfp import dsl
 
@@ -10,11 +10,11 @@ def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: 
     """Publish the model if it is good enough.
 
     Args:
-        model_uri: Where models of this kind are kept: s3://BUCKET/PREFIX.
+        model_uri: Destination of published models: s3://BUCKET/PREFIX.
         s3_endpoint: S3 server; empty for AWS.
-        min_accuracy: What the model must reach on the test split; 0 for no gate.
-        image: The image that the model was trained with.
-        reused: The model that is published already; empty where there was a training.
+        min_accuracy: Minimum accuracy on the test split; 0 publishes any model.
+        image: Image of the training pods.
+        reused: The published model if training was skipped; else empty.
         run_id: Id of the run.
 
     Returns:
@@ -30,7 +30,7 @@ def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: 
     with site.stage("promote_model", run_id) as stage:
         if reused:
             check_gate(reused["metrics"], min_accuracy)
-            print(f"published already as {reused['uri']}")
+            print(f"already published as {reused['uri']}")
             return reused["uri"]
         store = open_store(model_uri, s3_endpoint)
         stage.result = asdict(promote_model(site.output(run_id), store, min_accuracy, run_id, image))

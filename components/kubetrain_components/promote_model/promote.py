@@ -1,4 +1,4 @@
-"""The step: the gate, then the model's place in the store, made visible last."""
+"""The step: check the accuracy gate, upload the model, then point latest.json at it."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
 SCHEMA = "kubetrain/model/v1"
-ROUNDS = 10
+MAX_ATTEMPTS = 10
 
 
 class GateNotMet(KubetrainError):
@@ -23,19 +23,19 @@ class Promotion:
     version: str
     uri: str
     is_latest: bool
-    """False: a newer run was published before, and stays the latest."""
+    """False: a newer run was already published and stays the latest."""
 
 
 def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None:
-    """Let pass what reaches min_accuracy; 0 lets pass everything.
+    """Accept a model whose accuracy is at least min_accuracy; 0 accepts any.
 
     Raises:
-        GateNotMet: saying by how much it is missed.
+        GateNotMet: if the accuracy is lower, with the difference.
     """
     if min_accuracy <= 0:
         return
     if "accuracy" not in metrics:
-        raise GateNotMet("min_accuracy is set, but this task's evaluation has no metric 'accuracy': set it to 0")
+        raise GateNotMet("min_accuracy is set, but the evaluation has no metric 'accuracy': set min_accuracy to 0")
     accuracy = metrics["accuracy"]
     if accuracy is None:
         raise GateNotMet("test accuracy is not a number: the training diverged; lower learning_rate")
@@ -49,10 +49,10 @@ def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None
 def promote_model(
     output: TrainingOutput, store: ObjectStore, min_accuracy: float, run_id: str, image: str
 ) -> Promotion:
-    """Publish the exported model as a version of its own, and point latest.json at it unless a newer run is there.
+    """Publish the exported model as a new version, and point latest.json at it unless a newer run is published.
 
     Raises:
-        GateNotMet: before anything is written.
+        GateNotMet: if the model is not good enough; then nothing is written.
     """
     evaluation, export, created = output.read_evaluation(), output.read_export(), output.read_config()["created"]
     check_gate(evaluation["metrics"], min_accuracy)
@@ -71,13 +71,13 @@ def promote_model(
     for file in export["files"]:
         store.write(f"{version}/{file['name']}", output.export / file["name"])
     store.write(f"{version}/model.json", _json(model))
-    is_latest = _swing_latest(store, model)
+    is_latest = _update_latest(store, model)
     return Promotion(version=version, uri=version_uri(store, version), is_latest=is_latest)
 
 
-def _swing_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
-    """Point latest.json at this version; versions begin with the run's time, so that the greater is the newer run."""
-    for _ in range(ROUNDS):
+def _update_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
+    """Point latest.json at this version unless it names a newer one: versions sort by the time of their run."""
+    for _ in range(MAX_ATTEMPTS):
         found = store.find(LATEST)
         try:
             if found is not None and read_latest(store, found.etag)["version"] > model["version"]:
@@ -85,8 +85,8 @@ def _swing_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
             store.write_if(LATEST, _json(model), found.etag if found else None)
             return True
         except ObjectChanged:
-            continue  # another run was published meanwhile: look again
-    raise KubetrainError(f"{store.uri}/{LATEST} changed {ROUNDS} times while it was to be replaced: promote again")
+            continue  # another run was published at the same time
+    raise KubetrainError(f"{store.uri}/{LATEST} changed {MAX_ATTEMPTS} times while being updated: start the run again")
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

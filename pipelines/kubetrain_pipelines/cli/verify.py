@@ -1,4 +1,4 @@
-"""Re-hash what manifests describe: dataset versions, checkpoints, exports; and the manifests that others name."""
+"""Verify the hashes of dataset versions, checkpoints and exports, and of the manifests that other files name."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
-FOLDERS_OF_VERSIONS = ("versions", "checkpoints")
-"""Where staging volumes and training outputs keep folders that have a manifest."""
-NAMING_A_CHECKPOINT = ("result.json", f"export/{MANIFEST}")
-"""What in a training's output names a checkpoint and the hash of its manifest."""
+MANIFEST_PARENTS = ("versions", "checkpoints")
+"""Subfolders of staging volumes and training outputs whose folders have a manifest."""
+CHECKPOINT_REFERENCES = ("result.json", f"export/{MANIFEST}")
+"""Files of a training output that name a checkpoint and the hash of its manifest."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,26 @@ class Verified:
 
 
 def verify_folder(folder: Path) -> list[Verified]:
-    """Verify what this folder is, or all that it holds: a workspace, a staging volume, training outputs.
+    """Verify this folder if it has a manifest, else the folders in it: of a workspace, staging volume or output.
 
     Raises:
-        KubetrainError: where there is nothing complete to verify.
+        KubetrainError: if there is nothing complete to verify.
     """
     if not folder.is_dir():
-        raise KubetrainError(f"{folder} is not a directory: name a dataset version or a checkpoint directory")
+        raise KubetrainError(f"{folder} is not a directory: pass a dataset version or a checkpoint directory")
     verified = [Verified(path, _problems_of(path)) for path in _described(folder)]
-    # A training that runs meanwhile removes checkpoints that it no longer needs.
+    # A running training removes old checkpoints.
     verified = [each for each in verified if each.path.exists()]
     if not verified:
         raise KubetrainError(
-            f"nothing complete in {folder}: it has neither a {DATASET_MANIFEST} nor a {MANIFEST}, "
-            "nor folders that have one; what was being written when its writer ended does not count"
+            f"nothing complete in {folder}: neither the folder nor its subfolders contain a {DATASET_MANIFEST} or "
+            f"a {MANIFEST}; interrupted writes are ignored"
         )
     return verified
 
 
 def _described(folder: Path) -> list[Path]:
-    """The folders that can be verified: this one, else those in it and in the folders that we know."""
+    """Return this folder if it has a manifest, else the folders with one in the known places below it."""
     if _has_manifest(folder):
         return [folder]
     roots = [folder, *_subfolders(folder), *_subfolders(folder / "output")]
@@ -52,9 +52,9 @@ def _described(folder: Path) -> list[Path]:
 
 
 def _described_in(root: Path) -> Iterator[Path]:
-    for parent in (root, *(root / name for name in FOLDERS_OF_VERSIONS)):
+    for parent in (root, *(root / name for name in MANIFEST_PARENTS)):
         yield from (path for path in _subfolders(parent) if _has_manifest(path))
-    if any((root / name).is_file() for name in NAMING_A_CHECKPOINT):
+    if any((root / name).is_file() for name in CHECKPOINT_REFERENCES):
         yield root
 
 
@@ -74,12 +74,12 @@ def _problems_of(path: Path) -> list[str]:
         return verify_version(version) if version else [f"{DATASET_MANIFEST} is damaged"]
     if (path / MANIFEST).is_file():
         return _problems_in(path / MANIFEST, lambda manifest: verify_files(path, manifest["files"]))
-    naming = [path / name for name in NAMING_A_CHECKPOINT if (path / name).is_file()]
-    return [problem for file in naming for problem in _problems_in(file, TrainingOutput(path).verify_result)]
+    references = [path / name for name in CHECKPOINT_REFERENCES if (path / name).is_file()]
+    return [problem for file in references for problem in _problems_in(file, TrainingOutput(path).verify_result)]
 
 
 def _problems_in(file: Path, check: Callable[[Any], object]) -> list[str]:
-    """What a check says of what a JSON file describes."""
+    """Return the problems that a check finds with the content of a JSON file."""
     try:
         check(read_json(file))
     except KubetrainError as error:
