@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
-from kubetrain_trainer.checkpoint_layout import Progress, intact_checkpoints
+from kubetrain_trainer.checkpoint_layout import TrainingProgress, intact_checkpoints
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save
@@ -58,7 +58,7 @@ def measure(output: TrainingOutput, rounds: int) -> list[str]:
 
     def save_ours(step: int) -> None:
         details = {"world_size": 1, "metrics": {"accuracy": 0.0}}
-        save(writer, staging, Progress(step=step), details, training.model, training.optimizer, None)
+        save(writer, staging, TrainingProgress(step=step), details, training.model, training.optimizer, None)
 
     for number in range(rounds + 1):
         quiet.extend(seconds(training.take_step) for _ in range(5))

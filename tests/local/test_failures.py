@@ -96,7 +96,7 @@ class TestLossOfNan:
             folder.mkdir()
         log, _ = finish(train(framework, skipping, processes=2, model_args={"nan": bad}, on_nan="skip"), 0, 0)
         finish(train(framework, leaving_out, processes=2, model_args={"leave_out": self.BAD_STEP}), 0, 0)
-        assert "skipped a step, which changes nothing: the loss of rank 1 is nan at step 6" in log
+        assert "skipped a step: the loss of rank 1 is nan at step 6" in log
         assert largest_difference(newest(skipping / "output"), newest(leaving_out / "output")) == 0
         rows = [row for row in read_metrics(skipping / "output" / "metrics.jsonl") if "loss" in row]
         assert [(row["step"], row.get("skipped_steps")) for row in rows] == [(3, None), (6, 1), (9, 1), (12, 1)]
@@ -152,7 +152,7 @@ class TestOutOfMemory:
             pytest.skip("nothing can be mounted here")
         log = finish(train("pytorch", tmp_path, prefix=limited, loader_workers=1, batch_size=64), 1)[0]
         assert message(tmp_path)["error"].startswith(
-            "shared memory is full in the first step, with batch_size=64, by which"
+            "shared memory, through which data loading processes pass their batches, is full in the first step"
         )
         assert "give each pod a larger /dev/shm" in log
         assert not message(tmp_path)["curable"]
@@ -160,7 +160,7 @@ class TestOutOfMemory:
     def test_for_which_the_kernel_kills_a_loading_process(self, tmp_path: Path) -> None:
         killed = {"trouble": "kill", "place": "data", "after": 20}
         finish(train("pytorch", tmp_path, loader_workers=1, model_args=killed), 1)
-        assert message(tmp_path)["error"].startswith("a process that loads data was ended in ")
+        assert message(tmp_path)["error"].startswith("a data loading process was killed in ")
         assert message(tmp_path)["curable"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kubetrain_components.evaluate_model.report import run_report, training_report
 from kubetrain_pipelines.local_run.record import RunRecord
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -35,7 +35,9 @@ def trained(folder: Path, classes: int = 10) -> TrainingOutput:
         for row in range(classes)
     ]
     wrong = {"truth": names[1], "prediction": names[2], "confidence": 0.9, "picture": PICTURE}
-    checkpoint = output.write_checkpoint(Progress(step=59), {"metrics": {}}, lambda path: (path / "s").write_bytes(b""))
+    checkpoint = output.write_checkpoint(
+        TrainingProgress(step=59), {"metrics": {}}, lambda path: (path / "s").write_bytes(b"")
+    )
     output.write_evaluation(
         {
             "split": "test",

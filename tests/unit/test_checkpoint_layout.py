@@ -9,7 +9,7 @@ import pytest
 from kubetrain_trainer.checkpoint_layout import (
     MANIFEST,
     CorruptFiles,
-    Progress,
+    TrainingProgress,
     choose_checkpoint,
     complete_checkpoints,
     intact_checkpoints,
@@ -23,7 +23,7 @@ from kubetrain_trainer.errors import KubetrainError
 
 
 def write(directory: Path, step: int, accuracy: float | None = 0.5, content: bytes = b"weights") -> Path:
-    progress = Progress(step=step, epoch=1, samples_in_epoch=7, samples_seen=step * 64)
+    progress = TrainingProgress(step=step, epoch=1, samples_in_epoch=7, samples_seen=step * 64)
     details = {"framework": "pytorch", "world_size": 2, "metrics": {"accuracy": accuracy, "loss": 1 - (accuracy or 0)}}
     return write_checkpoint(
         directory, progress, details, lambda path: path.joinpath("state.pt").write_bytes(content)
@@ -32,7 +32,7 @@ def write(directory: Path, step: int, accuracy: float | None = 0.5, content: byt
 
 def write_unvalidated(directory: Path, step: int) -> Path:
     """As a training does that is stopped."""
-    return write_checkpoint(directory, Progress(step=step), {"metrics": {}}, lambda path: None).path
+    return write_checkpoint(directory, TrainingProgress(step=step), {"metrics": {}}, lambda path: None).path
 
 
 def flip_a_byte(path: Path) -> None:
@@ -42,9 +42,11 @@ def flip_a_byte(path: Path) -> None:
 
 
 def test_an_epochs_last_step_completes_it() -> None:
-    progress = Progress().after_step(60, epoch_size=100)
-    assert progress == Progress(step=1, epoch=0, samples_in_epoch=60, samples_seen=60)
-    assert progress.after_step(40, epoch_size=100) == Progress(step=2, epoch=1, samples_in_epoch=0, samples_seen=100)
+    progress = TrainingProgress().after_step(60, epoch_size=100)
+    assert progress == TrainingProgress(step=1, epoch=0, samples_in_epoch=60, samples_seen=60)
+    assert progress.after_step(40, epoch_size=100) == TrainingProgress(
+        step=2, epoch=1, samples_in_epoch=0, samples_seen=100
+    )
 
 
 def test_a_written_checkpoint_reads_back_with_its_progress(tmp_path: Path) -> None:
@@ -52,7 +54,7 @@ def test_a_written_checkpoint_reads_back_with_its_progress(tmp_path: Path) -> No
     checkpoint = read_checkpoint(path)
     assert checkpoint is not None
     assert path.name == "step-00000123"
-    assert checkpoint.progress == Progress(step=123, epoch=1, samples_in_epoch=7, samples_seen=123 * 64)
+    assert checkpoint.progress == TrainingProgress(step=123, epoch=1, samples_in_epoch=7, samples_seen=123 * 64)
     assert set(checkpoint.manifest) >= {"schema", "framework", "world_size", "metrics", "files"}
     assert (path.joinpath("state.pt").stat().st_mode & 0o777) == 0o644, "evaluate and promote read it as another user"
 
@@ -65,7 +67,7 @@ def test_what_was_being_written_is_invisible_and_swept(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_checkpoint(tmp_path, Progress(step=2), {}, killed)
+        write_checkpoint(tmp_path, TrainingProgress(step=2), {}, killed)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [".step-00000002.partial"]
     assert [checkpoint.step for checkpoint in complete_checkpoints(tmp_path)] == [1]
     remove_partial(tmp_path)

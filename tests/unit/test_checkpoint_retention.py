@@ -49,10 +49,12 @@ def test_without_the_metric_only_the_newest_stay() -> None:
 
 
 def write(directory: Path, step: int) -> Checkpoint:
-    from kubetrain_trainer.checkpoint_layout import Progress, write_checkpoint
+    from kubetrain_trainer.checkpoint_layout import TrainingProgress, write_checkpoint
 
     details = {"metrics": {"accuracy": 0.5}}
-    return write_checkpoint(directory, Progress(step=step), details, lambda path: (path / "state").write_bytes(b"w"))
+    return write_checkpoint(
+        directory, TrainingProgress(step=step), details, lambda path: (path / "state").write_bytes(b"w")
+    )
 
 
 def test_what_goes_is_gone_and_the_rest_verifies(tmp_path: Path) -> None:

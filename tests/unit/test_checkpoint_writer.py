@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import Progress, complete_checkpoints
+from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
@@ -26,7 +26,7 @@ def output(tmp_path: Path) -> TrainingOutput:
 
 def start(writer: CheckpointWriter, step: int, write: Callable[[Path], object]) -> None:
     writer.wait()
-    writer.start(Progress(step=step), {"metrics": {"accuracy": 0.5}}, write)
+    writer.start(TrainingProgress(step=step), {"metrics": {"accuracy": 0.5}}, write)
 
 
 def weights(path: Path) -> None:
@@ -91,7 +91,7 @@ HANGING = """
 import os, sys
 from pathlib import Path
 from kubetrain_trainer import checkpoint_writer
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.training_output import TrainingOutput
@@ -102,7 +102,8 @@ output = TrainingOutput(Path(sys.argv[1]))
 def train():
     os.mkfifo(output.path.parent / "hangs")
     with checkpoint_writer.CheckpointWriter(output, TrainConfig()) as writer:
-        writer.start(Progress(step=10), {"metrics": {}}, lambda path: (output.path.parent / "hangs").read_bytes())
+        write = lambda path: (output.path.parent / "hangs").read_bytes()
+        writer.start(TrainingProgress(step=10), {"metrics": {}}, write)
         raise RuntimeError("of the loop")
 run(train)
 """

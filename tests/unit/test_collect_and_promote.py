@@ -9,7 +9,7 @@ from kubetrain_components.collect_checkpoint import collect
 from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.promote_model.promote import LATEST, GateNotMet, check_gate, promote_model
-from kubetrain_trainer.checkpoint_layout import CorruptFiles, Progress, choose_checkpoint
+from kubetrain_trainer.checkpoint_layout import CorruptFiles, TrainingProgress, choose_checkpoint
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import write_json
 from kubetrain_trainer.errors import KubetrainError
@@ -29,7 +29,9 @@ def trained(tmp_path: Path, run_id: str, created: str = "") -> TrainingOutput:
         write_json(output.path / "config.json", {**output.read_config(), "created": created})
     for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
         checkpoint = output.write_checkpoint(
-            Progress(step=step), {"metrics": {"accuracy": accuracy}}, lambda path: (path / "state.pt").write_bytes(b"w")
+            TrainingProgress(step=step),
+            {"metrics": {"accuracy": accuracy}},
+            lambda path: (path / "state.pt").write_bytes(b"w"),
         )
         if step == 2:
             output.write_export(checkpoint, {}, lambda path: (path / "model.pt").write_bytes(b"weights"))
@@ -60,7 +62,9 @@ class TestCollect:
 
     def test_an_export_of_another_checkpoint_is_refused(self, output: TrainingOutput, tmp_path: Path) -> None:
         output.write_checkpoint(
-            Progress(step=4), {"metrics": {"accuracy": 0.99}}, lambda path: (path / "state.pt").write_bytes(b"w")
+            TrainingProgress(step=4),
+            {"metrics": {"accuracy": 0.99}},
+            lambda path: (path / "state.pt").write_bytes(b"w"),
         )
         with pytest.raises(KubetrainError, match=r"is of step-00000002, but .* step-00000004"):
             collect_checkpoint(output, tmp_path / "artifact")

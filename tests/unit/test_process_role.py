@@ -51,7 +51,7 @@ def test_enough_gpus_pass(communication: str, processes: int, gpus: int) -> None
 @pytest.mark.parametrize(
     ("communication", "processes", "gpus", "says"),
     [
-        ("auto", 4, 2, "each of the pod's 4 processes needs a GPU of its own, but the pod has 2"),
+        ("auto", 4, 2, "each of the pod's 4 processes needs its own GPU, but the pod has 2"),
         ("nccl", 1, 0, "communication=nccl needs GPUs, but this pod has none"),
     ],
 )

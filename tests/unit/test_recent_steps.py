@@ -52,7 +52,7 @@ def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str 
 def test_the_mean_is_over_processes_and_steps_since_the_last_one() -> None:
     def train(recent: RecentSteps, rank: int) -> list[float]:
         recent.accept_step(1, 0.1, 1.0 + rank, 1.0)
-        recent.look()  # before a checkpoint
+        recent.check()  # before a checkpoint
         recent.accept_step(2, 0.1, 3.0 + rank, 1.0)
         return [recent.mean_loss(), recent.mean_loss()]
 
@@ -71,7 +71,7 @@ def test_the_first_bad_step_of_any_is_told_alike_by_all(losses: tuple[float, ...
     def train(recent: RecentSteps, rank: int) -> None:
         for step, (loss, its_norm) in enumerate([(1.0, 1.0), (losses[rank], norm), (math.nan, math.nan)], start=1):
             assert recent.accept_step(step, step / 10, loss, its_norm), "nothing is looked at before it must be"
-        recent.look()
+        recent.check()
 
     said = in_all_processes(train)
     assert said[0] == said[1]
@@ -89,7 +89,7 @@ def test_a_bad_step_is_skipped_by_all_and_counted(caplog: pytest.LogCaptureFixtu
 
     assert in_all_processes(train, on_nan="skip") == [str(([False, False, True, True], 2, 1.0))] * PROCESSES
     assert caplog.messages == [
-        f"skipped a step, which changes nothing: the loss of rank {step} is nan at step {step}, with a learning rate "
+        f"skipped a step: the loss of rank {step} is nan at step {step}, with a learning rate "
         f"of 0.1 ({step + 1} skipped so far)"
         for step in range(2)
     ]
@@ -106,4 +106,4 @@ def test_too_many_in_a_row_end_the_training() -> None:
 
     said = in_all_processes(train, on_nan="skip")
     assert said[0] == said[1]
-    assert "is nan at step 20, with a learning rate of 0.1, and so it was in the 9 steps before: " in said[0]
+    assert "at step 20, with a learning rate of 0.1, and the 9 steps before it were not finite either: " in said[0]

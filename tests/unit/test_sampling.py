@@ -4,7 +4,7 @@ from itertools import chain, pairwise
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.sampling import SamplePlan, derived_seed, epoch_order, evaluation_indices
 
@@ -69,7 +69,7 @@ def test_resuming_within_an_epoch_takes_the_rest_and_nothing_twice(resumed_world
 @pytest.mark.parametrize("left", range(18))
 def test_a_rest_too_small_for_all_processes_is_left_out(left: int, world_size: int) -> None:
     plan = SamplePlan(size=100, batch_size=4, world_size=world_size, seed=0)
-    resumed = plan.resumed(Progress(step=9, epoch=2, samples_in_epoch=100 - left, samples_seen=300 - left))
+    resumed = plan.resumed(TrainingProgress(step=9, epoch=2, samples_in_epoch=100 - left, samples_seen=300 - left))
     rest = steps(plan, epoch=2, start=100 - left)
     if left < 2 * world_size:
         assert (resumed.epoch, resumed.samples_in_epoch, resumed.samples_seen) == (3, 0, 300 - left)
@@ -81,13 +81,13 @@ def test_a_rest_too_small_for_all_processes_is_left_out(left: int, world_size: i
 
 def test_a_whole_epoch_is_never_left_out_however_small() -> None:
     plan = SamplePlan(size=4, batch_size=4, world_size=4, seed=0)
-    assert plan.resumed(Progress(epoch=1)) == Progress(epoch=1)
+    assert plan.resumed(TrainingProgress(epoch=1)) == TrainingProgress(epoch=1)
     assert len(steps(plan)) == 1
 
 
 def test_data_that_became_less_ends_the_epoch() -> None:
     plan = SamplePlan(size=10, batch_size=4, world_size=2, seed=0)
-    assert plan.resumed(Progress(samples_in_epoch=12)).epoch == 1
+    assert plan.resumed(TrainingProgress(samples_in_epoch=12)).epoch == 1
     assert steps(plan, start=12) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, CorruptFiles, Progress
+from kubetrain_trainer.checkpoint_layout import Checkpoint, CorruptFiles, TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
@@ -21,7 +21,7 @@ def begun(tmp_path: Path, run_id: str = "run", **settings: object) -> TrainingOu
 
 def checkpoint(output: TrainingOutput, step: int) -> Checkpoint:
     details = {"metrics": {"accuracy": 0.9}}
-    return output.write_checkpoint(Progress(step=step), details, lambda path: write(path / "state"))
+    return output.write_checkpoint(TrainingProgress(step=step), details, lambda path: write(path / "state"))
 
 
 def write(path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
@@ -51,8 +51,8 @@ def test_metrics_and_tensorboard_and_the_page_tell_the_same(tmp_path: Path) -> N
     port = free_port()
     report = begin(tmp_path, gpu_memory=2**30, metrics_port=port)
     train(report, steps=2, waited_seconds=0.5)
-    report.steps(Progress(step=2, epoch=0), loss=0.5, rate=0.125)
-    report.checkpoint(Progress(step=2, epoch=0), {"accuracy": 0.75}, stall_seconds=0.25)
+    report.steps(TrainingProgress(step=2, epoch=0), loss=0.5, rate=0.125)
+    report.checkpoint(TrainingProgress(step=2, epoch=0), {"accuracy": 0.75}, stall_seconds=0.25)
     steps, checkpoint = read_metrics(tmp_path / "metrics.jsonl")
     assert steps == {
         **{"step": 2, "epoch": 0, "loss": 0.5, "learning_rate": 0.125, "samples_per_second": 8.0},
@@ -78,7 +78,7 @@ def test_a_taken_port_fails_no_training(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as other:
         report = begin(tmp_path, metrics_port=other.getsockname()[1])
         train(report, steps=1, waited_seconds=0.5)
-        report.steps(Progress(step=1), loss=0.5, rate=0.1)
+        report.steps(TrainingProgress(step=1), loss=0.5, rate=0.1)
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
 
 
@@ -87,7 +87,7 @@ def test_only_the_chief_speaks(
 ) -> None:
     report = begin(tmp_path, rank=1, metrics_port=free_port())
     train(report, steps=40, waited_seconds=1.5)
-    report.steps(Progress(step=1), loss=0.5, rate=0.1)
+    report.steps(TrainingProgress(step=1), loss=0.5, rate=0.1)
     report.end()
     assert list(tmp_path.iterdir()) == []
     assert (capsys.readouterr().out, caplog.messages) == ("", [])
@@ -114,8 +114,8 @@ def test_a_training_that_waits_for_its_data_says_what_to_do(
 ) -> None:
     report = begin(tmp_path, other_waits=other_waits)
     train(report, steps, waited_seconds)
-    report.steps(Progress(step=steps), loss=0.5, rate=0.1)
-    report.steps(Progress(step=steps), loss=0.5, rate=0.1)
+    report.steps(TrainingProgress(step=steps), loss=0.5, rate=0.1)
+    report.steps(TrainingProgress(step=steps), loss=0.5, rate=0.1)
     said = [each for each in caplog.messages if "waits" in each]
     assert len(said) == while_it_trains
     report.end()

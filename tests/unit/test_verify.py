@@ -8,7 +8,7 @@ import pytest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -27,8 +27,8 @@ def workspace(tmp_path: Path) -> Path:
 
 def train(output: TrainingOutput) -> None:
     output.begin("pytorch", TrainConfig(), "d" * 16)
-    best = output.write_checkpoint(Progress(step=1), {"metrics": {"accuracy": 0.9}}, write_weights)
-    output.write_checkpoint(Progress(step=2), {"metrics": {"accuracy": 0.8}}, write_weights)
+    best = output.write_checkpoint(TrainingProgress(step=1), {"metrics": {"accuracy": 0.9}}, write_weights)
+    output.write_checkpoint(TrainingProgress(step=2), {"metrics": {"accuracy": 0.8}}, write_weights)
     output.write_export(best, {}, write_weights)
     output.finish()
 

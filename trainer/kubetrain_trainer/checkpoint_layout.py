@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 SCHEMA = "kubetrain/checkpoint/v1"
 MANIFEST = "manifest.json"
+WriteFiles = Callable[[Path], object]
+"""A function that writes the framework's files to a directory."""
 
 
 class CorruptFiles(KubetrainError):
@@ -31,7 +33,7 @@ class CorruptFiles(KubetrainError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """The position of a training. A resumed run needs this and the framework's files, nothing else."""
 
     step: int = 0
@@ -65,9 +67,9 @@ class Checkpoint:
         return int(self.manifest["step"])
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingProgress:
         names = ("step", "epoch", "samples_in_epoch", "samples_seen")
-        return Progress(**{name: int(self.manifest[name]) for name in names})
+        return TrainingProgress(**{name: int(self.manifest[name]) for name in names})
 
     @property
     def is_validated(self) -> bool:
@@ -80,7 +82,7 @@ class Checkpoint:
 
 
 def write_checkpoint(
-    directory: Path, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]
+    directory: Path, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
 ) -> Checkpoint:
     """Write the framework's files and their manifest to a partial directory, then rename it."""
     final = directory / f"step-{progress.step:08d}"

@@ -5,11 +5,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Self
 
-from kubetrain_trainer.checkpoint_layout import Progress, complete_checkpoints
+from kubetrain_trainer.checkpoint_layout import TrainingProgress, WriteFiles, complete_checkpoints
 from kubetrain_trainer.checkpoint_retention import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
@@ -58,7 +57,7 @@ class CheckpointWriter:
             return False
         return True
 
-    def start(self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]) -> None:
+    def start(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
         """Start writing a checkpoint. Call wait() first."""
         self._step = progress.step
         # A daemon thread, so that the interpreter exits without it if TIMEOUT_SECONDS are not enough.
@@ -97,7 +96,7 @@ class CheckpointWriter:
         complete = complete_checkpoints(self._output.checkpoints)
         return complete[-1].name if complete else ""
 
-    def _write(self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]) -> None:
+    def _write(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
         began = time.perf_counter()
         _yield_to_steps()
         try:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from kubetrain_trainer.checkpoint_layout import (
     Checkpoint,
-    Progress,
+    TrainingProgress,
     choose_checkpoint,
     open_checkpoint,
     remove_partial,
@@ -51,7 +51,7 @@ class AnyTraining(ABC):
         """Load the checkpoint's state into the model, the optimizer and the averages."""
 
     @abstractmethod
-    def save(self, progress: Progress, details: Mapping[str, Any]) -> None:
+    def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
         """Copy this state and let the chief's writer write it while the next steps run."""
 
     @abstractmethod
@@ -69,11 +69,11 @@ class AnyTraining(ABC):
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
 
 
-def resume(training: AnyTraining) -> tuple[Progress, int]:
+def resume(training: AnyTraining) -> tuple[TrainingProgress, int]:
     """Return where to continue, and the step of this run's newest checkpoint (-1: none, or it was not validated)."""
     path = training.group.from_chief(lambda: find_checkpoint(training))
     if path is None:
-        return Progress(), -1
+        return TrainingProgress(), -1
     log.info("rank %d resumes from %s", training.group.role.rank, path)
     checkpoint = open_checkpoint(Path(path))
     training.restore(checkpoint)
@@ -87,16 +87,16 @@ def find_checkpoint(training: AnyTraining) -> str | None:
     return str(checkpoint.path) if checkpoint else None
 
 
-def may_save(training: AnyTraining, progress: Progress) -> bool:
+def may_save(training: AnyTraining, progress: TrainingProgress) -> bool:
     """Return True if the previous checkpoint is complete; until then a validation would be wasted."""
     return training.group.from_chief(lambda: training.writer.is_free(progress.step))
 
 
 def validate_and_save(
-    training: AnyTraining, validate: Callable[[int], Metrics | None], progress: Progress, report: TrainingReport
+    training: AnyTraining, validate: Callable[[int], Metrics | None], progress: TrainingProgress, report: TrainingReport
 ) -> int:
     """Evaluate on the validation split, start writing a checkpoint with these metrics, and return its step."""
-    training.recent.look()  # nothing is saved after a step with a loss of NaN
+    training.recent.check()  # nothing is saved after a step with a loss of NaN
     with report.window.paused():
         broadcast_all_statistics(training)
         metrics = validate(progress.step)
@@ -114,12 +114,12 @@ def broadcast_all_statistics(training: AnyTraining) -> None:
         training.group.broadcast_statistics(training.averages.model)
 
 
-def save_state(training: AnyTraining, progress: Progress, metrics: Metrics) -> None:
+def save_state(training: AnyTraining, progress: TrainingProgress, metrics: Metrics) -> None:
     with training.watchdog.paused():
         training.save(progress, {"world_size": training.group.role.world_size, "metrics": metrics})
 
 
-def save_and_stop(training: AnyTraining, progress: Progress) -> NoReturn:
+def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn:
     """Save without validating, which could take longer than is left; every process ends when all is written."""
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})

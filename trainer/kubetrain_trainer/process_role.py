@@ -1,4 +1,4 @@
-"""Who this process is among all that train: from torchrun's variables, or from TF_CONFIG."""
+"""The rank of this process and the number of processes, read from torchrun's variables or from TF_CONFIG."""
 
 import json
 import os
@@ -18,14 +18,14 @@ class ProcessRole:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what the group has in common."""
+        """Return True if this process writes checkpoints, reports and logs for all."""
         return self.rank == 0
 
 
 def torchrun_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
-    """The role that torchrun gave this process; the only process where there is no torchrun.
+    """Return the role that torchrun assigned. Without torchrun, this is the only process.
 
-    RANK alone proves nothing: the training operator sets it to the rank of the node.
+    LOCAL_RANK decides, because the training operator also sets RANK, to the rank of the node.
     """
     if "LOCAL_RANK" not in environment:
         return ProcessRole()
@@ -38,9 +38,9 @@ def torchrun_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
 
 
 def tensorflow_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
-    """The role that TF_CONFIG gives this process; the only process where there is none (a TFJob of one replica).
+    """Return the role that TF_CONFIG assigns. Without it (a TFJob with one replica), this is the only process.
 
-    A chief is first and moves the workers up by one; without one, worker 0 is first.
+    The chief has rank 0 and the workers follow. Without a chief, worker 0 has rank 0.
     """
     config = json.loads(environment.get("TF_CONFIG") or "{}")
     cluster = config.get("cluster", {})
@@ -53,9 +53,10 @@ def tensorflow_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
 
 
 def check_gpus(config: TrainConfig, role: ProcessRole, gpus: int) -> None:
-    """
+    """Check that the pod has as many GPUs as the settings need.
+
     Raises:
-        InvalidSetting: where this process's pod has fewer GPUs than the settings ask for.
+        InvalidSetting: if it has too few.
     """
     if config.communication == "nccl" and gpus == 0:
         raise InvalidSetting(
@@ -63,6 +64,6 @@ def check_gpus(config: TrainConfig, role: ProcessRole, gpus: int) -> None:
         )
     if 0 < gpus < role.local_world_size:
         raise InvalidSetting(
-            f"each of the pod's {role.local_world_size} processes needs a GPU of its own, but the pod has {gpus}: "
+            f"each of the pod's {role.local_world_size} processes needs its own GPU, but the pod has {gpus}: "
             "lower processes_per_worker, or give the pod more GPUs"
         )

@@ -1,5 +1,8 @@
-"""What the newest steps came to. It stays on the device until it is looked at, lest each step wait for a GPU; nothing
-is saved before a look has found nothing but numbers."""
+"""Losses and gradient norms of recent steps, and detection of NaN and infinity.
+
+The values stay on the device until they are checked, so that steps need not wait for a GPU. They are always checked
+before a checkpoint is saved.
+"""
 
 import logging
 import math
@@ -11,11 +14,11 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_group import ProcessGroup
 
 MAX_SKIPPED = 10
-"""Steps in a row: after so many, no other batch is going to help."""
+"""The number of skipped steps in a row after which the training fails."""
 REMEDY = (
-    "most often the learning_rate is too high for this batch and warm-up, then a sample has NaN in its inputs or "
-    "labels, then a loss of one's own takes the logarithm of zero or bears no bf16: lower learning_rate, raise "
-    "warmup_epochs, set clip_norm or precision=fp32, or on_nan=skip to leave such steps out"
+    "most often the learning_rate is too high for this batch size and warmup, sometimes a sample has NaN in its inputs "
+    "or labels, or a custom loss takes the logarithm of zero or does not support bf16: lower learning_rate, raise "
+    "warmup_epochs, set clip_norm or precision=fp32, or set on_nan=skip to skip such steps"
 )
 log = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ class NotFinite(KubetrainError):
 
 class RecentSteps:
     def __init__(self, config: TrainConfig, group: ProcessGroup, resume_hint: Callable[[], str]) -> None:
-        """`resume_hint` is asked in the chief, after a failure."""
+        """`resume_hint` is called in the chief after a failure."""
         self._skips = config.on_nan == "skip"
         self._group = group
         self._resume_hint = resume_hint
@@ -34,14 +37,18 @@ class RecentSteps:
         self._losses: list[float] = []
         self._skipped_in_a_row = 0
         self.skipped = 0
-        """Steps that changed nothing, since this process began."""
+        """Number of steps skipped since this process started."""
 
     def accept_step(self, step: int, rate: float, loss: Any, norm: Any) -> bool:
-        """Whether this step may change the model, by this process's part of the loss and by the norm of the gradient of
-        all. Where the first bad step ends the training each may: what it spoils is never saved.
+        """Return True if this step may update the model. With on_nan=stop that is always the case, because the next
+        check fails before anything is saved.
+
+        Args:
+            loss: This process's part of the loss.
+            norm: The norm of the gradient over all processes.
 
         Raises:
-            NotFinite: where too many steps in a row may not.
+            NotFinite: if too many steps in a row were skipped.
         """
         self._pending.append((step, rate, loss, norm))
         bad = self._bad_step() if self._skips else ""
@@ -51,31 +58,32 @@ class RecentSteps:
         self.skipped += 1
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row == MAX_SKIPPED:
-            raise self._failure(f"{bad}, and so it was in the {MAX_SKIPPED - 1} steps before")
+            raise self._failure(f"{bad}, and the {MAX_SKIPPED - 1} steps before it were not finite either")
         if self._group.role.is_chief:
-            log.warning("skipped a step, which changes nothing: %s (%d skipped so far)", bad, self.skipped)
+            log.warning("skipped a step: %s (%d skipped so far)", bad, self.skipped)
         return False
 
-    def look(self) -> None:
-        """
+    def check(self) -> None:
+        """Check the steps since the last check.
+
         Raises:
-            NotFinite: naming the first bad step of any process, in all processes alike.
+            NotFinite: in all processes, if a step of any process was not finite.
         """
         if bad := self._bad_step():
             raise self._failure(bad)
 
     def mean_loss(self) -> float:
-        """Over all processes, and over the steps since the last call; what was skipped aside.
+        """Return the mean over all processes and all steps since the last call, without skipped steps.
 
         Raises:
-            NotFinite: as look().
+            NotFinite: like check().
         """
-        self.look()
+        self.check()
         losses, self._losses = self._losses, []
         return sum(losses) / len(losses) if losses else math.nan
 
     def _bad_step(self) -> str:
-        """What is wrong with the first bad one of the steps since the last look; empty where none is."""
+        """Describe the first step since the last check that was not finite, or return an empty string."""
         pending, self._pending = self._pending, []
         if not pending:
             return ""

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.errors import KubetrainError
 
 
@@ -49,7 +49,7 @@ class SamplePlan:
     def steps_per_epoch(self) -> int:
         return sum(1 for _ in self._steps(0))
 
-    def resumed(self, progress: Progress) -> Progress:
+    def resumed(self, progress: TrainingProgress) -> TrainingProgress:
         """Return where to resume: at the next epoch if too few samples of this one are left."""
         if self._is_over(progress.samples_in_epoch):
             return replace(progress, epoch=progress.epoch + 1, samples_in_epoch=0)

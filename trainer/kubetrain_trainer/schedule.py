@@ -2,7 +2,7 @@
 
 import math
 
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 
 EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
@@ -22,7 +22,7 @@ def averaging_decay(config: TrainConfig, step: int) -> float:
     return min(config.ema_decay, (1 + step) / (10 + step))
 
 
-def is_finished(config: TrainConfig, progress: Progress) -> bool:
+def is_finished(config: TrainConfig, progress: TrainingProgress) -> bool:
     return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 

@@ -11,7 +11,7 @@
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import (
     Checkpoint,
-    Progress,
+    TrainingProgress,
+    WriteFiles,
     complete_checkpoints,
     describe_files,
     intact_checkpoints,
@@ -99,7 +100,7 @@ class TrainingOutput:
         return TrainConfig.from_dict(recorded)
 
     def write_checkpoint(
-        self, progress: Progress, details: Mapping[str, Any], write_files: Callable[[Path], object]
+        self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
     ) -> Checkpoint:
         return write_checkpoint(self.checkpoints, progress, {**details, **self._origin()}, write_files)
 
@@ -151,9 +152,7 @@ class TrainingOutput:
             raise KubetrainError(f"{checkpoint.path} is not the checkpoint that the training wrote: it was replaced")
         return checkpoint
 
-    def write_export(
-        self, checkpoint: Checkpoint, details: Mapping[str, Any], write_files: Callable[[Path], object]
-    ) -> None:
+    def write_export(self, checkpoint: Checkpoint, details: Mapping[str, Any], write_files: WriteFiles) -> None:
         """Export the model of a checkpoint. Like a checkpoint, an export is complete or does not exist."""
         partial = self.path / ".export.partial"
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,11 +1,10 @@
-"""What the chief says while it trains: metrics.jsonl and TensorBoard's files for later readers, a page for Prometheus,
-progress lines for whoever follows the log."""
+"""The chief's reports during a training: metrics.jsonl, TensorBoard files, Prometheus metrics and progress lines."""
 
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
@@ -18,12 +17,13 @@ from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
-"""Of training, before its waiting is judged: while it goes on, and at its end. At first, starting is most of it."""
+"""Training time before the first warning about waiting for data, during the training and at its end. Before that,
+startup dominates."""
 log = logging.getLogger(__name__)
 
 
 class TrainingReport:
-    """Every process measures; only the chief speaks."""
+    """Measurements of all processes, reported by the chief."""
 
     def __init__(
         self,
@@ -47,11 +47,16 @@ class TrainingReport:
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
 
-    def steps(self, progress: Progress, loss: float, rate: float, skipped: int = 0) -> None:
-        """The steps since the last report: their mean loss, how fast they were; a new window begins. Since this process
-        began, so many were skipped."""
+    def steps(self, progress: TrainingProgress, loss: float, rate: float, skipped: int = 0) -> None:
+        """Report the steps since the last report, and start a new window.
+
+        Args:
+            loss: The mean loss of these steps.
+            rate: The current learning rate.
+            skipped: The number of steps skipped since this process started.
+        """
         rates = self.window.rates()
-        # Those that wait least for data wait for the process that waits longest.
+        # All processes wait for the one that waits longest for data.
         rates["data_wait_share"] = max(self._group.gather(rates["data_wait_share"]))
         self._waits += rates["data_wait_share"] * self.window.steps
         self._steps += self.window.steps
@@ -69,8 +74,8 @@ class TrainingReport:
         if not self._has_warned and self.window.total_seconds >= SETTLED_SECONDS:
             self._warn_of_waiting()
 
-    def checkpoint(self, progress: Progress, metrics: Mapping[str, float], stall_seconds: float) -> None:
-        """A checkpoint is being written; for so long the training stood still for it, evaluation aside."""
+    def checkpoint(self, progress: TrainingProgress, metrics: Mapping[str, float], stall_seconds: float) -> None:
+        """Report a checkpoint, and how long the training waited for it, excluding the validation."""
         if not self._group.role.is_chief:
             return
         row: dict[str, Any] = {f"validation_{metric}": value for metric, value in metrics.items()}
@@ -78,7 +83,7 @@ class TrainingReport:
         self._page.show_checkpoint(metrics, stall_seconds)
 
     def end(self) -> None:
-        """The last word on a training that was slow for a reason."""
+        """Warn at the end of the training if it waited for data."""
         if self._group.role.is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
             self._warn_of_waiting()
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
@@ -22,7 +22,7 @@ EXPORT_FILE = "model.pt"
 def save(
     writer: CheckpointWriter,
     staging: Staging,
-    progress: Progress,
+    progress: TrainingProgress,
     details: Mapping[str, Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,

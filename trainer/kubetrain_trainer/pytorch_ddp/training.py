@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
@@ -43,7 +43,7 @@ class Training(AnyTraining):
     def restore(self, checkpoint: Checkpoint) -> None:
         restore(checkpoint, self.config, self.task.model, self.optimizer, self.averages, self.group.device)
 
-    def save(self, progress: Progress, details: Mapping[str, Any]) -> None:
+    def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
         if self.group.role.is_chief:
             save(self.writer, self.staging, progress, details, self.task.model, self.optimizer, self.averages)
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
@@ -25,7 +25,7 @@ EXPORT_FILE = "model.weights.h5"
 def save(
     writer: CheckpointWriter,
     staging: Staging,
-    progress: Progress,
+    progress: TrainingProgress,
     details: Mapping[str, Any],
     model: keras.Model,
     optimizer: keras.Optimizer,

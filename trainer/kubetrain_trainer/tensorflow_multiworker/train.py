@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from kubetrain_trainer.allocator import keep_freed_memory
-from kubetrain_trainer.checkpoint_layout import Progress
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, validate_and_save
@@ -87,7 +87,7 @@ def run_epochs(training: Training) -> None:
     report.end()
 
 
-def local_batches(group: Group, plan: SamplePlan, progress: Progress) -> list[tuple[Batch, ...]]:
+def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) -> list[tuple[Batch, ...]]:
     """Return, for each step that is left in the epoch, the batch of each replica of this process."""
     first = group.role.rank * group.local_replicas
     replicas = range(first, first + group.local_replicas)

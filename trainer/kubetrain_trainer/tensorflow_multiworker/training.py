@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.checkpoint_layout import Checkpoint, Progress
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
@@ -42,7 +42,7 @@ class Training(AnyTraining):
     def restore(self, checkpoint: Checkpoint) -> None:
         restore(checkpoint, self.config, self.task.model, self.optimizer, self.averages)
 
-    def save(self, progress: Progress, details: Mapping[str, Any]) -> None:
+    def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
         state = (self.task.model, self.optimizer, self.averages)
         save(self.writer, self.staging, progress, details, *state, self.group.role)
 
