@@ -1,1 +1,1 @@
-"""What runs: the pipelines, how they are compiled, run on this machine, and started from the command line."""
+"""The pipelines, and the command line that compiles them, runs them here and submits them to a cluster."""

@@ -1,6 +1,6 @@
-"""Pipelines and their compiled form in compiled/: written, or compared with what is there.
+"""Compile the pipelines to YAML files, or check that existing files are current.
 
-They are those of the repository where the command runs, or else kubetrain's own.
+The pipelines are those of the repository in the current folder, or else kubetrain's own.
 """
 
 import difflib
@@ -20,30 +20,30 @@ from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.import_path import load_function
 
-LARGEST_FILE_BYTES = 128 << 10
-SHOWN_DIFF_LINES = 40
+MAX_FILE_BYTES = 128 << 10
+MAX_DIFF_LINES = 40
 
 
 class CompiledFilesDiffer(KubetrainError):
-    """What is in compiled/ is not what the pipelines compile to."""
+    """The compiled files are stale."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """What a compiled file is for: to be uploaded, or to be applied to a cluster that keeps its pipelines there."""
+class OutputFormat:
+    """The format of compiled files: plain for uploads, or Kubernetes objects for GitOps."""
 
     as_manifest: bool = False
     namespace: str = ""
 
     def options(self, name: str, plain: bytes) -> dict[str, Any]:
-        """A version is named by its content: Kubernetes lets nobody change one."""
-        wanted = KubernetesManifestOptions(
+        """Return compiler options that name the version by its content, because versions are immutable."""
+        options = KubernetesManifestOptions(
             pipeline_name=name,
             pipeline_version_name=version_name(name, plain),
             namespace=self.namespace or None,
             include_pipeline_manifest=True,
         )
-        return {"kubernetes_manifest_format": True, "kubernetes_manifest_options": wanted}
+        return {"kubernetes_manifest_format": True, "kubernetes_manifest_options": options}
 
 
 def pipelines() -> dict[str, Callable[..., object]]:
@@ -52,54 +52,54 @@ def pipelines() -> dict[str, Callable[..., object]]:
     return {path.partition(":")[2]: load_function(path) for path in paths}
 
 
-def compiled_pipelines(form: Form = Form()) -> dict[str, bytes]:
-    """From file name to content.
+def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str, bytes]:
+    """Return the content of each file by its name.
 
     Raises:
-        KubetrainError: where a file is larger than the Kubernetes API takes with a margin.
+        KubetrainError: if a file is too large, with a margin, for the Kubernetes API.
     """
     compiled = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, pipeline in pipelines().items():
             path = Path(folder, f"{name}.yaml")
             Compiler().compile(pipeline, str(path))
-            if form.as_manifest:
-                options = form.options(name.replace("_", "-"), path.read_bytes())
+            if output_format.as_manifest:
+                options = output_format.options(name.replace("_", "-"), path.read_bytes())
                 Compiler().compile(pipeline, str(path), **options)
             compiled[path.name] = path.read_bytes()
     for name, content in compiled.items():
-        if len(content) > LARGEST_FILE_BYTES:
-            raise KubetrainError(f"{name} has {len(content)} bytes, more than {LARGEST_FILE_BYTES}: split the pipeline")
+        if len(content) > MAX_FILE_BYTES:
+            raise KubetrainError(f"{name} has {len(content)} bytes, more than {MAX_FILE_BYTES}: split the pipeline")
     return compiled
 
 
-def write_compiled(folder: Path, form: Form = Form()) -> list[Path]:
-    """Write what has changed, and return its paths."""
+def write_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> list[Path]:
+    """Write the files that changed, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    compiled = {folder / name: content for name, content in compiled_pipelines(form).items()}
+    compiled = {folder / name: content for name, content in compiled_pipelines(output_format).items()}
     changed = [path for path, content in compiled.items() if not path.is_file() or path.read_bytes() != content]
     for path in changed:
         write_atomically(path, compiled[path])
     return changed
 
 
-def check_compiled(folder: Path, form: Form = Form()) -> None:
+def check_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> None:
     """
     Raises:
-        CompiledFilesDiffer: with what differs, and the command that mends it.
+        CompiledFilesDiffer: if a file is missing, stale or extra, with the differences and the command that fixes them.
     """
-    compiled = compiled_pipelines(form)
+    compiled = compiled_pipelines(output_format)
     differences = [
         difference for name, content in compiled.items() if (difference := _difference(folder / name, content))
     ]
-    differences += [f"{path}: no pipeline compiles to this file" for path in _others(folder, compiled)]
+    differences += [f"{path}: no pipeline compiles to this file" for path in _extra_files(folder, compiled)]
     if differences:
         raise CompiledFilesDiffer(
-            "\n".join([f"{folder} is stale: run `kubetrain compile` and commit what it writes", *differences])
+            "\n".join([f"{folder} is stale: run `kubetrain compile` and commit the result", *differences])
         )
 
 
-def _others(folder: Path, compiled: dict[str, bytes]) -> list[Path]:
+def _extra_files(folder: Path, compiled: dict[str, bytes]) -> list[Path]:
     return [path for path in sorted(folder.glob("*.yaml")) if path.name not in compiled]
 
 
@@ -110,11 +110,11 @@ def _difference(path: Path, content: bytes) -> str:
         difflib.unified_diff(
             path.read_text().splitlines(),
             content.decode().splitlines(),
-            f"{path} (there)",
-            f"{path} (compiled now)",
+            f"{path} (current)",
+            f"{path} (compiled)",
             n=1,
             lineterm="",
         )
     )
-    more = f"... and {len(lines) - SHOWN_DIFF_LINES} more lines" if len(lines) > SHOWN_DIFF_LINES else ""
-    return "\n".join([*lines[:SHOWN_DIFF_LINES], more]).rstrip()
+    more = f"... and {len(lines) - MAX_DIFF_LINES} more lines" if len(lines) > MAX_DIFF_LINES else ""
+    return "\n".join([*lines[:MAX_DIFF_LINES], more]).rstrip()

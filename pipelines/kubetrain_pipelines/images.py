@@ -1,12 +1,11 @@
-"""Every image reference, in one place; a team's repository may name its own."""
+"""The images of the components and trainers: those of the team's repository, or kubetrain's own."""
 
 from kubetrain_components import IMAGE_NAME
 from kubetrain_pipelines.project import project
+from kubetrain_trainer.frameworks import PACKAGES
 
-# Read when a pipeline is imported, for KFP builds it then.
-_OWN = project().images
+# Constants, because KFP builds a pipeline while its module is imported.
+_IMAGES = project().images
 
-COMPONENTS = _OWN.get("components", f"{IMAGE_NAME}:0.1.0")
-TRAINERS = {
-    framework: _OWN.get(framework, f"kubetrain/trainer-{framework}:0.1.0") for framework in ("pytorch", "tensorflow")
-}
+COMPONENTS = _IMAGES.get("components", f"{IMAGE_NAME}:0.1.0")
+TRAINERS = {framework: _IMAGES.get(framework, f"kubetrain/trainer-{framework}:0.1.0") for framework in PACKAGES}

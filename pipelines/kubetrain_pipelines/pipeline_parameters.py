@@ -5,13 +5,14 @@ The signatures of the pipelines, `--set`, the forms of the Kubeflow Pipelines UI
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import KW_ONLY, Field, dataclass, fields, replace
 from functools import wraps
 from typing import Any, TypeVar, get_origin
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.frameworks import PACKAGES
 from kubetrain_trainer.settings import Settings
@@ -25,16 +26,17 @@ REQUIRED = inspect.Parameter.empty
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Parameter:
     name: str
     type: Any
     """str, int, float, bool, dict[str, Any] or list[Any]."""
+    default: Any
     description: str
-    default: Any = REQUIRED
+    _: KW_ONLY
     pipelines: tuple[str, ...] = TRAINING
     is_local: bool = False
-    """True if `kubetrain run` takes it, which needs no PVCs, pods or secrets."""
+    """True if `kubetrain run` takes it, too, which has no PVCs, pods and secrets."""
 
     @property
     def is_required(self) -> bool:
@@ -48,53 +50,40 @@ def describe(setting: "Field[Any]") -> str:
 
 
 def _from_setting(kind: type[Settings], name: str, pipelines: tuple[str, ...] = TRAINING) -> Parameter:
-    """Return the parameter for a setting that many runs change, and that therefore needs no JSON object."""
+    """Return the parameter for a setting that many runs change, so that they need no JSON object."""
     setting = next(each for each in fields(kind) if each.name == name)
-    sentence = f"{describe(setting)}."
-    return Parameter(
-        name=name,
-        type=setting.type,
-        description=sentence[0].upper() + sentence[1:],
-        default=setting.default,
-        pipelines=pipelines,
-    )
+    meaning = describe(setting)
+    return Parameter(name, setting.type, setting.default, f"{meaning[0].upper()}{meaning[1:]}.", pipelines=pipelines)
 
 
+def _object(kind: type[Settings], description: str, **where: Any) -> Parameter:
+    return Parameter(kind.PARAMETER, dict[str, Any], {}, description, **where)
+
+
+# Required parameters come first, as in every Python signature.
 PARAMETERS = (
     Parameter(
-        name="dataset_uri",
-        type=str,
-        description="Dataset: s3://BUCKET/PREFIX; to train, with the folders train/, val/ and test/.",
+        "dataset_uri",
+        str,
+        REQUIRED,
+        "Dataset: s3://BUCKET/PREFIX; to train, with the folders train/, val/ and test/.",
         pipelines=PIPELINES,
         is_local=True,
     ),
+    Parameter("model_uri", str, REQUIRED, "Where to publish versions of the model: s3://BUCKET/PREFIX.", is_local=True),
+    Parameter("s3_endpoint", str, "", "URL of the S3 server; empty: AWS.", pipelines=PIPELINES, is_local=True),
     Parameter(
-        name="model_uri",
-        type=str,
-        description="Where to publish versions of the model: s3://BUCKET/PREFIX.",
-        is_local=True,
-    ),
-    Parameter(
-        name="s3_endpoint",
-        type=str,
-        description="URL of the S3 server; empty: AWS.",
-        default="",
-        pipelines=PIPELINES,
-        is_local=True,
-    ),
-    Parameter(
-        name="s3_secret",
-        type=str,
-        description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
-        "if it doesn't exist, the pods' service account is used.",
-        default=DEFAULT_SECRET,
+        "s3_secret",
+        str,
+        DEFAULT_SECRET,
+        "Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without it, the pods' service account is used.",
         pipelines=PIPELINES,
     ),
     Parameter(
-        name="dataset_access",
-        type=str,
-        description="How to access the dataset in S3: credentials, anonymous (a public bucket) or requester-pays.",
-        default="credentials",
+        "dataset_access",
+        str,
+        "credentials",
+        "How to access the dataset in S3: credentials, anonymous (a public bucket) or requester-pays.",
         pipelines=PIPELINES,
         is_local=True,
     ),
@@ -103,34 +92,21 @@ PARAMETERS = (
     _from_setting(Storage, "output_claim"),
     _from_setting(Storage, "exposure", PIPELINES),
     _from_setting(Storage, "storage_class", PIPELINES),
+    _object(Storage, "Other storage settings, as a JSON object.", pipelines=PIPELINES),
+    Parameter("workers", int, 2, "Training pods, including the Master (PyTorch) or Chief (TensorFlow).", is_local=True),
     Parameter(
-        name=Storage.PARAMETER,
-        type=dict[str, Any],
-        description="Other settings of the storage, as a JSON object.",
-        default={},
-        pipelines=PIPELINES,
-    ),
-    Parameter(
-        name="workers",
-        type=int,
-        description="Number of training pods, including the Master (PyTorch) or Chief (TensorFlow).",
-        default=2,
-        is_local=True,
-    ),
-    Parameter(
-        name="min_workers",
-        type=int,
-        description="Min number of pods that training continues with after losing others (an elastic job); "
-        "0: all pods restart.",
-        default=0,
+        "min_workers",
+        int,
+        0,
+        "Min pods with which an elastic job continues after losing others; 0: not elastic, all pods restart.",
         pipelines=("train-pytorch",),
         is_local=True,
     ),
     Parameter(
-        name="processes_per_worker",
-        type=int,
-        description="Training processes in each pod: one for each GPU.",
-        default=1,
+        "processes_per_worker",
+        int,
+        1,
+        "Training processes in each pod: one for each GPU.",
         pipelines=("train-pytorch",),
         is_local=True,
     ),
@@ -138,32 +114,20 @@ PARAMETERS = (
     _from_setting(Placement, "memory"),
     _from_setting(Placement, "gpus"),
     _from_setting(Placement, "shm_size"),
+    _object(Placement, "Other settings for where and how pods run, as a JSON object.", pipelines=PIPELINES),
+    _object(TrainConfig, "Training settings that differ from their defaults, as a JSON object.", is_local=True),
     Parameter(
-        name=Placement.PARAMETER,
-        type=dict[str, Any],
-        description="Other settings for where and how pods run, as a JSON object.",
-        default={},
-        pipelines=PIPELINES,
-    ),
-    Parameter(
-        name="train_config",
-        type=dict[str, Any],
-        description="Settings of the training that differ from their defaults, as a JSON object.",
-        default={},
+        "min_accuracy",
+        float,
+        0.0,
+        "Accuracy on the test split that a model needs to be published; 0 publishes any model.",
         is_local=True,
     ),
     Parameter(
-        name="min_accuracy",
-        type=float,
-        description="Accuracy on the test split that a model needs to be published; 0 publishes any model.",
-        default=0.0,
-        is_local=True,
-    ),
-    Parameter(
-        name="skip_unchanged",
-        type=bool,
-        description="Skip training and keep the latest model if dataset, configuration and image digest are unchanged.",
-        default=False,
+        "skip_unchanged",
+        bool,
+        False,
+        "Skip training and keep the latest model if dataset, configuration and image digest are unchanged.",
     ),
 )
 

@@ -1,9 +1,9 @@
-"""A team's own repository: [tool.kubetrain] in the pyproject.toml of the folder where a command runs.
+"""A team's own repository: the table [tool.kubetrain] in the pyproject.toml of the current folder.
 
 [tool.kubetrain]
-pipelines = ["team_pipelines.nightly:nightly"]  # functions with @dsl.pipeline; none: kubetrain's own
+pipelines = ["team_pipelines.nightly:nightly"]  # functions with @dsl.pipeline (default: kubetrain's own)
 
-[tool.kubetrain.images]  # as the cluster's nodes pull them, best by digest
+[tool.kubetrain.images]  # references that the cluster's nodes can pull, ideally by digest
 components = "registry.example.com/kubetrain/components@sha256:…"
 """
 
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+from kubetrain_trainer.frameworks import PACKAGES
 
-IMAGES = ("components", "pytorch", "tensorflow")
+IMAGES = ("components", *PACKAGES)
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,10 @@ class Project:
 
 @cache
 def project(folder: Path | None = None) -> Project:
-    """
+    """Read the table, which may be missing.
+
     Raises:
-        InvalidSetting: where the table has something that nobody reads.
+        InvalidSetting: if the file is not valid TOML, a name is unknown, or a value is invalid.
     """
     path = (folder or Path.cwd()) / "pyproject.toml"
     try:

@@ -1,4 +1,4 @@
-"""A run as it is shown while it goes on and when it is over: bars on a terminal, plain lines in a log."""
+"""The progress of a run: bars on a terminal, plain lines elsewhere."""
 
 import time
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from kubetrain_trainer.step_window import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0
 COUNTED = ("step", "objects", "samples")
-"""What a progress line counts, as done/total."""
+"""Names in a progress event whose values are done/total."""
 
 
 class RunView(Protocol):
@@ -25,34 +25,34 @@ def open_view(console: Console) -> RunView:
 
 
 class PlainView:
-    """A line when a stage begins, every two seconds while it goes on, and when it ends."""
+    """Prints a line when a stage starts, every two seconds while it runs, and when it ends."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started: dict[str, float] = {}
-        self._spoke = 0.0
+        self._printed_at = 0.0
 
     def show(self, event: dict[str, Any]) -> None:
         stage = event["stage"]
         match event["event"]:
             case "started":
                 self._started[stage] = event["time"]
-                self._say(f"{stage}: started")
-            case "progress" if time.monotonic() - self._spoke >= PLAIN_LINE_SECONDS:
-                self._say(f"{stage}: {describe_progress(event['progress'])}")
+                self._print(f"{stage}: started")
+            case "progress" if time.monotonic() - self._printed_at >= PLAIN_LINE_SECONDS:
+                self._print(f"{stage}: {describe_progress(event['progress'])}")
             case "finished" | "failed" | "stopped" as ending:
-                self._say(f"{stage}: {ending} after {event['time'] - self._started[stage]:.1f} s")
+                self._print(f"{stage}: {ending} after {event['time'] - self._started[stage]:.1f} s")
 
     def close(self) -> None:
         pass
 
-    def _say(self, line: str) -> None:
-        self._spoke = time.monotonic()
+    def _print(self, line: str) -> None:
+        self._printed_at = time.monotonic()
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class BarView:
-    """A bar for each stage."""
+    """Shows a bar for each stage."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -87,17 +87,17 @@ class BarView:
 
 
 def describe_progress(progress: dict[str, Any]) -> str:
-    """step 100/300 · loss 0.0259 · 4127 samples/s"""
+    """Return a line such as: step 100/300 · loss 0.0259 · 4127 samples/s."""
     parts = [f"{name} {progress[name]}" for name in COUNTED if name in progress]
     parts += [f"loss {progress['loss']:.4f}"] if "loss" in progress else []
     parts += [f"{progress['samples_per_second']:.0f} samples/s"] if "samples_per_second" in progress else []
     waiting = progress.get("data_wait_share", 0.0)
-    parts += [f"waits for data {waiting:.0%} of the time"] if waiting >= LARGE_WAIT_SHARE else []
+    parts += [f"waiting for data {waiting:.0%} of the time"] if waiting >= LARGE_WAIT_SHARE else []
     return " · ".join(parts)
 
 
 def fraction_done(progress: dict[str, Any]) -> tuple[float, float | None]:
-    """How much of how much; None where that is not known."""
+    """Return the amounts that are done and in total; the total is None if it is unknown."""
     counted = next((str(progress[name]) for name in COUNTED if name in progress), "")
     done, slash, total = counted.partition("/")
     return (float(done), float(total)) if slash else (0.0, None)

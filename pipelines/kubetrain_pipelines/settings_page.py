@@ -1,4 +1,4 @@
-"""docs/settings.md: every parameter and setting with its default and meaning, from where they are declared.
+"""Generates docs/settings.md, with the default and meaning of every parameter and setting, from their declarations.
 
 python -m kubetrain_pipelines.settings_page >docs/settings.md
 """
@@ -14,12 +14,14 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.settings import Settings, as_text
 
 SETTINGS: dict[type[Settings], str] = {
-    TrainConfig: "`train_config`: how a training trains",
+    TrainConfig: "`train_config`: training",
     Placement: "`placement`: where and how pods run",
-    Storage: "`storage`: where a run's data is, and how pods get it",
+    Storage: "`storage`: where data is stored, and how pods access it",
 }
-PIPELINES_HEAD = "Each is a field of the form in the Kubeflow Pipelines UI, and a name for `--set` on the command line."
-SETTINGS_HEAD = "Of the parameter of this name, a JSON object; on the command line each by `--set NAME=VALUE`."
+PIPELINES_HEAD = "Set these in the form of the Kubeflow Pipelines UI, or with `--set NAME=VALUE` on the command line."
+SETTINGS_HEAD = (
+    "Set these in the JSON object of this parameter, or one by one with `--set NAME=VALUE` on the command line."
+)
 
 
 def page() -> str:

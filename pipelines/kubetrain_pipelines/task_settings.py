@@ -1,4 +1,4 @@
-"""What every task of our pipelines has in common, and what some need besides."""
+"""KFP settings of the pipelines' tasks: those of every task, and those of some."""
 
 from typing import Any
 
@@ -9,40 +9,40 @@ from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_pipelines import images
 
 MAX_SECONDS = 30 * 24 * 3600
-"""For a pod that hangs: whatever takes long has budgets of its own, which end it with a cause."""
+"""Timeout of a pod that hangs. Jobs have shorter timeouts of their own, which report a cause."""
 
 
-def as_step(task: dsl.PipelineTask, reads_as: str) -> dsl.PipelineTask:
-    """Run the task in the components' image, never from KFP's cache, under a name that reads as a sentence.
+def as_step(task: dsl.PipelineTask, title: str) -> dsl.PipelineTask:
+    """Set the image, title and timeout of a task, and disable KFP's cache.
 
-    The cache's key knows neither what lies in S3 nor what lies on a volume: a hit would skip work that is due.
+    The cache key does not cover data in S3 or on volumes, so a cache hit would skip necessary work.
     """
     task.set_container_image(images.COMPONENTS)
     task.set_caching_options(enable_caching=False)
-    task.set_display_name(reads_as)
+    task.set_display_name(title)
     kubernetes.set_security_context(task, run_as_non_root=True)
     kubernetes.set_timeout(task, MAX_SECONDS)
     return task
 
 
 def with_own_resources(task: dsl.PipelineTask) -> dsl.PipelineTask:
-    """What a step itself needs: the work is done in jobs. Set on the launch task, it would describe its workers."""
+    """Set the resources of a step's own pod. On the launch task they would apply to the training pods."""
     return task.set_cpu_request("100m").set_cpu_limit("2").set_memory_request("512Mi").set_memory_limit("2Gi")
 
 
 def as_launcher(task: dsl.PipelineTask) -> dsl.PipelineTask:
-    """A step that follows a job: moved to another node it would fail the run, though the job goes on."""
-    kubernetes.add_pod_label(task, "kubetrain/launcher", "true")  # which deploy/launcher knows it by
+    """Protect a step that follows a job from eviction, which would fail the run."""
+    kubernetes.add_pod_label(task, "kubetrain/launcher", "true")  # selected by deploy/launcher
     kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
     return task
 
 
 def with_output(task: dsl.PipelineTask, output_claim: Any) -> dsl.PipelineTask:
-    """A step that reads what the training wrote."""
+    """Mount the output PVC, for a step that reads what the training wrote."""
     return kubernetes.mount_pvc(task, pvc_name=output_claim, mount_path=OUTPUT_PATH)
 
 
 def with_s3_secret(task: dsl.PipelineTask, s3_secret: Any) -> dsl.PipelineTask:
-    """Credentials from a secret that may be missing: then the run's service account counts."""
+    """Add the credentials in a secret. Without the secret, the service account of the run is used."""
     variables = {name: name for name in VARIABLES}
     return kubernetes.use_secret_as_env(task, s3_secret, variables, optional=True)

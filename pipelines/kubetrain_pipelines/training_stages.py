@@ -1,4 +1,4 @@
-"""The stages of a training pipeline, the same for every framework."""
+"""The stages of a training pipeline, which are the same for every framework."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -38,10 +38,10 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
     Args:
         framework: pytorch or tensorflow.
         pipeline: Name of the pipeline.
-        parameters: Parameters of train-pytorch (docs/settings.md); those left out have their defaults.
+        parameters: Parameters of train-pytorch (see docs/settings.md), with defaults for those left out.
 
     Returns:
-        The tasks, for a pipeline to set more on them or to continue from them.
+        The tasks, which the pipeline may configure further or build on.
     """
     run = {"pipeline": pipeline, "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
     bound = signature_of(PARAMETERS).bind(**parameters)

@@ -1,4 +1,7 @@
-"""What a version of a pipeline is called, whoever brings it to Kubeflow Pipelines: by its content."""
+"""The name of a pipeline's version in Kubeflow Pipelines, derived from its content.
+
+Apart from compile.py, because `kubetrain submit` must not import kfp, which takes seconds.
+"""
 
 import hashlib
 

@@ -14,7 +14,7 @@ import yaml
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.stages import STAGES
-from kubetrain_pipelines.compile import LARGEST_FILE_BYTES
+from kubetrain_pipelines.compile import MAX_FILE_BYTES
 from support.cli import kubetrain
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def test_every_run_and_hash_seed_compiles_the_same_bytes(tmp_path: Path, seed: s
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_small_and_holds_nothing_of_this_machine(name: str) -> None:
     content = (COMPILED / name).read_text()
-    assert len(content.encode()) < LARGEST_FILE_BYTES == 128 * 1024
+    assert len(content.encode()) < MAX_FILE_BYTES == 128 * 1024
     for foreign in (str(ROOT), str(Path.home()), sys.prefix, "canary", os.uname().nodename):
         assert foreign not in content
 

@@ -126,7 +126,7 @@ def test_a_missing_parameter_is_named_with_its_meaning(parameters: Sequence[Para
 
 
 def test_an_object_of_another_pipeline_that_is_not_one_of_ours_holds_no_settings() -> None:
-    own = [Parameter(name="placement", type=str, description="Where.", default="")]
+    own = [Parameter("placement", str, "", "Where.")]
     assert parse_parameters(own, ["placement=left"]) == {"placement": "left"}
     with pytest.raises(InvalidSetting, match="unknown setting 'gpus'"):
         parse_parameters(own, ["gpus=1"])

@@ -98,7 +98,7 @@ def test_progress_in_words() -> None:
     assert describe_progress(progress) == "step 3/10 · loss 0.1235 · 4127 samples/s"
     assert describe_progress({"objects": "5/9", "bytes": 100.0}) == "objects 5/9"
     waiting = describe_progress({**progress, "data_wait_share": 0.62})
-    assert waiting == "step 3/10 · loss 0.1235 · 4127 samples/s · waits for data 62% of the time"
+    assert waiting == "step 3/10 · loss 0.1235 · 4127 samples/s · waiting for data 62% of the time"
     assert describe_progress({**progress, "data_wait_share": 0.1}) == describe_progress(progress)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.compile import Form
+from kubetrain_pipelines.compile import OutputFormat
 from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api, run_logs
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
@@ -70,7 +70,7 @@ def play(server: KfpServer, *names: str) -> None:
 
 
 def test_a_version_has_the_name_that_the_form_for_gitops_has() -> None:
-    options = Form().options("train-pytorch", TRAIN.read_bytes())["kubernetes_manifest_options"]
+    options = OutputFormat().options("train-pytorch", TRAIN.read_bytes())["kubernetes_manifest_options"]
     assert CompiledFile.read(TRAIN).version == options.pipeline_version_name
 
 

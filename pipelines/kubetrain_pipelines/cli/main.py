@@ -47,16 +47,16 @@ def run(**options: Any) -> None:
 @click.option("--output", type=FOLDER, default="compiled", show_default=True, help="Folder for the YAML files.")
 @click.option("--kubernetes-manifest", "as_manifest", is_flag=True, help="Write Kubernetes objects, for GitOps.")
 @click.option("--namespace", default="", help="Namespace of the objects (default: the one you apply them to).")
-def compile_(check: bool, output: Path, **form: Any) -> None:
+def compile_(check: bool, output: Path, **output_format: Any) -> None:
     """Compile pipelines to YAML.
 
     These are the pipelines of [tool.kubetrain] in this folder's pyproject.toml, or else kubetrain's own.
     """
-    from kubetrain_pipelines.compile import Form, check_compiled, write_compiled
+    from kubetrain_pipelines.compile import OutputFormat, check_compiled, write_compiled
 
-    changed = [] if check else write_compiled(output, Form(**form))
+    changed = [] if check else write_compiled(output, OutputFormat(**output_format))
     if check:
-        check_compiled(output, Form(**form))
+        check_compiled(output, OutputFormat(**output_format))
     click.echo("\n".join(f"wrote {path}" for path in changed) or f"{output} is up to date")
 
 
