@@ -37,7 +37,7 @@ def clip_gradients(training: Training) -> Tensor:
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
-    """Copy what a step changes before it may turn out to be skipped: the running statistics."""
+    """Copy the running statistics, which change even if the step is then skipped; empty if no step may be."""
     return [buffer.clone() for buffer in training.task.model.buffers()] if training.config.on_nan == "skip" else []
 
 
@@ -48,7 +48,7 @@ def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
 
 def add_gradients(training: Training, inputs: object, targets: object, batch: Batch) -> Tensor:
     """Compute the gradient of the mean loss over all samples in parts; the last part exchanges it among processes."""
-    weight = batch.weight(training.group.role.world_size)
+    weight = batch.weight(training.group.role.world_size)  # turns the mean over processes into one over samples
     *parts, last = split([inputs, targets], batch.parts(training.config.accumulate, training.group.role.world_size))
     with getattr(training.model, "no_sync", contextlib.nullcontext)():
         losses = [add_gradient(training, weight, *part) for part in parts]

@@ -56,12 +56,13 @@ def run_epochs(training: Training) -> None:
     validate = partial(mean_metrics, training, validation)
 
     while not is_finished(config, progress):
-        # This process's batch of each step that is left in the epoch.
+        # One batch for each step left in the epoch: this process's samples among the step's `global_size`.
         batches = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
         loaded = loader.load([batch.indices for batch in batches], progress.epoch)
         for batch, (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
+            # Each step seeds dropout, so that a resumed run draws the same.
             seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)
-            progress = progress.after_step(batch.global_size, plan.size)
+            progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             is_taken = take_step(training, inputs, targets, batch, progress.step, rate)

@@ -62,7 +62,7 @@ def run_epochs(training: Training) -> None:
         batches = local_batches(group, plan, progress)
         loaded = load_batches(group, samples, batches)
         for (batch, *_), (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
-            progress = progress.after_step(batch.global_size, plan.size)
+            progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
             rate = learning_rate(config, epochs_done, training.global_batch)
             parts = batch.parts(config.accumulate, group.replicas)
