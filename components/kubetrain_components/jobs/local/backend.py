@@ -90,7 +90,7 @@ class LocalBackend:
             if state.is_over:
                 record.remove()
             else:
-                record.ask_to_stop()
+                record.request_stop()
                 time.sleep(POLL_SECONDS)
 
     def run_outlives_launcher(self) -> bool:

@@ -53,7 +53,7 @@ class LocalOperator(threading.Thread):
         self._phase = Phase.RUNNING
         self._publish()
         while not self._is_over():
-            if self._must_stop.is_set() or self._record.is_asked_to_stop():
+            if self._must_stop.is_set() or self._record.is_stop_requested():
                 self._end_pods()
                 self._record.remove()
                 return

@@ -78,7 +78,7 @@ class LocalRecord:
             labels=created["labels"],
             annotations=annotations,
             message=status["message"],
-            is_deleting=self.is_asked_to_stop(),
+            is_deleting=self.is_stop_requested(),
         )
 
     def write_state(self, phase: Phase, pods: Sequence[PodState], message: str = "") -> None:
@@ -91,11 +91,11 @@ class LocalRecord:
         path = self.path / "annotations.json"
         write_json(path, {**read_json(path), **values})
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self.path / "delete").touch()
 
-    def is_asked_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         return (self.path / "delete").exists()
 
     def remove(self) -> None:
