@@ -251,7 +251,7 @@ class TestPruneClaims:
         with_staging(claims)
         for number, digest in enumerate((DIGEST, OTHER, "0" * 16)):
             request = replace(wanted(exposure="snapshot"), digest=digest)
-            exposure = expose_version(request, "kubetrain-staging", claims, said.append)
+            exposure = expose_version(request, "kubetrain-staging", claims, said.append, 5.0)
             for kind in (CLAIM, SNAPSHOT):
                 age = (datetime.now(UTC) - timedelta(days=number + 2)).isoformat()
                 stamps = {"creationTimestamp": age, "annotations": {"kubetrain/source": request.source}}

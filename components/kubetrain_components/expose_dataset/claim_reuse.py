@@ -65,10 +65,7 @@ def last_used_annotation(now: datetime) -> dict[str, str]:
 
 def _decide_missing(exposure: Exposure) -> ClaimDecision:
     if exposure.creates_claim:
-        origin = exposure.data_source
-        return ClaimDecision(
-            ClaimAction.CREATE, f"creating PVC {exposure.claim} from {origin['kind']} {origin['name']}"
-        )
+        return ClaimDecision(ClaimAction.CREATE, f"creating PVC {exposure.claim}")
     setting = "static_claim" if exposure.mode is ExposureMode.STATIC else "staging_claim"
     reason = f"this namespace has no PVC {exposure.claim}: create it, or correct {setting}"
     return ClaimDecision(ClaimAction.REFUSE, reason)

@@ -25,12 +25,10 @@ from kubetrain_components.expose_dataset.waiting import Say, Waiting
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
-EXPOSE_TIMEOUT_SECONDS = 3600.0
-"""The driver may need as long to clone a large volume as to copy it."""
-
 
 def storage_facts(staging_claim: str, claims: Claims) -> StorageFacts:
-    """
+    """Read from the cluster what the staging PVC and its storage class can do.
+
     Raises:
         KubetrainError: if the staging PVC does not exist.
     """
@@ -56,11 +54,7 @@ def check_exposure(request: ExposureRequest, staging_claim: str, claims: Claims)
 
 
 def expose_version(
-    request: ExposureRequest,
-    staging_claim: str,
-    claims: Claims,
-    say: Say,
-    timeout_seconds: float = EXPOSE_TIMEOUT_SECONDS,
+    request: ExposureRequest, staging_claim: str, claims: Claims, say: Say, timeout_seconds: float
 ) -> Exposure:
     """Expose this version and return once pods can mount its PVC.
 
@@ -70,7 +64,7 @@ def expose_version(
     """
     exposure = plan_exposure(request, storage_facts(staging_claim, claims))
     say(str(exposure))
-    remedy = f"check `kubectl describe pvc {exposure.claim}`, or choose another exposure"
+    remedy = f"check `kubectl describe pvc {exposure.claim}`, raise expose_seconds, or choose another exposure"
     waiting = Waiting(say, timeout_seconds, remedy)
     while (reason := _advance(exposure, claims, say)) is not None:
         waiting.poll(reason)

@@ -198,16 +198,14 @@ def _name(each: Manifest) -> str:
 def _uses(each: Manifest) -> Iterator[Use]:
     spec, labels = each.get("spec") or {}, each["metadata"].get("labels") or {}
     digest = labels.get(DATASET_LABEL, "")
-    by = _name(each)
+    by, path = _name(each), version_path(digest) if digest else ""
     if "persistentVolumeClaimName" in (source := spec.get("source") or {}):
-        path = version_path(digest) if digest else ""
         yield Use(by=f"{by}, which is not ready yet", claim=source["persistentVolumeClaimName"], sub_path=path)
         return
     if "accessModes" in spec:
         origin = spec.get("dataSource") or {}
         if origin.get("kind") == "PersistentVolumeClaim":
             # A class that waits for a pod copies the source only then, in the state that it has at that time.
-            path = version_path(digest) if digest else ""
             yield Use(by=f"{by}, which is not filled yet", claim=origin["name"], sub_path=path)
         return
     if digest:

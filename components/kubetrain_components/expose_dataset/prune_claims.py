@@ -16,26 +16,23 @@ from kubetrain_components.expose_dataset.prune import (
 from kubetrain_components.expose_dataset.waiting import Say
 
 
-def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> PrunePlan:
-    """Delete exposed PVCs and return the plan; a PVC that a run started to use after the plan stays.
+def prune_claims(claims: Claims, *, keep: int, current: str, say: Say) -> None:
+    """Delete exposed PVCs, except those that a run starts to use in the meantime.
 
     Raises:
         KubetrainError: if our account may not list the users of PVCs; then nothing is deleted.
     """
     now = datetime.now(UTC)
     items = exposed_claims(claims.all(CLAIM))
-    plan = plan_pruning(items, uses_now(claims, now), keep=keep, current=current, now=now)
-    _carry_out(plan, claims, say)
-    return plan
+    _carry_out(plan_pruning(items, uses_now(claims, now), keep=keep, current=current, now=now), claims, say)
 
 
-def prune_snapshots(claims: Claims, *, keep: int, current: str, say: Say) -> PrunePlan:
+def prune_snapshots(claims: Claims, *, keep: int, current: str, say: Say) -> None:
     """Delete snapshots whose PVCs are gone or were never created."""
     snapshots = claims.all(SNAPSHOT)
     items = orphaned_snapshots(snapshots, claims.all(CLAIM))
     plan = plan_pruning(items, uses_of(snapshots), keep=keep, current=current, now=datetime.now(UTC))
     _carry_out(plan, claims, say)
-    return plan
 
 
 def uses_now(claims: Claims, now: datetime) -> list[Use]:

@@ -32,23 +32,11 @@ class Storage(Settings):
     @property
     def staging(self) -> WantedClaim:
         access_mode = "ReadWriteMany" if self.exposure == ExposureMode.SHARED else "ReadWriteOnce"
-        return WantedClaim(
-            purpose="staging",
-            name=self.staging_claim,
-            size=self.staging_size,
-            access_mode=access_mode,
-            storage_class=self.storage_class,
-        )
+        return self._wanted("staging", self.staging_claim, self.staging_size, access_mode)
 
     @property
     def output(self) -> WantedClaim:
-        return WantedClaim(
-            purpose="output",
-            name=self.output_claim,
-            size=self.output_size,
-            access_mode=self.output_access_mode,
-            storage_class=self.storage_class,
-        )
+        return self._wanted("output", self.output_claim, self.output_size, self.output_access_mode)
 
     def exposure_of(self, source: str, digest: str = "0" * 16, size: int = 0) -> ExposureRequest:
         return ExposureRequest(
@@ -59,4 +47,9 @@ class Storage(Settings):
             mode=self.exposure,
             static_claim=self.static_claim,
             snapshot_class=self.snapshot_class,
+        )
+
+    def _wanted(self, purpose: str, name: str, size: str, access_mode: str) -> WantedClaim:
+        return WantedClaim(
+            purpose=purpose, name=name, size=size, access_mode=access_mode, storage_class=self.storage_class
         )
