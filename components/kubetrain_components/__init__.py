@@ -1,6 +1,6 @@
-"""How one step of a pipeline works. A folder with a component.py is a step; the others are what steps share."""
+"""The steps of the pipelines: a folder with a component.py is a step, the other folders are shared by steps."""
 
 IMAGE_NAME = "kubetrain/components"
-"""What the steps run in; which version of it, a pipeline says."""
+"""Image of the steps; pipelines add its version."""
 DATA_PATH, OUTPUT_PATH = "/data", "/output"
-"""Where pods of a run see the dataset version and the output claim, the steps that read it among them."""
+"""Mount paths of the dataset version and the output PVC, in jobs and in the steps that read the output."""

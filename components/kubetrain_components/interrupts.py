@@ -1,4 +1,4 @@
-"""SIGTERM ends things in order, as Ctrl-C does."""
+"""SIGTERM that stops a program in order, as Ctrl-C does."""
 
 import contextlib
 import signal
@@ -7,16 +7,18 @@ from collections.abc import Iterator
 
 
 class Terminated(KeyboardInterrupt):
-    """A SIGTERM."""
+    """The process received SIGTERM."""
 
 
 def exit_code_of(interruption: BaseException | None) -> int:
-    """As shells count: 128 and the signal's number."""
+    """Return the exit code that shells use: 128 plus the number of the signal."""
     return 128 + (signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT)
 
 
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
+    """Raise Terminated in the block if SIGTERM arrives."""
+
     def interrupt(*unused: object) -> None:
         raise Terminated
 
@@ -29,17 +31,17 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """What is done meanwhile is done whole: a Ctrl-C or SIGTERM is heard at its end."""
-    if threading.current_thread() is not threading.main_thread():  # the others hear none
+    """Run the block to its end: a Ctrl-C or SIGTERM takes effect after it."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
-    heard: list[int] = []
+    received: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, lambda number, frame: heard.append(number)) for each in signals]
+    before = [signal.signal(each, lambda number, frame: received.append(number)) for each in signals]
     try:
         yield
     finally:
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
-        for number in heard[:1]:
+        for number in received[:1]:
             signal.raise_signal(number)

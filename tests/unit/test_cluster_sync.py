@@ -349,7 +349,7 @@ class TestPruneVersions:
         assert self._digests(staging) == [taken]
 
     def test_while_a_sync_is_at_it_nothing_goes(self, staging: Path) -> None:
-        with locked(staging), pytest.raises(KubetrainError, match="another sync is at"):
+        with locked(staging), pytest.raises(KubetrainError, match="another sync is using"):
             self._prune(staging)
         assert len(self._digests(staging)) == 4
 
@@ -395,9 +395,7 @@ class TestJobs:
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(KubetrainError) as caught:
             check_writable(Path("/proc"))
-        assert str(caught.value).startswith(
-            f"the proc claim mounted at /proc cannot be written by user {os.getuid()} ("
-        )
+        assert str(caught.value).startswith(f"user {os.getuid()} cannot write to the proc PVC mounted at /proc (")
         assert not caught.value.is_curable
 
 

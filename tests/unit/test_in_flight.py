@@ -1,11 +1,11 @@
-"""As many requests at a time as hide the latency, fewer while the store asks for it."""
+"""Enough parallel requests to hide the latency, but fewer if the store is overloaded."""
 
 import threading
 
 import pytest
 
 from kubetrain_components.sync_dataset import in_flight
-from kubetrain_components.sync_dataset.in_flight import LEAST, MIN_OF_SMALL, InFlight
+from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS, InFlight
 
 
 def answer(requests: InFlight, *seconds: float) -> None:
@@ -13,7 +13,7 @@ def answer(requests: InFlight, *seconds: float) -> None:
         requests.answered(each)
 
 
-@pytest.mark.parametrize(("seconds", "limit"), [(0.0001, LEAST), (0.01, 20), (0.03, 60), (1.0, 64)])
+@pytest.mark.parametrize(("seconds", "limit"), [(0.0001, MIN_REQUESTS), (0.01, 20), (0.03, 60), (1.0, 64)])
 def test_the_limit_follows_the_latency(seconds: float, limit: int) -> None:
     requests = InFlight(64)
     answer(requests, *[seconds] * 10)
@@ -22,17 +22,17 @@ def test_the_limit_follows_the_latency(seconds: float, limit: int) -> None:
 
 def test_small_objects_near_by_take_turns_with_fewer_workers() -> None:
     requests = InFlight(64)
-    requests.only_small_left()
+    requests.lower_minimum()
     answer(requests, 0.0001)
-    assert requests.limit == MIN_OF_SMALL < LEAST
-    answer(requests, *[0.03] * in_flight.ANSWERS)
+    assert requests.limit == MIN_REQUESTS_FOR_SMALL_OBJECTS < MIN_REQUESTS
+    answer(requests, *[0.03] * in_flight.SAMPLES)
     assert requests.limit == 60
 
 
 def test_waiting_for_our_own_other_requests_is_no_latency() -> None:
     requests = InFlight(64)
     answer(requests, 0.05, 0.001, 0.05, 0.05)
-    assert requests.limit == LEAST
+    assert requests.limit == MIN_REQUESTS
 
 
 def test_a_burst_of_refusals_halves_the_limit_once_and_answers_raise_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,18 +51,18 @@ def test_a_burst_of_refusals_halves_the_limit_once_and_answers_raise_it_again(mo
 
 def test_others_take_the_turns_of_those_that_are_stuck() -> None:
     requests = InFlight(64)
-    requests.stuck(2)
-    assert has_turn(requests, LEAST + 1)
-    assert not has_turn(requests, LEAST + 2)
-    requests.stuck(0)
-    assert not has_turn(requests, LEAST + 1)
+    requests.set_stuck(2)
+    assert has_turn(requests, MIN_REQUESTS + 1)
+    assert not has_turn(requests, MIN_REQUESTS + 2)
+    requests.set_stuck(0)
+    assert not has_turn(requests, MIN_REQUESTS + 1)
 
 
-def test_a_store_that_asks_for_patience_gets_it_from_all() -> None:
+def test_an_overloaded_store_is_spared_by_all_workers() -> None:
     requests = InFlight(8)
     requests.overloaded()
-    requests.stuck(8)
-    assert not has_turn(requests, LEAST)
+    requests.set_stuck(8)
+    assert not has_turn(requests, MIN_REQUESTS)
 
 
 def has_turn(requests: InFlight, worker: int) -> bool:
@@ -80,14 +80,14 @@ def test_workers_beyond_the_limit_wait_until_it_rises_or_all_is_over() -> None:
         requests.wait_for_turn(number)
         passed.append(number)
 
-    threads = [threading.Thread(target=worker, args=(number,)) for number in (LEAST - 1, LEAST, 40)]
+    threads = [threading.Thread(target=worker, args=(number,)) for number in (MIN_REQUESTS - 1, MIN_REQUESTS, 40)]
     for thread in threads:
         thread.start()
     threads[0].join(5)
-    assert passed == [LEAST - 1]
+    assert passed == [MIN_REQUESTS - 1]
     answer(requests, 0.01)
     threads[1].join(5)
-    assert passed == [LEAST - 1, LEAST]
+    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS]
     requests.end()
     threads[2].join(5)
-    assert passed == [LEAST - 1, LEAST, 40]
+    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS, 40]

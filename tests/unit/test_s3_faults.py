@@ -21,7 +21,8 @@ from kubetrain_components.object_store.s3 import http_connection
 from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import download, fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
-from kubetrain_components.sync_dataset.transfer import SyncReport, transfer_dataset
+from kubetrain_components.sync_dataset.report import SyncReport
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
 from support.faulty_s3 import FaultyS3, Handler, Stored, cut_short, flipped, heedless, refused, replaced, silent
 
@@ -340,7 +341,7 @@ class TestServer:
         s3.fail("*", refused_for_a_second, times=10**5)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
 
-    def test_asking_patiently_for_a_small_object_outlasts_a_fault(self, s3: FaultyS3, store: ObjectStore) -> None:
+    def test_retries_of_a_small_object_outlast_faults(self, s3: FaultyS3, store: ObjectStore) -> None:
         s3.put("data/latest.json", b"{}")
         s3.fail("data/latest.json", refused(503, "SlowDown"))
         s3.fail("data/latest.json", cut_short(0))
@@ -357,7 +358,7 @@ class TestServer:
     def test_a_server_that_falls_silent_is_asked_again(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(http_connection, "READ_SECONDS", 0.3)
+        monkeypatch.setattr(http_connection, "READ_TIMEOUT_SECONDS", 0.3)
         contents = put(s3)
         s3.fail("data/folder/2", silent)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
@@ -408,7 +409,7 @@ class TestServer:
     ) -> None:
         s3.put("data/huge", b"x")
         s3.objects["data/huge"].listed_size = 10**18
-        with pytest.raises(KubetrainError, match="bytes free, and 1,000,000,000,000,000,000 are to be downloaded"):
+        with pytest.raises(KubetrainError, match="bytes free, but the download needs 1,000,000,000,000,000,000"):
             transfer_dataset(store, tmp_path)
         assert s3.gets("data/huge") == []
 

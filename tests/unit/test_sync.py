@@ -28,7 +28,7 @@ from kubetrain_components.sync_dataset.plan import (
     Reusable,
     _are_plain,
     _problem_of,
-    check_twins,
+    check_case_conflicts,
     listing_sha256,
     plan_sync,
 )
@@ -138,13 +138,13 @@ class TestPlan:
 
     @pytest.mark.parametrize("twins", [("A.txt", "a.txt"), ("caf\u00e9", "cafe\u0301"), ("D/x", "d/x")])
     def test_names_that_one_volume_takes_for_one_are_refused_there(self, twins: tuple[str, str]) -> None:
-        check_twins(plan_sync("s3://b/p", objects("b", "c")))
+        check_case_conflicts(plan_sync("s3://b/p", objects("b", "c")))
         with pytest.raises(KubetrainError, match="are one file on this volume"):
-            check_twins(plan_sync("s3://b/p", objects("b", *twins)))
+            check_case_conflicts(plan_sync("s3://b/p", objects("b", *twins)))
 
     def test_this_volume_tells_them_apart(self, tmp_path: Path) -> None:
-        with (partial := PartialVersion(tmp_path / "versions" / ".x.partial")).begun():
-            assert not partial.takes_names_for_one_another()
+        with (partial := PartialVersion(tmp_path / "versions" / ".x.partial")).opened():
+            assert not partial.ignores_case()
 
 
 class TestTransfer:
@@ -327,8 +327,8 @@ class TestTransfer:
 
     def test_a_copy_that_breaks_off_leaves_nothing_under_its_name(self, source: Path, tmp_path: Path) -> None:
         partial = PartialVersion(tmp_path / "versions" / ".x.partial")
-        with partial.begun(), pytest.raises(OSError):
-            partial.take(tmp_path, "key")
+        with partial.opened(), pytest.raises(OSError):
+            partial.reuse(tmp_path, "key")
         left = [path.name for path in partial.path.rglob("*") if path.is_file()]
         assert left == ["verified.jsonl"]
 
@@ -384,8 +384,8 @@ class TestTransfer:
     def test_progress_ends_with_everything(self, source: Path, tmp_path: Path) -> None:
         seen: list[Progress] = []
         transfer_dataset(DirectoryStore(source), tmp_path / "staging", on_progress=seen.append)
-        assert seen[0] == Progress(objects=0, bytes=0, of_objects=3, of_bytes=6)
-        assert seen[-1] == Progress(objects=3, bytes=6, of_objects=3, of_bytes=6)
+        assert seen[0] == Progress(objects=0, bytes=0, total_objects=3, total_bytes=6)
+        assert seen[-1] == Progress(objects=3, bytes=6, total_objects=3, total_bytes=6)
 
     def test_a_target_that_cannot_be_written_is_said(self, source: Path) -> None:
         with pytest.raises(KubetrainError, match="cannot write to /proc/nowhere"):
@@ -407,7 +407,7 @@ class TestVerify:
     def test_a_flipped_byte(self, version: Path) -> None:
         (version / "data" / "a").chmod(0o644)
         (version / "data" / "a").write_bytes(b"2")
-        assert self.problems(version) == ["a is not the bytes that were synced"]
+        assert self.problems(version) == ["a does not match its checksum"]
 
     def test_a_truncated_and_a_missing_file(self, version: Path) -> None:
         (version / "data" / "b" / "c").chmod(0o644)

@@ -37,7 +37,7 @@ def quick_and_small() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.001)
         patch.setattr(download, "MAX_BACK_OFF_SECONDS", 0.004)
-        patch.setattr(fetch, "LOOK_SECONDS", 0.005)
+        patch.setattr(fetch, "POLL_SECONDS", 0.005)
         patch.setattr(fetch, "PART_BYTES", 500)
         patch.setattr(fetch, "LARGE_BYTES", 1000)
         yield

@@ -1,1 +1,1 @@
-"""Objects under a URI, in S3 or in a directory."""
+"""Stores of objects under a URI: S3 and directories."""

@@ -1,6 +1,6 @@
-"""Checksums by which S3 vouches for a whole object, computed while its bytes are read.
+"""Checksums of whole objects as S3 reports them, computed while the bytes are read.
 
-A checksum is written "algorithm:hex digits", in manifests too.
+A checksum is written as "algorithm:hex digits", also in manifests.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ class Hasher(Protocol):
 
 
 class _Crc:
-    """By one of the functions that take what came before as a number."""
+    """A hasher made of a function that takes the previous CRC as a number."""
 
     def __init__(self, update: Callable[[Buffer, int], int], digits: int) -> None:
         self._update = update
@@ -55,13 +55,13 @@ HASHERS: dict[str, Callable[[], Hasher]] = {
     "sha1": lambda: hashlib.sha1(usedforsecurity=False),
     "md5": lambda: hashlib.md5(usedforsecurity=False),
 }
-"""The cheapest first."""
-OWN = "crc64nvme"
-"""For what the store vouches for by no checksum."""
+"""The fastest first."""
+DEFAULT_ALGORITHM = "crc64nvme"
+"""For objects that the store reports no checksum of."""
 
 
 def checksum_of(path: Path, algorithm: str, start: int = 0, end: int | None = None) -> str:
-    """That of a file, or of its bytes from start up to, without, end."""
+    """Return the checksum of a file, or of its bytes from start to end (exclusive)."""
     hasher, buffer = HASHERS[algorithm](), memoryview(bytearray(CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         left = file.seek(0, 2) - start if end is None else end - start
@@ -69,29 +69,29 @@ def checksum_of(path: Path, algorithm: str, start: int = 0, end: int | None = No
         while left > 0 and (count := file.readinto(buffer[:left])):
             hasher.update(buffer[:count])
             left -= count
-    return written(algorithm, hasher)
+    return format_checksum(algorithm, hasher)
 
 
-def written(algorithm: str, hasher: Hasher) -> str:
+def format_checksum(algorithm: str, hasher: Hasher) -> str:
     return f"{algorithm}:{hasher.hexdigest()}"
 
 
-def joined(parts: Iterable[tuple[str, int]]) -> str:
-    """The own checksum of a whole, from those of its parts and their lengths."""
+def combine_checksums(parts: Iterable[tuple[str, int]]) -> str:
+    """Return the checksum of a whole from the checksums (of the default algorithm) and lengths of its parts."""
     from awscrt.checksums import combine_crc64nvme
 
     whole = 0
     for checksum, length in parts:
-        whole = combine_crc64nvme(whole, int(checksum.removeprefix(f"{OWN}:"), 16), length)
-    return f"{OWN}:{whole:016x}"
+        whole = combine_crc64nvme(whole, int(checksum.removeprefix(f"{DEFAULT_ALGORITHM}:"), 16), length)
+    return f"{DEFAULT_ALGORITHM}:{whole:016x}"
 
 
 def algorithm_of(checksum: str) -> str:
     """
     Raises:
-        ValueError: where it is no checksum that we can compute.
+        ValueError: if it is not a checksum that can be computed here.
     """
     algorithm, _, digits = checksum.partition(":")
     if algorithm not in HASHERS or not digits:
-        raise ValueError(f"'{checksum}' is no checksum")
+        raise ValueError(f"'{checksum}' is not a checksum")
     return algorithm

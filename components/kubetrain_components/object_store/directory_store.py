@@ -13,8 +13,8 @@ from typing import BinaryIO
 from kubetrain_components.object_store.store import ObjectChanged, ObjectContent, StoredObject, StoreError
 from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, flush_file
 
-OWN = ".kubetrain-"
-"""Begins the names of files that are no objects: the lock, and what is being written."""
+RESERVED_PREFIX = ".kubetrain-"
+"""Prefix of files that are not objects: the lock, and unfinished writes."""
 
 
 class DirectoryStore:
@@ -25,17 +25,17 @@ class DirectoryStore:
     def list(self) -> Iterator[StoredObject]:
         if not self._root.is_dir():
             raise StoreError(f"{self._root} is not a directory: check the path of the dataset")
-        with self._errors_explained("read"):
+        with self._translated_errors("read"):
             for folder, subfolders, names in os.walk(self._root, onerror=_raise):
                 for name in (*subfolders, *names):
                     path = Path(folder, name)
                     status = path.lstat()
-                    if stat.S_ISREG(status.st_mode) and not name.startswith(OWN):
+                    if stat.S_ISREG(status.st_mode) and not name.startswith(RESERVED_PREFIX):
                         yield self._describe(path, status)
                     elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
                         raise StoreError(
                             f"{path} is a symbolic link or a device, which cannot be an object: "
-                            "put a file or a folder in its place, or take it away"
+                            "replace it with a file or a folder, or delete it"
                         )
 
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
@@ -46,8 +46,8 @@ class DirectoryStore:
 
     def write(self, key: str, content: bytes | Path) -> None:
         path = self._root / key
-        temporary = path.with_name(f"{OWN}{secrets.token_hex(8)}")
-        with self._errors_explained("write"):
+        temporary = path.with_name(f"{RESERVED_PREFIX}{secrets.token_hex(8)}")
+        with self._translated_errors("write"):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 if isinstance(content, bytes):
@@ -68,20 +68,20 @@ class DirectoryStore:
         with self._locked():
             found = self.find(key)
             if (found.etag if found else None) != etag:
-                raise ObjectChanged(f"{self._root / key} was written by someone else meanwhile")
+                raise ObjectChanged(f"{self._root / key} was changed by another writer")
             self.write(key, content)
 
     def delete(self, key: str) -> None:
-        with self._errors_explained("delete"):
+        with self._translated_errors("delete"):
             (self._root / key).unlink(missing_ok=True)
 
     def _chunks(self, key: str, etag: str | None, start: int, end: int | None) -> Iterator[bytes]:
         path = self._root / key
-        with self._errors_explained("read"), path.open("rb") as file:
+        with self._translated_errors("read"), path.open("rb") as file:
             size = self._check_unchanged(file, path, etag)
             left = min(size, size if end is None else end) - start
             if left <= 0 and (start > 0 or end is not None):
-                raise StoreError(f"{path} has {size} bytes, and none from {start} to {end}")
+                raise StoreError(f"{path} has {size} bytes, none of them from {start} to {end}")
             file.seek(start)
             while chunk := file.read(min(left, CHUNK_BYTES)):
                 left -= len(chunk)
@@ -89,29 +89,29 @@ class DirectoryStore:
             self._check_unchanged(file, path, etag)
 
     def _check_unchanged(self, file: BinaryIO, path: Path, etag: str | None) -> int:
-        """The size of the file, which may be written to while it is read."""
+        """Return the size of the file, unless it was written to since it had this ETag."""
         found = self._describe(path, os.fstat(file.fileno()))
         if etag not in (None, found.etag):
-            raise ObjectChanged(f"{path} changed while it was read")
+            raise ObjectChanged(f"{path} changed while it was being read")
         return found.size
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._errors_explained("write"):
+        with self._translated_errors("write"):
             self._root.mkdir(parents=True, exist_ok=True)
-            with (self._root / f"{OWN}lock").open("w") as lock:
+            with (self._root / f"{RESERVED_PREFIX}lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
 
     @contextmanager
-    def _errors_explained(self, doing: str) -> Iterator[None]:
+    def _translated_errors(self, verb: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            is_gone = doing == "read" and isinstance(error, FileNotFoundError)
+            is_gone = verb == "read" and isinstance(error, FileNotFoundError)
             raise (ObjectChanged if is_gone else StoreError)(
-                f"cannot {doing} {error.filename or self._root} ({error.strerror}): "
-                "check the path, your rights and the space there"
+                f"cannot {verb} {error.filename or self._root} ({error.strerror}): "
+                "check the path, its permissions and the free space"
             ) from error
 
     def _describe(self, path: Path, status: os.stat_result) -> StoredObject:

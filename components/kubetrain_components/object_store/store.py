@@ -1,4 +1,4 @@
-"""The port to objects under a URI. Adapters translate their SDK's errors into these."""
+"""The port to objects under a URI, and the errors into which adapters translate those of their SDKs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,33 +10,33 @@ from kubetrain_trainer.errors import KubetrainError
 
 
 class Access(StrEnum):
-    """As whom a store is asked."""
+    """The identity that requests to a store use."""
 
     CREDENTIALS = "credentials"
     ANONYMOUS = "anonymous"
-    """Of a public bucket."""
+    """For public buckets."""
     REQUESTER_PAYS = "requester-pays"
-    """With credentials, whose account pays for the requests."""
+    """Credentials whose account pays for the requests."""
 
 
 class StoreError(KubetrainError):
-    """The store could not do what it was asked; the message says what to look at."""
+    """A request to the store failed; the message says what to check."""
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer whole, or asked for patience: it may do so when asked again."""
+    """The store did not answer completely or is overloaded: a retry may succeed."""
 
-    def __init__(self, sentence: str, *, is_overloaded: bool = False) -> None:
-        super().__init__(sentence)
+    def __init__(self, message: str, *, is_overloaded: bool = False) -> None:
+        super().__init__(message)
         self.is_overloaded = is_overloaded
 
 
 class AccessRefused(StoreError):
-    """The store does not know the credentials: no other request will fare better."""
+    """The store rejects the credentials, so every other request would fail too."""
 
 
 class ObjectChanged(StoreError):
-    """The object is not, or no longer, the one that was expected."""
+    """The object is not the expected one: it was changed, deleted or never existed."""
 
 
 class StoredObject(NamedTuple):
@@ -44,15 +44,15 @@ class StoredObject(NamedTuple):
     """Relative to the store's URI."""
     size: int
     etag: str
-    """Changes when the content does."""
+    """A tag that changes with the content."""
 
 
 @dataclass(frozen=True)
 class ObjectContent:
     chunks: Iterator[bytes | memoryview]
-    """Each is there until the next one is asked for."""
+    """Each chunk is valid until the next one is read."""
     checksum: str | None = None
-    """What the whole object must hash to, as algorithm:hex digits, where the store vouches for it."""
+    """Checksum of the whole object, as algorithm:hex digits; None if the store reports none."""
 
     def read(self) -> bytes:
         return b"".join(map(bytes, self.chunks))
@@ -62,47 +62,47 @@ class ObjectStore(Protocol):
     uri: str
 
     def list(self) -> Iterator[StoredObject]:
-        """Every object under the URI, in no particular order.
+        """List every object under the URI, in any order.
 
         Raises:
-            StoreError: where the place does not exist or cannot be reached.
+            StoreError: if the location does not exist or cannot be reached.
         """
         ...
 
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
-        """The object's bytes in pieces, or a range of them: from start up to, without, end.
+        """Read the object, or its bytes from start to end (exclusive).
 
-        Raises, at once or while the pieces are read:
-            ObjectChanged: where it is gone, or is not the one with this etag.
-            StoreError: where the object has no byte in the range, or reading fails.
+        Raises, now or while the chunks are read:
+            ObjectChanged: if the object is gone or has another ETag.
+            StoreError: if the object has no bytes in the range, or reading fails.
         """
         ...
 
     def checksum(self, key: str, etag: str) -> str | None:
-        """What the object must hash to, without reading it; None: the store does not vouch for it.
+        """Return the checksum that the store reports of the object, without reading it; None if it reports none.
 
         Raises:
-            ObjectChanged: where it is gone, or is not the one with this etag.
+            ObjectChanged: if the object is gone or has another ETag.
         """
         ...
 
     def write(self, key: str, content: bytes | Path) -> None:
-        """Make or replace the object, which is listed and read whole or not at all.
+        """Create or replace the object atomically.
 
         Raises:
-            StoreError: where it cannot be written.
+            StoreError: if it cannot be written.
         """
         ...
 
     def find(self, key: str) -> StoredObject | None:
-        """The object with this key, or None where there is none."""
+        """Return the object with this key, or None if it does not exist."""
         ...
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
-        """Replace the object that has this etag; None: write where there is none.
+        """Replace the object if it has this ETag; with None, create it if it does not exist.
 
         Raises:
-            ObjectChanged: where someone else wrote meanwhile.
+            ObjectChanged: if another writer was faster.
         """
         ...
 

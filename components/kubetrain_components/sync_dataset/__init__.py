@@ -1,1 +1,1 @@
-"""S3 prefix to a dataset version."""
+"""The step that makes a dataset version of an S3 prefix."""

@@ -1,32 +1,32 @@
-"""How many requests run at once: as many as hide the latency, and fewer while the store asks for it."""
+"""The number of parallel requests: enough to hide the latency, but fewer if the store is overloaded."""
 
 import threading
 import time
 from collections import deque
 
-LEAST = 4
-"""So many write and hash at once where the pieces are large."""
-MIN_OF_SMALL = 2
-"""One waits for the store while the other works: more would queue for the interpreter."""
-OWN_SECONDS = 0.0005
-"""What we do for one small object: while the store takes n times as long to answer, n others can be served."""
-ANSWERS = 64
+MIN_REQUESTS = 4
+"""Minimum for large pieces, which so many threads write and hash in parallel."""
+MIN_REQUESTS_FOR_SMALL_OBJECTS = 2
+"""One waits for the store while the other works; more would wait for the interpreter lock."""
+WORK_SECONDS = 0.0005
+"""Our own work for a small object: a latency n times as long is hidden by n requests."""
+SAMPLES = 64
 BURST_SECONDS = 1.0
 
 
 class InFlight:
-    """A turn for each worker whose number is below the limit, which moves."""
+    """Lets the workers run whose number is below a limit, and adapts the limit."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._ceiling = float(most)
-        self._overloaded = 0.0
-        self._waits: deque[float] = deque(maxlen=ANSWERS)
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._ceiling = float(maximum)
+        self._overloaded_at = 0.0
+        self._latencies: deque[float] = deque(maxlen=SAMPLES)
         self._turns = threading.Condition()
         self._is_over = False
         self._stuck = 0
-        self._least = LEAST
-        self.limit = min(LEAST, most)
+        self._minimum = MIN_REQUESTS
+        self.limit = min(MIN_REQUESTS, maximum)
 
     def wait_for_turn(self, worker: int) -> None:
         if not self._has_turn(worker):
@@ -34,36 +34,36 @@ class InFlight:
                 self._turns.wait_for(lambda: self._has_turn(worker) or self._is_over)
 
     def answered(self, seconds: float) -> None:
-        """A store began to answer after this long.
+        """Record the latency of a response.
 
-        The shortest wait of many counts: the others are our own, for one another.
+        The limit follows the shortest latency of many: the others include waits of our own threads for each other.
         """
-        self._waits.append(seconds)
+        self._latencies.append(seconds)
         with self._turns:
-            self._ceiling = min(self._most, self._ceiling + 1 / self._ceiling)
-            self._set_limit(int(min(self._waits) / OWN_SECONDS))
+            self._ceiling = min(self._maximum, self._ceiling + 1 / self._ceiling)
+            self._set_limit(int(min(self._latencies) / WORK_SECONDS))
 
-    def only_small_left(self) -> None:
-        """No part of a large object is left to begin."""
-        self._least = MIN_OF_SMALL
+    def lower_minimum(self) -> None:
+        """Only small objects are left to start."""
+        self._minimum = MIN_REQUESTS_FOR_SMALL_OBJECTS
 
-    def stuck(self, workers: int) -> None:
-        """So many wait for servers that fell silent: others take their turns."""
+    def set_stuck(self, workers: int) -> None:
+        """Let other workers run instead of those that are stuck."""
         if workers != self._stuck:
             with self._turns:
                 self._stuck = workers
                 self._turns.notify_all()
 
     def overloaded(self) -> None:
-        """The store asked for patience. A burst of such answers counts once."""
+        """Halve the limit because the store is overloaded; a burst of such responses counts once."""
         with self._turns:
-            if time.monotonic() - self._overloaded > BURST_SECONDS:
-                self._overloaded = time.monotonic()
+            if time.monotonic() - self._overloaded_at > BURST_SECONDS:
+                self._overloaded_at = time.monotonic()
                 self._ceiling = max(1.0, self.limit / 2)
                 self._set_limit(self.limit)
 
     def end(self) -> None:
-        """Let those that wait see that there is nothing to wait for."""
+        """Let all workers run, because no work is left."""
         with self._turns:
             self._is_over = True
             self._turns.notify_all()
@@ -72,6 +72,6 @@ class InFlight:
         return worker < min(self.limit + self._stuck, max(self.limit, self._ceiling))
 
     def _set_limit(self, wanted: int) -> None:
-        before, self.limit = self.limit, min(max(self._least, wanted), int(self._ceiling))
+        before, self.limit = self.limit, min(max(self._minimum, wanted), int(self._ceiling))
         if self.limit > before:
             self._turns.notify_all()

@@ -1,9 +1,9 @@
-"""A version while it is being made, and what is left of it where that was interrupted.
+"""An unfinished version, whose files an interrupted sync leaves for the next one.
 
-versions/.<digest>.partial/data/<key>       has its name since its bytes were verified ...
-versions/.<digest>.partial/verified.jsonl   ... to these hashes: a power cut may have torn it since
-versions/.<digest>.partial/large/           objects that arrive in parts; the journal tells of those that are there
-versions/.<digest>.partial/unfinished/      files without a name yet
+versions/.<digest>.partial/data/<key>       verified files, which a power cut may have damaged since
+versions/.<digest>.partial/verified.jsonl   the journal: checksums of verified files, and of parts of large objects
+versions/.<digest>.partial/large/           large objects, which arrive in parts
+versions/.<digest>.partial/unfinished/      other files that are being written
 """
 
 import ctypes
@@ -22,25 +22,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kubetrain_components.object_store.checksums import OWN, checksum_of, joined
+from kubetrain_components.object_store.checksums import DEFAULT_ALGORITHM, checksum_of, combine_checksums
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_trainer.durable_files import CHUNK_BYTES
 
 MODE = 0o444
-SHARE_BLOCKS = 0x40049409
-"""FICLONE: a copy that takes no space until one of both changes, where the file system can."""
+FICLONE = 0x40049409
+"""The ioctl that copies a file without using space until one of the copies changes, if the file system can."""
 CANNOT_LINK = {errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS}
 
 Span = tuple[int, int]
-"""From a byte of an object up to, without, another."""
+"""Start and end (exclusive) of some bytes of an object."""
 
 
 @dataclass
 class NewFile:
     descriptor: int
-    is_good: bool = False
-    """It may have its name."""
+    is_complete: bool = False
 
 
 class PartialVersion:
@@ -55,8 +54,8 @@ class PartialVersion:
         self._folders: set[str] = set()
 
     @contextmanager
-    def begun(self) -> Iterator[None]:
-        """For a sync that is the only one at it."""
+    def opened(self) -> Iterator[None]:
+        """Prepare the folders and open the journal; only one sync may do this at a time."""
         shutil.rmtree(self._unfinished, ignore_errors=True)
         for folder in (self._unfinished, self.large, self.data):
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,24 +63,23 @@ class PartialVersion:
         with self._journal.open("ab", buffering=0) as self._recording:
             yield
 
-    def takes_names_for_one_another(self) -> bool:
-        """Whether the volume ignores case, or how accents are composed."""
+    def ignores_case(self) -> bool:
+        """Return True if the volume ignores the case of names, or the Unicode form of their accents."""
         probe = self._unfinished / "probe-\u00e9"
         probe.touch()
-        twins = ("PROBE-\u00e9", "probe-e\u0301")
-        found = any((self._unfinished / twin).exists() for twin in twins)
+        found = any((self._unfinished / name).exists() for name in ("PROBE-\u00e9", "probe-e\u0301"))
         probe.unlink()
         return found
 
     def record_all(self, entries: Iterable[Entry]) -> None:
-        """Remember what was verified."""
+        """Add verified objects to the journal."""
         self._recording.write(b"".join(entry.to_line() for entry in entries))
 
     def record_part(self, entry: Entry, span: Span) -> None:
-        self._recording.write(_part_line(entry, span))  # by many threads: each line is one write
+        self._recording.write(_part_line(entry, span))  # one write, because many threads do this
 
     def recorded(self) -> Iterator[Entry]:
-        """What was verified, as far as the journal survived."""
+        """Yield the verified objects of all intact lines of the journal."""
         for line in self._lines():
             with suppress(ValueError):
                 if b'"part":' not in line:
@@ -89,7 +87,7 @@ class PartialVersion:
 
     @cached_property
     def _recorded_parts(self) -> dict[StoredObject, list[tuple[Span, str]]]:
-        """Of large objects that were interrupted, from one look at the journal."""
+        """The verified parts of large objects, read from the journal once."""
         parts = defaultdict[StoredObject, list[tuple[Span, str]]](list)
         for line in self._lines():
             with suppress(ValueError):
@@ -101,7 +99,7 @@ class PartialVersion:
 
     @contextmanager
     def new_file(self, key: str) -> Iterator[NewFile]:
-        """A file that gets its name when the block ends with its being good, and is gone where it does not."""
+        """Create a file that is moved into place if the block sets is_complete, and deleted otherwise."""
         path = f"{self._unfinished}/{next(self._numbers)}"
         file = NewFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE))
         try:
@@ -109,19 +107,19 @@ class PartialVersion:
                 yield file
             finally:
                 os.close(file.descriptor)
-            if file.is_good:
-                self.name(path, key)
+            if file.is_complete:
+                self.move_into_place(path, key)
         finally:
-            if not file.is_good:
+            if not file.is_complete:
                 os.unlink(path)
 
-    def name(self, path: str | Path, key: str) -> None:
+    def move_into_place(self, path: str | Path, key: str) -> None:
         os.chmod(path, MODE)
-        os.rename(path, self._place(key))
+        os.rename(path, self._target(key))
 
-    def take(self, source: Path, key: str) -> str:
-        """Have a file of another version here too; by which way: linked, cloned or copied."""
-        target = self._place(key)
+    def reuse(self, source: Path, key: str) -> str:
+        """Add a file of another version; return how: linked, cloned or copied."""
+        target = self._target(key)
         with suppress(FileNotFoundError):
             os.unlink(target)
         try:
@@ -131,28 +129,28 @@ class PartialVersion:
             if error.errno not in CANNOT_LINK:
                 raise
         with self.new_file(key) as copy, source.open("rb") as original:
-            way = _copy(original.fileno(), copy.descriptor)
-            copy.is_good = True
-        return way
+            method = _copy(original.fileno(), copy.descriptor)
+            copy.is_complete = True
+        return method
 
     def large_object(self, wanted: StoredObject, part_bytes: int) -> "LargeObject":
-        """With the parts that an interrupted sync left, and that are still what they were."""
+        """Return a large object with the intact parts that an interrupted sync left."""
         name = hashlib.sha256(f"{wanted.key}\0{wanted.etag}".encode()).hexdigest()
         large = LargeObject(wanted, self.large / name, part_bytes)
         if large.path.is_file():
             for span, checksum in self._recorded_parts.get(wanted, ()):
-                if checksum_of(large.path, OWN, *span) == checksum:
-                    large.is_whole_with(span, checksum)
+                if checksum_of(large.path, DEFAULT_ALGORITHM, *span) == checksum:
+                    large.add_part(span, checksum)
         else:
             large.path.touch()
         os.truncate(large.path, wanted.size)
         return large
 
     def flush(self) -> None:
-        """Make all of it survive a power cut, by one call for the file system instead of one for every file."""
+        """Flush all files to disk with one call for the file system instead of one for each file."""
         libc = ctypes.CDLL(None, use_errno=True)
         if not hasattr(libc, "syncfs"):
-            os.sync()  # outside Linux; it would wait for every other file system too, and tell of no error
+            os.sync()  # outside Linux; on Linux it would flush every file system and hide errors
             return
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
@@ -161,8 +159,7 @@ class PartialVersion:
         finally:
             os.close(descriptor)
 
-    def end(self) -> None:
-        """Take away all that a version does not have."""
+    def remove_temporary_files(self) -> None:
         for folder in (self._unfinished, self.large):
             shutil.rmtree(folder)
         self._journal.unlink(missing_ok=True)
@@ -172,7 +169,7 @@ class PartialVersion:
             with self._journal.open("rb") as lines:
                 yield from lines
 
-    def _place(self, key: str) -> str:
+    def _target(self, key: str) -> str:
         folder = key.rpartition("/")[0]
         if folder not in self._folders:
             (self.data / folder).mkdir(parents=True, exist_ok=True)
@@ -180,7 +177,7 @@ class PartialVersion:
         return f"{self._data}/{key}"
 
     def _remove_links(self) -> None:
-        """What is written here must stay here: whoever may write to the volume could have left links to elsewhere."""
+        """Delete links: a link that someone put here would make the sync write elsewhere."""
         for folder, subfolders, names in os.walk(self.path):
             for path in (Path(folder, name) for name in (*subfolders, *names)):
                 if path.is_symlink():
@@ -188,27 +185,27 @@ class PartialVersion:
 
 
 class LargeObject:
-    """An object that arrives in parts, each at its place in one file."""
+    """An object that arrives in parts, which are written to one file."""
 
     def __init__(self, wanted: StoredObject, path: Path, part_bytes: int) -> None:
         self.object = wanted
         self.path = path
         self._spans = [(start, min(start + part_bytes, wanted.size)) for start in range(0, wanted.size, part_bytes)]
         self._checksums: dict[Span, str] = {}
-        self._adding = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
-    def missing(self) -> list[Span]:
+    def missing_spans(self) -> list[Span]:
         return [span for span in self._spans if span not in self._checksums]
 
-    def is_whole_with(self, span: Span, checksum: str) -> bool:
-        """Add a part that is there; whether all are now."""
-        with self._adding:
+    def add_part(self, span: Span, checksum: str) -> bool:
+        """Record a part that arrived; return True if it completes the object."""
+        with self._lock:
             self._checksums[span] = checksum
-            return not self.missing
+            return not self.missing_spans
 
-    def own_checksum(self) -> str:
-        return joined((self._checksums[start, end], end - start) for start, end in self._spans)
+    def combined_checksum(self) -> str:
+        return combine_checksums((self._checksums[start, end], end - start) for start, end in self._spans)
 
     def discard(self) -> None:
         self.path.unlink()
@@ -224,7 +221,7 @@ def _part_line(entry: Entry, span: Span) -> bytes:
 
 def _copy(source: int, target: int) -> str:
     try:
-        fcntl.ioctl(target, SHARE_BLOCKS, source)
+        fcntl.ioctl(target, FICLONE, source)
         return "cloned"
     except OSError:
         while chunk := os.read(source, CHUNK_BYTES):

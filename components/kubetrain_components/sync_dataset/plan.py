@@ -1,4 +1,4 @@
-"""What a sync will do, worked out from listings alone: prints, differs and tests without touching a file."""
+"""The plan of a sync, made from listings alone, so that it can be printed and tested without files."""
 
 import hashlib
 import re
@@ -15,17 +15,16 @@ from kubetrain_trainer.errors import KubetrainError
 
 MAX_NAME_BYTES = 255
 SHOWN_PROBLEMS = 5
-LINES_AT_ONCE = 4096
-# Only empty parts and dots can leave a folder; only what UTF-8 cannot write comes as a surrogate.
-STRAYING = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
-MAY_STRAY = ("\n\n", "\n/", "//", "/\n", "\n.", "/.")
-"""An empty part, or one that begins with a dot."""
+LINES_PER_HASH_UPDATE = 4096
+ESCAPING = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
+MAY_ESCAPE = ("\n\n", "\n/", "//", "/\n", "\n.", "/.")
+"""Signs of an empty part, or of one that begins with a dot, in keys on lines of their own."""
 CONTROLS = bytes([*range(ord("\n")), *range(ord("\n") + 1, 32), 127])
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # keys that are not UTF-8 have surrogates
 
 
 class Reusable(NamedTuple):
-    """Where an object is already."""
+    """The version that already has an object, and its checksum there."""
 
     version: str
     checksum: str
@@ -36,13 +35,13 @@ class SyncPlan:
     dataset_uri: str
     sha256: str
     objects: tuple[StoredObject, ...]
-    """By UTF-8 key."""
+    """Sorted by UTF-8 key."""
     unusable: tuple[str, ...] = ()
-    """Keys that cannot be files, and why: the others are fetched, but a version without these is none."""
+    """Keys that cannot be files, with the reasons: the other objects are downloaded, but no version is published."""
     exists: bool = False
-    """The version is there: nothing is to do."""
+    """The version is already published."""
     reuse: Mapping[str, Reusable] = field(default_factory=dict)
-    """By key: what another version has."""
+    """Objects that other versions have, by key."""
 
     @property
     def digest(self) -> str:
@@ -59,19 +58,19 @@ class SyncPlan:
     def check_keys(self) -> None:
         """
         Raises:
-            KubetrainError: naming the keys that cannot be files.
+            KubetrainError: if keys cannot be files.
         """
         if self.unusable:
             _refuse(self.dataset_uri, self.unusable)
 
 
 def plan_sync(dataset_uri: str, listed: Iterable[StoredObject]) -> SyncPlan:
-    """What to sync from a listing: its objects, by key, and their digest.
+    """Plan a sync from a listing.
 
     Raises:
-        KubetrainError: where there is nothing to sync, or keys contradict one another.
+        KubetrainError: if there is nothing to sync, or if keys conflict.
     """
-    # Text sorts as its UTF-8 does.
+    # Python sorts strings like their UTF-8 bytes.
     objects = tuple(sorted([each for each in listed if each[1] or not _is_folder(each)], key=itemgetter(0)))
     if not objects:
         raise KubetrainError(
@@ -82,7 +81,7 @@ def plan_sync(dataset_uri: str, listed: Iterable[StoredObject]) -> SyncPlan:
         objects = tuple(each for each in objects if each.key not in problems)
     keys = [each.key for each in objects]
     conflicts = [f"{key!r} is a file and a folder at once" for key in sorted(_folders(keys).intersection(keys))]
-    conflicts += [f"{key!r} is there twice" for key, following in pairwise(keys) if key == following]
+    conflicts += [f"{key!r} is listed twice" for key, following in pairwise(keys) if key == following]
     unusable = tuple(f"{key!r} {problem}" for key, problem in problems.items())
     if conflicts or not objects:
         _refuse(dataset_uri, [*conflicts, *unusable])
@@ -90,32 +89,31 @@ def plan_sync(dataset_uri: str, listed: Iterable[StoredObject]) -> SyncPlan:
 
 
 def listing_sha256(objects: Iterable[StoredObject]) -> str:
-    """What identifies a dataset: every object's key, size and ETag."""
+    """Return the hash of all keys, sizes and ETags, which identifies a dataset."""
     digest = hashlib.sha256()
     lines = (f"[{quoted(key)},{size},{quoted(etag)}]\n" for key, size, etag in objects)
-    while text := "".join(islice(lines, LINES_AT_ONCE)):
+    while text := "".join(islice(lines, LINES_PER_HASH_UPDATE)):
         digest.update(text.encode())
     return digest.hexdigest()
 
 
-def check_twins(plan: SyncPlan) -> None:
-    """For a volume that takes some names for one another.
-
+def check_case_conflicts(plan: SyncPlan) -> None:
+    """
     Raises:
-        KubetrainError: where two keys would be one file there.
+        KubetrainError: if two keys would be one file on a volume that ignores case.
     """
     seen: dict[str, str] = {}
     for key, _, _ in plan.objects:
-        twin = seen.setdefault(unicodedata.normalize("NFC", key).casefold(), key)
-        if twin != key:
+        other = seen.setdefault(unicodedata.normalize("NFC", key).casefold(), key)
+        if other != key:
             raise KubetrainError(
-                f"{twin!r} and {key!r} under {plan.dataset_uri} are one file on this volume, which ignores case: "
+                f"{other!r} and {key!r} under {plan.dataset_uri} are one file on this volume, which ignores case: "
                 "rename one, or sync to another volume"
             )
 
 
 def _is_folder(each: StoredObject) -> bool:
-    """The empty object that some tools make to stand for a folder; under a plain prefix its key is empty."""
+    """Return True for the empty object that some tools create for a folder; that of the prefix has an empty key."""
     return each.size == 0 and (each.key == "" or each.key.endswith("/"))
 
 
@@ -131,20 +129,20 @@ def _problems_of(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _are_plain(keys: Sequence[str]) -> bool:
-    """Whether surely none has a problem, found in a fifth of the time that asking each takes."""
+    """Return True if no key can have a problem; five times as fast as checking each."""
     text = "\n" + "\n".join(keys) + "\n"
     return (
         text.isascii()
         and text.count("\n") == len(keys) + 1
         and max(map(len, keys)) <= MAX_NAME_BYTES
-        and not any(part in text for part in MAY_STRAY)
+        and not any(part in text for part in MAY_ESCAPE)
         and len(text.encode().translate(None, CONTROLS)) == len(text)
     )
 
 
 def _problem_of(key: str) -> str | None:
-    if STRAYING.search(key):
-        return "would leave the target folder, or has an empty part"
+    if ESCAPING.search(key):
+        return "would be outside the target folder, or has an empty part"
     if UNPRINTABLE.search(key):
         return "has a control character, or is not UTF-8"
     if (len(key) > MAX_NAME_BYTES or not key.isascii()) and _longest_part(key) > MAX_NAME_BYTES:
@@ -161,13 +159,13 @@ def _folders(keys: Iterable[str]) -> set[str]:
     last = ""
     for key in keys:
         folder = key.rpartition("/")[0]
-        if folder != last:  # those of one folder follow one another
+        if folder != last:  # keys of a folder are adjacent
             last = folder
-            found.update(_and_those_around(folder))
+            found.update(_with_parents(folder))
     return found
 
 
-def _and_those_around(folder: str) -> Iterator[str]:
+def _with_parents(folder: str) -> Iterator[str]:
     while folder:
         yield folder
         folder = folder.rpartition("/")[0]

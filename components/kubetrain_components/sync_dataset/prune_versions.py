@@ -1,4 +1,4 @@
-"""The pruning job's program: delete the versions on the staging volume that nobody needs any more.
+"""The program of the pruning job: delete unused versions on the staging volume.
 
 python -m kubetrain_components.sync_dataset.prune_versions --staging DIR --keep 3 [--current DIGEST] [--in-use PATH]
 """
@@ -19,17 +19,16 @@ PRUNED = ".pruned-"
 
 
 def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[str], now: datetime) -> PrunePlan:
-    """While no sync is at it: one that takes a version notes that before it lets go. What is in use by the time that
-    one ends is not known now.
+    """Delete unused versions, unless a sync is running, because in_use does not have the version that it will use.
 
     Args:
-        in_use: paths on the volume that anything sees, or may see.
+        in_use: The paths on the volume that something may read.
 
     Raises:
-        KubetrainError: where a sync is at it.
+        KubetrainError: if a sync is running.
     """
     uses = [Use(by="something that mounts it", claim=VOLUME, sub_path=path) for path in in_use]
-    with locked(staging, waits=False):
+    with locked(staging, wait=False):
         for left in (staging / "versions").glob(f"{PRUNED}*"):
             shutil.rmtree(left)
         versions = published_versions(staging)
@@ -46,18 +45,20 @@ def _last_used(version: DatasetVersion) -> str:
 
 
 def _delete(version: Path) -> None:
-    """Its name goes first: a version is there whole, or not there."""
+    """Rename a version, then delete it, so that its folder is never incomplete."""
     aside = version.with_name(f"{PRUNED}{version.name}")
     version.rename(aside)
     shutil.rmtree(aside)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Delete the versions that nobody needs any more.")
-    parser.add_argument("--staging", type=Path, required=True, help="the folder that holds the versions")
-    parser.add_argument("--keep", type=int, required=True, help="how many of each source stay at least")
-    parser.add_argument("--current", default="", help="digest of the version of this run")
-    parser.add_argument("--in-use", action="append", default=[], help="path on the volume that something may see")
+    parser = argparse.ArgumentParser(description="Delete unused versions on the staging volume.")
+    parser.add_argument("--staging", type=Path, required=True, help="folder with the versions")
+    parser.add_argument("--keep", type=int, required=True, help="number of versions of each dataset to keep at least")
+    parser.add_argument("--current", default="", help="digest of the version of this run, which is kept")
+    parser.add_argument(
+        "--in-use", action="append", default=[], help="path on the volume that something may read (repeatable)"
+    )
     arguments = parser.parse_args()
     plan = prune_versions(
         arguments.staging,

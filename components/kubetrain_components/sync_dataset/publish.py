@@ -1,10 +1,10 @@
-"""Dataset versions on disk: a version is there whole, under its digest, or it is not there.
+"""Dataset versions on disk: a folder named by its digest always has a complete version.
 
-versions/<digest>/manifest.jsonl    a header line, then one line per object, by UTF-8 key
+versions/<digest>/manifest.jsonl    a header line, then one line per object, sorted by UTF-8 key
 versions/<digest>/data/<key>        the objects, mode 0444
-versions/.<digest>.partial/         being made, see partial_version
-versions/.pruned-<digest>/          being deleted, see prune_versions
-versions/.damaged-<digest>-<time>/  could not be read when it was needed, so another was made in its place
+versions/.<digest>.partial/         a version that is being synced, see partial_version
+versions/.pruned-<digest>/          a version that is being deleted, see prune_versions
+versions/.damaged-<digest>-<time>/  a version whose manifest was damaged, which was replaced by another
 """
 
 import contextlib
@@ -36,7 +36,7 @@ HEADER = {"schema", "source", "digest", "sha256", "objects", "bytes", "created",
 
 
 class DamagedManifest(KubetrainError):
-    """A version's manifest is not what was published."""
+    """The manifest of a version is not the one that was published."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class DatasetVersion:
     def data(self) -> Path:
         return self.path / "data"
 
-    def is_described(self) -> bool:
-        """Whether the manifest is the one that was published, found without parsing it."""
+    def has_intact_manifest(self) -> bool:
+        """Return True if the manifest is the one that was published, without parsing it."""
         with (self.path / MANIFEST).open("rb") as file:
             next(file)
             return bool(hashlib.file_digest(file, "sha256").hexdigest() == self.header["lines_sha256"])
 
     def entries(self) -> Iterator[Entry]:
-        """The manifest's objects, read as a stream.
+        """Read the manifest as a stream.
 
         Raises:
-            DamagedManifest: naming the first line that is none.
+            DamagedManifest: at the first line that is not valid.
         """
         with (self.path / MANIFEST).open("rb") as lines:
             next(lines)
@@ -70,10 +70,10 @@ class DatasetVersion:
                 yield entry
 
     def objects(self) -> list[StoredObject]:
-        """The objects of the listing that the version was made from.
+        """Return the objects of the listing that the version was made from.
 
         Raises:
-            DamagedManifest: where the manifest does not say so any more.
+            DamagedManifest: if the manifest was edited.
         """
         objects = [entry.object for entry in self.entries()]
         if listing_sha256(objects) != self.header["sha256"]:
@@ -84,18 +84,18 @@ class DatasetVersion:
 
 
 def read_version(path: Path) -> DatasetVersion | None:
-    """The version in this folder, or None where there is no complete one."""
+    """Return the version in this folder, or None if it has no complete one."""
     try:
         with (path / MANIFEST).open("rb") as lines:
             header = json.loads(next(lines))
-        is_whole = header["schema"] == SCHEMA and header["digest"] == path.name and (path / "data").is_dir()
+        is_complete = header["schema"] == SCHEMA and header["digest"] == path.name and (path / "data").is_dir()
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
-    return DatasetVersion(path, header) if is_whole and header.keys() >= HEADER else None
+    return DatasetVersion(path, header) if is_complete and header.keys() >= HEADER else None
 
 
 def published_versions(staging: Path) -> list[DatasetVersion]:
-    """Every version there, the newest first."""
+    """Return all versions, newest first."""
     folder = staging / "versions"
     if not folder.is_dir():
         return []
@@ -105,17 +105,17 @@ def published_versions(staging: Path) -> list[DatasetVersion]:
 
 def is_published(staging: Path, plan: SyncPlan) -> bool:
     version = read_version(staging / "versions" / plan.digest)
-    return version is not None and version.header["sha256"] == plan.sha256 and version.is_described()
+    return version is not None and version.header["sha256"] == plan.sha256 and version.has_intact_manifest()
 
 
 def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, Reusable]:
-    """What versions there have of these objects, by key."""
+    """Return where published versions have these objects, by key."""
     wanted, found = {each.key: each for each in objects}, dict[str, Reusable]()
     for version in published_versions(staging):
         if not wanted:
             break
-        if not version.is_described():
-            log.warning("reusing nothing of %s: its %s was edited", version.path, MANIFEST)
+        if not version.has_intact_manifest():
+            log.warning("not reusing files of %s: its %s was edited", version.path, MANIFEST)
             continue
         for entry in version.entries():
             if wanted.get(entry.object.key) == entry.object:
@@ -125,25 +125,25 @@ def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, R
 
 
 def note_use(staging: Path, plan: SyncPlan) -> None:
-    """By the folder's time, as pruning reads it; whoever may not set that took a version of somebody else."""
-    with contextlib.suppress(PermissionError):
+    """Set the modification time of the version, which pruning reads as its last use."""
+    with contextlib.suppress(PermissionError):  # the version belongs to another user
         os.utime(staging / "versions" / plan.digest)
 
 
 @contextlib.contextmanager
-def locked(staging: Path, *, waits: bool = True) -> Iterator[None]:
-    """One sync at a time: a second waits for the first, where it may.
+def locked(staging: Path, *, wait: bool = True) -> Iterator[None]:
+    """Run the block while no other sync uses the folder.
 
     Raises:
-        KubetrainError: where it may not.
+        KubetrainError: if another sync uses it and wait is False.
     """
     (staging / "versions").mkdir(parents=True, exist_ok=True)
     with (staging / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            if not waits:
-                raise KubetrainError(f"another sync is at {staging}: run this when it is done") from error
+            if not wait:
+                raise KubetrainError(f"another sync is using {staging}: try again when it is done") from error
             log.warning("waiting for another sync of %s", staging)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -154,22 +154,21 @@ def partial_path(staging: Path, plan: SyncPlan) -> Path:
 
 
 def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
-    """Describe the finished files and give the version its name; what is published survives a power cut."""
+    """Write the manifest of a finished version and publish it, so that it survives a power cut."""
     partial, final = PartialVersion(partial_path(staging, plan)), staging / "versions" / plan.digest
     _write_manifest(partial.path / MANIFEST, plan, checksums)
-    partial.end()
+    partial.remove_temporary_files()
     partial.flush()
     if final.exists():
         _move_aside(final)
     partial.path.rename(final)
     flush_directory(final.parent)
-    # What syncs of older listings began and never finished: under the lock nobody is at them.
+    # Unfinished versions of older listings; the lock guarantees that no sync uses them.
     for abandoned in partial_versions(staging):
         shutil.rmtree(abandoned.path, ignore_errors=True)
 
 
 def _write_manifest(path: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
-    """Line by line: there may be millions."""
     hashed = hashlib.sha256()
     for line in _lines(plan, checksums):
         hashed.update(line)
@@ -200,17 +199,17 @@ def _lines(plan: SyncPlan, checksums: Mapping[str, str]) -> Iterator[bytes]:
 def _move_aside(damaged: Path) -> None:
     aside = damaged.with_name(f".damaged-{damaged.name}-{time.time_ns()}")
     damaged.rename(aside)
-    log.warning("%s was damaged: it is made again, and what was there is now %s", damaged, aside)
+    log.warning("%s was damaged: moved it to %s and synced it again", damaged, aside)
 
 
 def verify_version(version: DatasetVersion) -> list[str]:
-    """Re-hash every file; what is wrong, in sentences."""
+    """Re-hash every file and return a sentence for each problem."""
     try:
-        described = {each.key for each in version.objects()}
+        expected = {each.key for each in version.objects()}
     except DamagedManifest as error:
         return [str(error)]
     wrong = [problem for entry in version.entries() if (problem := entry.problem_in(version.data))]
-    return wrong + [f"{key} is not in {MANIFEST}" for key in sorted(_files_in(version.data) - described)]
+    return wrong + [f"{key} is not in {MANIFEST}" for key in sorted(_files_in(version.data) - expected)]
 
 
 def _files_in(folder: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Whether the pods' user may write where this run will have to: better known before anything long starts."""
+"""A check, before anything long starts, that the user of the pods can write to the volumes of the run."""
 
 import os
 import tempfile
@@ -10,7 +10,7 @@ from kubetrain_trainer.errors import KubetrainError
 def check_writable(directory: Path) -> None:
     """
     Raises:
-        KubetrainError: naming the claim that is mounted there, and the remedy.
+        KubetrainError: if the user cannot write, with the remedy.
     """
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".kubetrain-") as file:
@@ -19,7 +19,7 @@ def check_writable(directory: Path) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise KubetrainError(
-            f"the {directory.name} claim mounted at {directory} cannot be written by user {os.getuid()} "
-            f"({error.strerror or error}): its storage takes no notice of fsGroup, so have its folder's owner or mode "
-            "changed, set user of the placement to its owner, or use another storage class"
+            f"user {os.getuid()} cannot write to the {directory.name} PVC mounted at {directory} "
+            f"({error.strerror or error}): its storage ignores fsGroup, so change the owner or mode of its folder, set "
+            "user in the placement to its owner, or use another storage class"
         ) from error

@@ -15,10 +15,10 @@ from rich.filesize import decimal
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access
 from kubetrain_components.sync_dataset.plan import SyncPlan
+from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import (
     OnProgress,
     Progress,
-    SyncReport,
     plan_from_listing,
     transfer_dataset,
 )
@@ -61,7 +61,7 @@ def progress_bar() -> Iterator[OnProgress]:
             if bar.tasks[task].total is None:
                 # What was there already must not count as speed.
                 bar.reset(task, completed=progress.bytes)
-            bar.update(task, completed=progress.bytes, total=progress.of_bytes, counted=count_of(progress))
+            bar.update(task, completed=progress.bytes, total=progress.total_bytes, counted=count_of(progress))
 
         yield show
 
@@ -85,16 +85,16 @@ def progress_lines() -> Iterator[OnProgress]:
 
 
 def describe_progress(progress: Progress, rate: float) -> str:
-    done = f"{count_of(progress)}, {decimal(progress.bytes)} of {decimal(progress.of_bytes)}"
+    done = f"{count_of(progress)}, {decimal(progress.bytes)} of {decimal(progress.total_bytes)}"
     if not rate:
         return f"{done}, nothing arrives"
-    left = timedelta(seconds=round((progress.of_bytes - progress.bytes) / rate))
+    left = timedelta(seconds=round((progress.total_bytes - progress.bytes) / rate))
     return f"{done}, {decimal(round(rate))}/s, {left} left"
 
 
 def count_of(progress: Progress) -> str:
     unusable = f" ({progress.unusable} more cannot be files: the sync will fail)" if progress.unusable else ""
-    return f"{progress.objects}/{progress.of_objects} objects{unusable}"
+    return f"{progress.objects}/{progress.total_objects} objects{unusable}"
 
 
 def describe_plan(plan: SyncPlan) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""S3 over its own HTTP connections."""
+"""S3, through HTTP connections of our own."""

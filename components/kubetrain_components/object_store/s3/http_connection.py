@@ -1,7 +1,7 @@
-"""A keep-alive HTTP/1.1 connection for requests without a body; what comes goes straight into the caller's buffer.
+"""A keep-alive HTTP/1.1 connection for requests without a body; bodies of responses go into the caller's buffer.
 
-benchmarks/sync.py shows why it is our own: http.client takes longer to parse the headers of a small object, as those of
-an e-mail, than the object takes to arrive.
+It replaces http.client because that takes longer to parse the headers of a small object (with the e-mail parser) than
+the object takes to arrive, as benchmarks/sync.py shows.
 """
 
 import base64
@@ -17,18 +17,18 @@ from urllib.request import getproxies, proxy_bypass
 
 HEAD_BYTES = 64 << 10
 BUFFER_BYTES = 256 << 10
-CONNECT_SECONDS = 10.0
-READ_SECONDS = 30.0
-USUAL_PORTS = {"http": 80, "https": 443}
+CONNECT_TIMEOUT_SECONDS = 10.0
+READ_TIMEOUT_SECONDS = 30.0
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class ConnectionFailed(Exception):
-    """The server cannot be reached, or did not answer whole."""
+    """The server cannot be reached, or its response is incomplete."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where requests go, and by which way."""
+    """The server that requests go to, and the proxy they go through."""
 
     scheme: str
     host: str
@@ -38,38 +38,38 @@ class Origin:
 
     @classmethod
     def of_url(cls, url: str, ca_bundle: str | None = None) -> Self:
-        """By the proxy that the environment names for it."""
+        """Return the origin of a URL with the proxy that the environment sets for it."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         proxy = "" if proxy_bypass(host) else getproxies().get(parts.scheme, "")
         tls = ssl.create_default_context(cafile=ca_bundle) if parts.scheme == "https" else None
-        return cls(parts.scheme, host, parts.port or USUAL_PORTS[parts.scheme], proxy, tls)
+        return cls(parts.scheme, host, parts.port or DEFAULT_PORTS[parts.scheme], proxy, tls)
 
     @property
     def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == USUAL_PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 class HttpConnection:
-    """For one thread: a response is read to its end, or closed, before the next request."""
+    """A connection for one thread, which reads or closes each response before the next request."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
-        """For the bodies of answers, one after the other."""
+        """Holds the body of one response at a time."""
         self._socket: socket.socket | None = None
-        self.scratch = bytearray(HEAD_BYTES)
-        """For the heads of answers, and what comes with them."""
-        # A proxy is told the whole URL, unless it only tunnels what is encrypted.
+        self.head_buffer = bytearray(HEAD_BYTES)
+        """Holds the head of a response, and the part of the body that arrives with it."""
+        # A proxy gets the whole URL, except for TLS, which it only tunnels.
         self._base = f"http://{origin.authority}" if origin.proxy and not origin.tls else ""
         self._proxy_headers = _authorization(origin.proxy) if self._base else {}
 
     def request(self, method: str, target: str, headers: Mapping[str, str]) -> "HttpResponse":
-        """The answer to a request, whose headers name the host.
+        """Return the response to a request, whose headers include the host.
 
         Raises:
-            ConnectionFailed: where no answer comes.
+            ConnectionFailed: if no response arrives.
         """
         lines = [f"{method} {self._base}{target} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in {**headers, **self._proxy_headers}.items()]
@@ -81,7 +81,7 @@ class HttpConnection:
             self.close()
             if not is_reused:
                 raise ConnectionFailed(_reason(error)) from error
-        # The server may have closed a connection that idled: that says nothing about this request.
+        # The server may have closed the idle connection, which does not mean that it rejects this request.
         return self.request(method, target, headers)
 
     def close(self) -> None:
@@ -93,19 +93,19 @@ class HttpConnection:
         if self._socket is None:
             self._socket = _connect(self.origin)
         self._socket.sendall(message)
-        head, rest = _receive_head(self._socket, self.scratch)
+        head, rest = _receive_head(self._socket, self.head_buffer)
         return HttpResponse(self, self._socket, method, head, rest)
 
 
 class Headers:
-    """Of an answer, looked up where they stand: most of them nobody asks for."""
+    """Response headers, parsed when they are read: most of them never are."""
 
     def __init__(self, head: str) -> None:
         self._head = head
         self._names = head.lower()
 
     def get(self, name: str, default: str = "") -> str:
-        """The value of the header with this name, which is in lower case."""
+        """Return the value of the header with this lowercase name."""
         at = self._names.find(f"\r\n{name}:")
         if at < 0:
             return default
@@ -121,21 +121,21 @@ class HttpResponse:
         try:
             self.status = int(head.split(" ", 2)[1])
         except (IndexError, ValueError):
-            raise ConnectionFailed(f"'{head[:80]}' is no answer in HTTP") from None
+            raise ConnectionFailed(f"'{head[:80]}' is not an HTTP response") from None
         self.headers = Headers(head)
         self.connection = connection
         self._source = source
-        self._came, self._at, self._end = connection.scratch, *rest
+        self._buffer, self._at, self._end = connection.head_buffer, *rest
         self._is_chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
         has_body = method != "HEAD" and self.status not in (204, 304)
         self._left = int(self.headers.get("content-length", "0")) if has_body and not self._is_chunked else 0
         self._is_chunked &= has_body
 
     def read_into(self, buffer: memoryview) -> int:
-        """More of the body, as much as fits; 0 at its end.
+        """Read as much of the body as fits and return the number of bytes; 0 at its end.
 
         Raises:
-            ConnectionFailed: where the body is cut short, or comes no further.
+            ConnectionFailed: if the connection is lost, or no data arrives within the timeout.
         """
         filled = 0
         try:
@@ -148,13 +148,13 @@ class HttpResponse:
             self.close()
             if not filled:
                 raise ConnectionFailed(_reason(error)) from error
-            self._left = 1  # what came before is of use: it fails when asked for more
+            self._left = 1  # return the bytes that arrived before; the next read fails
         if not filled:
             self._finish()
         return filled
 
     def close(self) -> None:
-        """Give up what is left of the body, and the connection with it."""
+        """Discard the rest of the body by closing the connection."""
         self.connection.close()
 
     def _finish(self) -> None:
@@ -176,8 +176,8 @@ class HttpResponse:
         while not line.endswith(b"\n"):
             if self._at == self._end:
                 self._refill()
-            after = self._came.find(b"\n", self._at, self._end) + 1 or self._end
-            line += self._came[self._at : after]
+            after = self._buffer.find(b"\n", self._at, self._end) + 1 or self._end
+            line += self._buffer[self._at : after]
             self._at = after
         return line.rstrip(b"\r\n")
 
@@ -185,49 +185,49 @@ class HttpResponse:
         if self._at == self._end and self._is_chunked:
             self._refill()
         if count := min(self._end - self._at, len(buffer)):
-            buffer[:count] = self._came[self._at : self._at + count]
+            buffer[:count] = self._buffer[self._at : self._at + count]
             self._at += count
             return count
         return self._received(_receive_all(self._source, buffer))
 
     def _refill(self) -> None:
-        self._at, self._end = 0, self._received(self._source.recv_into(self._came))
+        self._at, self._end = 0, self._received(self._source.recv_into(self._buffer))
 
     def _received(self, count: int) -> int:
         if count == 0:
-            raise OSError("the answer was cut short")
+            raise OSError("the response was cut short")
         return count
 
 
 def _receive_all(source: socket.socket, buffer: memoryview) -> int:
-    """In as few calls as can be: after each, threads queue for the interpreter."""
+    """Fill the buffer in as few calls as possible: after each call, the thread waits for the interpreter lock."""
     if isinstance(source, ssl.SSLSocket):
         return source.recv_into(buffer)
     return source.recv_into(buffer, 0, socket.MSG_WAITALL)
 
 
-def _receive_head(source: socket.socket, scratch: bytearray) -> tuple[str, tuple[int, int]]:
-    """The head of an answer, and where in the scratch what came of its body begins and ends."""
-    buffer, filled = memoryview(scratch), 0
+def _receive_head(source: socket.socket, head_buffer: bytearray) -> tuple[str, tuple[int, int]]:
+    """Return the head of a response, and the span of the buffer with the part of the body that came with it."""
+    buffer, filled = memoryview(head_buffer), 0
     while filled < len(buffer):
         count = source.recv_into(buffer[filled:])
         if count == 0:
-            raise OSError("the connection was closed before an answer")
+            raise OSError("the connection was closed before a response")
         searched, filled = max(0, filled - 3), filled + count
-        end = scratch.find(b"\r\n\r\n", searched, filled)
+        end = head_buffer.find(b"\r\n\r\n", searched, filled)
         if end >= 0:
             return str(buffer[:end], "latin-1"), (end + 4, filled)
-    raise ConnectionFailed("the answer's headers have no end")
+    raise ConnectionFailed(f"the response headers are longer than {HEAD_BYTES} bytes")
 
 
 def _connect(origin: Origin) -> socket.socket:
     proxy = urlsplit(origin.proxy) if origin.proxy else None
     address = (proxy.hostname, proxy.port or 8080) if proxy else (origin.host, origin.port)
-    connected = socket.create_connection(address, CONNECT_SECONDS)
+    connected = socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(connected.close)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _limit_waiting(connected, is_encrypted=origin.tls is not None)
+        _set_timeouts(connected, is_encrypted=origin.tls is not None)
         if proxy and origin.tls:
             _open_tunnel(connected, origin)
         if origin.tls:
@@ -236,20 +236,20 @@ def _connect(origin: Origin) -> socket.socket:
     return connected
 
 
-def _limit_waiting(connected: socket.socket, *, is_encrypted: bool) -> None:
+def _set_timeouts(connected: socket.socket, *, is_encrypted: bool) -> None:
     if is_encrypted:
-        connected.settimeout(READ_SECONDS)
+        connected.settimeout(READ_TIMEOUT_SECONDS)
         return
-    # By the kernel: with a timeout of Python's a socket is polled before each call.
+    # The kernel's timeout, because Python implements its own by polling the socket before each call.
     connected.settimeout(None)
-    limit = struct.pack("ll", int(READ_SECONDS), int(READ_SECONDS % 1 * 1_000_000))
+    limit = struct.pack("ll", int(READ_TIMEOUT_SECONDS), int(READ_TIMEOUT_SECONDS % 1 * 1_000_000))
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         connected.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, BlockingIOError | TimeoutError):
-        return f"nothing came for {READ_SECONDS:g} s"
+        return f"no data for {READ_TIMEOUT_SECONDS:g} s"
     return str(error)
 
 
@@ -265,7 +265,7 @@ def _open_tunnel(connected: socket.socket, origin: Origin) -> None:
 
 
 def _authorization(proxy: str) -> dict[str, str]:
-    """What the user and password in a proxy's URL stand for."""
+    """Return the header for the user and password in a proxy's URL."""
     parts = urlsplit(proxy)
     if parts.username is None:
         return {}

@@ -1,7 +1,7 @@
-"""What is under a prefix: pages of ListObjectsV2, read without parsing XML, several ranges of keys at a time.
+"""The objects under a prefix, from pages of ListObjectsV2 that are read without an XML parser.
 
-Each page, of a thousand keys, follows from the one before: their latencies add up. So a long listing is split at
-folders, which are found a level at a time, and its ranges are listed side by side.
+A page has a thousand keys, and only the previous page has the token that requests it, so latencies add up. A long
+listing is therefore split at folders into ranges of keys, which are listed in parallel.
 """
 
 import re
@@ -16,7 +16,7 @@ from xml.sax.saxutils import unescape
 
 from kubetrain_components.object_store.store import StoredObject, StoreError
 
-# In the order in which S3 writes them.
+# The elements of an object, in the order in which S3 writes them.
 ETAG = r'<ETag>(?:&quot;|&#34;|")?([^<&"]*)'
 CHECKSUMS = r"(?:<Checksum\w+>[^<]*</Checksum\w+>\s*)*"
 ROW = re.compile(
@@ -28,17 +28,17 @@ FOLDER = re.compile(r"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>")
 NEXT = re.compile(r"<NextContinuationToken>([^<]*)</NextContinuationToken>")
 RANGES = 16
 PAGES_BEFORE_SPLIT = 8
-"""Of what is no longer, no folders need to be found."""
-DEEPEST_SPLIT = 3
+"""Shorter listings are not split."""
+MAX_SPLIT_DEPTH = 3
 ENTITIES = {"&quot;": '"', "&#34;": '"', "&apos;": "'", "&#39;": "'"}
 
 T = TypeVar("T")
 GetPage = Callable[[dict[str, str]], bytes]
-"""From query parameters to the XML of a page."""
+"""Returns the XML of the page for these query parameters."""
 
 
 def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterator[StoredObject]:
-    """By UTF-8 key; keys are relative to the prefix."""
+    """List objects sorted by UTF-8 key, with keys relative to the prefix."""
     last = ""
     pages = _pages(get_page, prefix)
     for rows in islice(pages, PAGES_BEFORE_SPLIT):
@@ -51,17 +51,16 @@ def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterat
     last = prefix + (following[-1].key if following else last)
     bounds = [last, *(each for each in split_points(get_page, prefix, ranges) if each > last)]
     spans = zip(bounds, [*bounds[1:], None], strict=True)
-    for found in _side_by_side([partial(_list_range, get_page, prefix, *span) for span in spans]):
+    for found in _run_in_parallel([partial(_list_range, get_page, prefix, *span) for span in spans]):
         yield from found
 
 
 def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
-    """Folders at which to split the keys into ranges, by key; none where there are no folders."""
+    """Return the folders at which to split the keys into ranges, sorted; none if there are no folders."""
     folders = [prefix]
-    for _ in range(DEEPEST_SPLIT):
-        below = [
-            each for inner in _side_by_side([partial(_folders, get_page, each) for each in folders]) for each in inner
-        ]
+    for _ in range(MAX_SPLIT_DEPTH):
+        found = _run_in_parallel([partial(_folders, get_page, each) for each in folders])
+        below = [each for subfolders in found for each in subfolders]
         folders = below or folders
         if not below or len(folders) >= ranges:
             break
@@ -69,8 +68,8 @@ def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
     return sorted(folders)[::step][1 : ranges + 1]
 
 
-def _side_by_side(calls: Sequence[Callable[[], list[T]]]) -> Iterator[list[T]]:
-    """What the calls return, in their order. Their threads are daemons: nobody waits for a server that is silent."""
+def _run_in_parallel(calls: Sequence[Callable[[], list[T]]]) -> Iterator[list[T]]:
+    """Run calls in parallel and return their results in order; daemon threads do not block exit if a server hangs."""
     ends = [SimpleQueue[list[T] | BaseException]() for _ in calls]
 
     def run(number: int) -> None:
@@ -89,9 +88,9 @@ def _side_by_side(calls: Sequence[Callable[[], list[T]]]) -> Iterator[list[T]]:
 
 
 def _folders(get_page: GetPage, prefix: str) -> list[str]:
-    """Those of the first page: enough to split by."""
+    """Return the folders on the first page, which are enough to split by."""
     page = _text_of(get_page({"prefix": prefix, "delimiter": "/"}))
-    return list(_names(FOLDER.findall(page), page))
+    return list(_decode_names(FOLDER.findall(page), page))
 
 
 def _list_range(get_page: GetPage, prefix: str, after: str, until: str | None) -> list[StoredObject]:
@@ -101,7 +100,7 @@ def _list_range(get_page: GetPage, prefix: str, after: str, until: str | None) -
 def _pages(
     get_page: GetPage, prefix: str, after: str | None = None, until: str | None = None
 ) -> Iterator[list[StoredObject]]:
-    """Keys beyond `after`, up to and with `until`."""
+    """Return the keys after `after`, up to and including `until`."""
     query = {"prefix": prefix} | ({"start-after": after} if after else {})
     limit = None if until is None else until.removeprefix(prefix)
     while True:
@@ -125,11 +124,11 @@ def rows_of(page: str, prefix: str) -> list[StoredObject]:
         return []
     keys, etags, sizes = zip(*rows, strict=True)
     skipped = len(prefix)
-    return list(map(StoredObject, [key[skipped:] for key in _names(keys, page)], map(int, sizes), etags))
+    return list(map(StoredObject, [key[skipped:] for key in _decode_names(keys, page)], map(int, sizes), etags))
 
 
 def _row(contents: str) -> tuple[str, ...]:
-    """Of a server that writes its parts in an order of its own."""
+    """Read an object from a server that writes the elements in another order."""
     parts = [pattern.search(contents) for pattern in PARTS]
     if not all(parts):
         raise StoreError(f"the listing has an object without a key, an ETag or a size: {contents[:200]!r}")
@@ -140,12 +139,12 @@ def _text_of(page: bytes) -> str:
     return page.decode(errors="surrogateescape")
 
 
-def _names(written: Sequence[str], page: str) -> Sequence[str]:
-    """Keys as they are: servers percent-encode what is not allowed in XML, if they know how."""
-    together = "".join(written)
+def _decode_names(names: Sequence[str], page: str) -> Sequence[str]:
+    """Decode names: servers percent-encode characters that XML does not allow, if they support encoding-type."""
+    text = "".join(names)
     if "<EncodingType>url</EncodingType>" in page:
-        return [_decoded(each) for each in written] if "%" in together or "+" in together else written
-    return [unescape(each, ENTITIES) for each in written] if "&" in together else written
+        return [_decoded(each) for each in names] if "%" in text or "+" in text else names
+    return [unescape(each, ENTITIES) for each in names] if "&" in text else names
 
 
 def _decoded(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Signed requests to one bucket, for many threads at a time.
+"""Signed requests to one bucket, from many threads at once.
 
-Where the bucket is, who we are and whom to trust is botocore's to find out, as for every tool of AWS; the requests
-themselves are our own, as botocore spends more on each than a small object takes to arrive.
+botocore finds the endpoint, credentials and CA certificates, so that they are configured as for every AWS tool. The
+requests are our own, because botocore's overhead per request is longer than a small object takes to arrive.
 """
 
 import re
@@ -23,12 +23,12 @@ from kubetrain_components.object_store.s3.signature import Signer
 from kubetrain_components.object_store.store import Access
 
 DEFAULT_REGION = "us-east-1"
-NONE: Mapping[str, str] = MappingProxyType({})
+EMPTY: Mapping[str, str] = MappingProxyType({})
 ERROR_PART = re.compile(rb"<(Code|Message)>([^<]*)<")
 
 
 class RequestRefused(Exception):
-    """An answer that is an error."""
+    """The server answered with an error."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{status} {code} {message}".strip())
@@ -39,11 +39,11 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True)
 class Location:
-    """Where a bucket is."""
+    """The server, path and region of a bucket."""
 
     origin: Origin
     path: str
-    """Percent-encoded, before the keys: empty, or the bucket's name."""
+    """Percent-encoded path before the keys: empty, or the name of the bucket."""
     region: str
 
     @classmethod
@@ -65,7 +65,7 @@ class S3Requests:
         self._session = Session()
         self._bucket = bucket
         self._endpoint_url = endpoint_url
-        self._usual = {"x-amz-request-payer": "requester"} if access == Access.REQUESTER_PAYS else {}
+        self._default_headers = {"x-amz-request-payer": "requester"} if access == Access.REQUESTER_PAYS else {}
         self._idle: list[HttpConnection] = []
         self._locate(self._session.get_config_variable("region") or DEFAULT_REGION)
         self._credentials = None if access == Access.ANONYMOUS else self._session.get_credentials()
@@ -73,13 +73,13 @@ class S3Requests:
             raise NoCredentialsError
 
     def send(
-        self, method: str, key: str = "", *, query: Mapping[str, str] = NONE, headers: Mapping[str, str] = NONE
+        self, method: str, key: str = "", *, query: Mapping[str, str] = EMPTY, headers: Mapping[str, str] = EMPTY
     ) -> HttpResponse:
-        """The answer, whose body is to be taken by body_of.
+        """Return the response; body_of() reads its body.
 
         Raises:
-            RequestRefused: where the answer is an error.
-            ConnectionFailed: where there is none.
+            RequestRefused: if the response is an error.
+            ConnectionFailed: if no response arrives.
         """
         while True:
             location = self._location
@@ -92,7 +92,7 @@ class S3Requests:
             self._locate(region)
 
     def body_of(self, response: HttpResponse) -> Iterator[memoryview]:
-        """The body in pieces, each in the place of the one before; its connection is kept for the next request."""
+        """Yield the chunks of the body, each in the same buffer; then keep the connection for the next request."""
         connection = response.connection
         is_read = False
         try:
@@ -110,11 +110,11 @@ class S3Requests:
     ) -> HttpResponse:
         path = f"{location.path}/{quote(key, safe='/')}"
         encoded = urlencode(sorted(query.items()), quote_via=quote, safe="")
-        sent = {"host": location.origin.authority, **self._usual, **headers}
+        sent = {"host": location.origin.authority, **self._default_headers, **headers}
         if self._credentials is not None:
-            who = self._credentials.get_frozen_credentials()
-            account = (who.access_key, who.secret_key, who.token)
-            sent = self._signer.signed(method, path, encoded, sent, account, datetime.now(UTC))
+            frozen = self._credentials.get_frozen_credentials()
+            keys = (frozen.access_key, frozen.secret_key, frozen.token)
+            sent = self._signer.signed(method, path, encoded, sent, keys, datetime.now(UTC))
         target = f"{path}?{encoded}" if encoded else path
         return self._connection_to(location.origin).request(method, target, sent)
 

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 of requests without a body: what botocore computes, at a fraction of its cost."""
+"""AWS Signature Version 4 of requests without a body, as botocore computes it but many times faster."""
 
 import hashlib
 import hmac
@@ -10,11 +10,11 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 class Signer:
-    """For one region; keeps the day's key."""
+    """Signs requests to one region, and caches the key of the day."""
 
     def __init__(self, region: str) -> None:
         self._region = region
-        self._kept = ("", "", b"")  # secret, day and key, replaced as one: threads share this
+        self._cached = ("", "", b"")  # secret, day and key: one tuple, because threads share it
 
     def signed(
         self,
@@ -25,12 +25,14 @@ class Signer:
         credentials: tuple[str, str, str | None],
         moment: datetime,
     ) -> dict[str, str]:
-        """The headers, host among them and all in lower case, with those that prove who sends them.
+        """Return the headers and those of the signature.
 
         Args:
-            path: percent-encoded
-            query: percent-encoded, sorted by name
-            credentials: access key, secret key, session token
+            path: The percent-encoded path.
+            query: The percent-encoded parameters, sorted by name.
+            headers: The headers to sign, including the host, with lowercase names.
+            credentials: The access key, secret key and session token.
+            moment: The time of the request.
         """
         access, secret, token = credentials
         time, day = f"{moment:%Y%m%dT%H%M%SZ}", f"{moment:%Y%m%d}"
@@ -49,10 +51,10 @@ class Signer:
         return signed
 
     def _signing_key(self, secret: str, day: str) -> bytes:
-        kept_secret, kept_day, key = self._kept
-        if (kept_secret, kept_day) != (secret, day):
+        cached_secret, cached_day, key = self._cached
+        if (cached_secret, cached_day) != (secret, day):
             key = f"AWS4{secret}".encode()
             for part in (day, self._region, "s3", "aws4_request"):
                 key = hmac.digest(key, part.encode(), "sha256")
-            self._kept = (secret, day, key)
+            self._cached = (secret, day, key)
         return key

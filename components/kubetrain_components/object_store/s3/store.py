@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket."""
+"""The objects of an S3 bucket."""
 
 import base64
 import binascii
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CHANGED = {"NoSuchKey", "404", "PreconditionFailed", "ConditionalRequestConflict"}
 OVERLOADED = {"SlowDown", "ServiceUnavailable", "TooManyRequests", "503", "429"}
 UNAVAILABLE = OVERLOADED | {"InternalError", "RequestTimeout", "500", "502", "504"}
-UNKNOWN_CREDENTIALS = {
+INVALID_CREDENTIALS = {
     "ExpiredToken",
     "ExpiredTokenException",
     "InvalidAccessKeyId",
@@ -56,13 +56,13 @@ class S3Store:
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._endpoint_url = endpoint_url
         self._access = access
-        self._where = endpoint_url or "AWS"
+        self._server = endpoint_url or "AWS"
         try:
             self._requests = S3Requests(bucket, endpoint_url, access)
         except (NoCredentialsError, CredentialRetrievalError) as error:
             raise AccessRefused(
                 f"no credentials for {self.uri} ({error}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a "
-                "profile or role as for other AWS tools; for a public bucket ask anonymously"
+                "profile or role as for other AWS tools; use anonymous access for a public bucket"
             ) from error
         except (BotoCoreError, ValueError) as error:
             raise InvalidSetting(
@@ -70,28 +70,28 @@ class S3Store:
             ) from error
 
     def list(self) -> Iterator[StoredObject]:
-        with self._errors_explained("the listing"):
+        with self._translated_errors("the listing"):
             yield from list_objects(self._page, self._prefix)
 
     def read(self, key: str, etag: str | None = None, start: int = 0, end: int | None = None) -> ObjectContent:
         is_part = start > 0 or end is not None
         if end is not None and end <= start:
             raise StoreError(f"object {key!r} of {self.uri} has no byte from {start} to {end}")
-        headers = {"range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else ASK_FOR_CHECKSUM
-        with self._errors_explained(f"object {key!r}"):
-            response = self._requests.send("GET", self._prefix + key, headers={**headers, **_only_if(etag)})
-            chunks = self._explained_chunks(key, self._requests.body_of(response))
-            # Some servers heed no range, some send one with status 200, and some heed no If-Match.
+        headers = {"range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else REQUEST_CHECKSUM
+        with self._translated_errors(f"object {key!r}"):
+            response = self._requests.send("GET", self._prefix + key, headers={**headers, **_if_match(etag)})
+            chunks = self._chunks_with_translated_errors(key, self._requests.body_of(response))
+            # Some servers ignore ranges, some send a range with status 200, and some ignore If-Match.
             if is_part and not response.headers.get("content-range"):
-                chunks = _cut(chunks, start, end)
+                chunks = _slice_chunks(chunks, start, end)
             if etag and _etag_of(response.headers) != etag:
                 response.close()
                 raise RequestRefused(412, "PreconditionFailed", "another ETag")
         return ObjectContent(chunks, None if is_part else _checksum_of(response.headers))
 
     def checksum(self, key: str, etag: str) -> str | None:
-        with self._errors_explained(f"object {key!r}"):
-            headers = {**ASK_FOR_CHECKSUM, **_only_if(etag)}
+        with self._translated_errors(f"object {key!r}"):
+            headers = {**REQUEST_CHECKSUM, **_if_match(etag)}
             response = self._requests.send("HEAD", self._prefix + key, headers=headers)
             list(self._requests.body_of(response))
             if _etag_of(response.headers) != etag:
@@ -99,75 +99,77 @@ class S3Store:
         return _checksum_of(response.headers)
 
     def write(self, key: str, content: bytes | Path) -> None:
-        with self._errors_explained(f"object {key!r}"):
+        with self._translated_errors(f"object {key!r}"):
             self._writer.write(self._prefix + key, content)
 
     def find(self, key: str) -> StoredObject | None:
         try:
-            with self._errors_explained(f"object {key!r}"):
+            with self._translated_errors(f"object {key!r}"):
                 size, etag = self._writer.find(self._prefix + key)
         except ObjectChanged:
             return None
         return StoredObject(key, size, etag)
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
-        with self._errors_explained(f"object {key!r}"):
+        with self._translated_errors(f"object {key!r}"):
             self._writer.write_if(self._prefix + key, content, etag)
 
     def delete(self, key: str) -> None:
-        with self._errors_explained(f"object {key!r}"):
+        with self._translated_errors(f"object {key!r}"):
             self._writer.delete(self._prefix + key)
 
     @cached_property
     def _writer(self) -> "S3Writer":
-        # As long to import as a thousand small objects take: a sync can do without.
+        # The import takes as long as a thousand small objects, and a sync does not write.
         from kubetrain_components.object_store.s3.writer import S3Writer
 
         return S3Writer(self._bucket, self._endpoint_url, self._access)
 
     def _page(self, query: Mapping[str, str]) -> bytes:
-        """One page of a listing."""
+        """Return one page of a listing."""
         whole = {**query, "list-type": "2", "encoding-type": "url"}
 
         def ask() -> bytes:
-            with self._errors_explained("the listing"):
+            with self._translated_errors("the listing"):
                 return b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
 
         return with_retries(ask)
 
-    def _explained_chunks(self, key: str, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
-        with self._errors_explained(f"object {key!r}"):
+    def _chunks_with_translated_errors(self, key: str, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+        with self._translated_errors(f"object {key!r}"):
             yield from chunks
 
     @contextmanager
-    def _errors_explained(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except RequestRefused as error:
-            raise self._explained(what, error.code or str(error.status), error.message) from error
+            raise self._translated(what, error.code or str(error.status), error.message) from error
         except (BotoCoreError, ConnectionFailed) as error:
             raise StoreUnavailable(
-                f"cannot reach S3 at {self._where} for {what} of {self.uri} ({error}): "
+                f"cannot reach S3 at {self._server} for {what} of {self.uri} ({error}): "
                 "check the endpoint and the network"
             ) from error
 
-    def _explained(self, what: str, code: str, message: str) -> StoreError:
+    def _translated(self, what: str, code: str, message: str) -> StoreError:
         if code == "NoSuchBucket":
-            return StoreError(f"bucket '{self._bucket}' does not exist at {self._where}: check {self.uri}")
+            return StoreError(f"bucket '{self._bucket}' does not exist at {self._server}: check {self.uri}")
         if code in CHANGED:
-            return ObjectChanged(f"{what} of {self.uri} changed or went away meanwhile")
-        if code in UNKNOWN_CREDENTIALS:
-            return AccessRefused(f"S3 at {self._where} refused the credentials for {self.uri} ({code}): renew them")
+            return ObjectChanged(f"{what} of {self.uri} was changed or deleted")
+        if code in INVALID_CREDENTIALS:
+            return AccessRefused(f"S3 at {self._server} refused the credentials for {self.uri} ({code}): renew them")
         if code in ("AccessDenied", "403", "401", "AllAccessDisabled"):
-            return StoreError(f"access to {what} of {self.uri} was denied ({code}): check the credentials' rights")
-        sentence = f"S3 at {self._where} refused a request for {what} of {self.uri}: {code} {message}".rstrip()
+            return StoreError(
+                f"access to {what} of {self.uri} was denied ({code}): check the permissions of the credentials"
+            )
+        message = f"S3 at {self._server} refused a request for {what} of {self.uri}: {code} {message}".rstrip()
         if code in UNAVAILABLE:
-            return StoreUnavailable(sentence, is_overloaded=code in OVERLOADED)
-        return StoreError(sentence)
+            return StoreUnavailable(message, is_overloaded=code in OVERLOADED)
+        return StoreError(message)
 
 
-def _cut(chunks: Iterator[memoryview], start: int, end: int | None) -> Iterator[memoryview]:
-    """What lies in the range."""
+def _slice_chunks(chunks: Iterator[memoryview], start: int, end: int | None) -> Iterator[memoryview]:
+    """Yield the bytes from start to end (exclusive)."""
     at = 0
     for chunk in chunks:
         if part := chunk[max(0, start - at) : None if end is None else max(0, end - at)]:
@@ -175,10 +177,10 @@ def _cut(chunks: Iterator[memoryview], start: int, end: int | None) -> Iterator[
         at += len(chunk)
 
 
-ASK_FOR_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
+REQUEST_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
 
 
-def _only_if(etag: str | None) -> dict[str, str]:
+def _if_match(etag: str | None) -> dict[str, str]:
     return {"if-match": f'"{etag}"'} if etag else {}
 
 
@@ -187,7 +189,7 @@ def _etag_of(headers: Headers) -> str:
 
 
 def _checksum_of(headers: Headers) -> str | None:
-    """The cheapest one of the whole object; else the ETag where it is the content's MD5."""
+    """Return the fastest checksum of the whole object that the server sent, else the ETag if that is an MD5."""
     if headers.get("x-amz-checksum-type", "FULL_OBJECT") == "FULL_OBJECT":
         for algorithm in HASHERS:
             encoded = headers.get(f"x-amz-checksum-{algorithm}")
@@ -198,7 +200,7 @@ def _checksum_of(headers: Headers) -> str | None:
 
 
 def _hexadecimal(encoded: str) -> str:
-    """Empty for what is no checksum of a whole: of a sum over parts their number is at the end."""
+    """Return the hex digits; empty for the checksum of a multipart upload, which ends with the number of parts."""
     try:
         return base64.b64decode(encoded, validate=True).hex()
     except binascii.Error:
@@ -206,6 +208,6 @@ def _hexadecimal(encoded: str) -> str:
 
 
 def _is_key_encrypted(headers: Headers) -> bool:
-    """Such an object's ETag looks like an MD5, and is not."""
+    """Return True if the object is encrypted with a key, so that its ETag looks like an MD5 but is not one."""
     by_kms = headers.get("x-amz-server-side-encryption").startswith("aws:kms")
     return by_kms or bool(headers.get("x-amz-server-side-encryption-customer-algorithm"))

@@ -1,4 +1,4 @@
-"""What is written to a bucket, and not often: by boto3."""
+"""Writes to a bucket, which are rare enough to use boto3."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,15 +16,15 @@ from kubetrain_components.object_store.s3.requests import DEFAULT_REGION, Reques
 from kubetrain_components.object_store.store import Access
 
 CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 3})
-# boto3 picks its CRT client by itself on some machines, and that one ignores endpoint_url.
+# On some machines boto3 would choose its CRT client, which ignores endpoint_url.
 TRANSFER = TransferConfig(preferred_transfer_client="classic")
 
 
 class S3Writer:
     """
-    Raises, all of it:
-        RequestRefused: where the answer is an error.
-        BotoCoreError: where there is none.
+    Raises, in every method:
+        RequestRefused: if the response is an error.
+        BotoCoreError: if no response arrives.
     """
 
     def __init__(self, bucket: str, endpoint_url: str, access: Access) -> None:
@@ -54,7 +54,7 @@ class S3Writer:
             self._client.delete_object(Bucket=self._bucket, Key=key)
 
     def find(self, key: str) -> tuple[int, str]:
-        """Size and ETag."""
+        """Return the size and the ETag."""
         with _translated():
             head = self._client.head_object(Bucket=self._bucket, Key=key)
         return head["ContentLength"], head["ETag"].strip('"')
@@ -67,7 +67,7 @@ def _translated() -> Iterator[None]:
     except ClientError as error:
         raise _refused(error) from error
     except S3UploadFailedError as error:
-        # boto3 raises it while it handles the ClientError that says more.
+        # boto3 raises it while handling the ClientError with the cause.
         raise _refused(error.__context__) from error
 
 

@@ -1,0 +1,83 @@
+"""The report of a sync, which has to fit into a termination message."""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from typing import Self
+
+from kubetrain_components.object_store.store import StoredObject
+from kubetrain_components.sync_dataset.download import Fetched
+from kubetrain_components.sync_dataset.plan import SyncPlan
+
+MAX_FOLDERS_LENGTH = 2000
+"""As JSON."""
+AFTER_SLASH = chr(ord("/") + 1)
+
+
+@dataclass(kw_only=True)
+class SyncReport:
+    """What a sync found and did, as its JSON report."""
+
+    digest: str
+    source: str
+    objects: int
+    bytes: int
+    folders: list[str]
+    """The first parts of the keys, sorted."""
+    folders_cut: bool
+    """True if the report is too small for all folders."""
+    downloaded: int = 0
+    downloaded_bytes: int = 0
+    resumed: int = 0
+    """Objects that a sync downloaded before it was interrupted or the dataset changed."""
+    linked: int = 0
+    """Objects reused from other versions."""
+    cloned: int = 0
+    """Objects reused by sharing blocks, because the volume cannot link."""
+    copied: int = 0
+    """Objects reused by copying, because the volume can do neither."""
+    unverified: int = 0
+    """Downloads of which only the size was checked, because the store reports no checksum."""
+    versions: int = 0
+    """Number of versions on the volume after the sync."""
+    seconds: float = 0.0
+    bytes_per_second: int = 0
+    """Download rate."""
+
+    @classmethod
+    def of_plan(cls, plan: SyncPlan) -> Self:
+        folders = list(_first_folders(plan.objects))
+        shown = _fit_report(folders)
+        return cls(
+            digest=plan.digest,
+            source=plan.dataset_uri,
+            objects=len(plan.objects),
+            bytes=plan.bytes,
+            folders=shown,
+            folders_cut=len(shown) < len(folders),
+        )
+
+    def count(self, fetched: Fetched) -> None:
+        self.downloaded += 1
+        self.downloaded_bytes += fetched.entry.object.size
+        self.unverified += not fetched.is_verified
+
+
+def _first_folders(objects: Sequence[StoredObject]) -> Iterator[str]:
+    """Yield each folder once; the keys of a folder are adjacent."""
+    at = 0
+    while at < len(objects):
+        folder, slash, _ = objects[at].key.partition("/")
+        if slash:
+            yield folder
+            at = bisect_left(objects, f"{folder}{AFTER_SLASH}", at, key=itemgetter(0))
+        else:
+            at += 1
+
+
+def _fit_report(folders: Sequence[str]) -> list[str]:
+    lengths = accumulate(len(json.dumps(folder)) + len(", ") for folder in folders)
+    return [folder for folder, length in zip(folders, lengths, strict=True) if length <= MAX_FOLDERS_LENGTH]
