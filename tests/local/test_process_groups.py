@@ -32,16 +32,16 @@ import time
 import torch
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import torchrun_role
-from kubetrain_trainer.pytorch_ddp import group
+from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer.pytorch_ddp.train import train
 
 role = torchrun_role()
 rank = role.rank
-with group.process_group(TrainConfig(nccl_timeout_seconds=1), role):
-    assert group.from_chief(lambda: f"of {rank}", role) == "of 0"
+with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
+    assert group.from_chief(lambda: f"of {rank}") == "of 0"
     model = torch.nn.BatchNorm1d(2)
     model.running_mean += rank + 1
-    group.share_statistics(model, role)
+    group.broadcast_statistics(model)
     assert model.running_mean.tolist() == [1, 1]
     time.sleep(1.5 if rank == 0 else 0)  # the chief exports
 ports = iter(os.environ["PORTS"].split())
