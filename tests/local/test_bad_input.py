@@ -1,4 +1,4 @@
-"""Wrong input: one sentence with the value and the remedy, the right exit code, nothing half-written, no traceback."""
+"""Invalid input gives one sentence with the value and the fix, an exit code, no partial output and no traceback."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def assert_one_sentence(finished: Finished, exit_code: int, *says: str) -> None:
         ),
     ],
 )
-def test_a_run_that_cannot_be_begins_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_an_invalid_run_starts_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:
     workspace = tmp_path / "workspace"
     assert_one_sentence(kubetrain("run", "--workspace", workspace, *arguments), 2, says)
     assert not workspace.exists()
@@ -68,7 +68,7 @@ def test_a_workspace_that_cannot_be_written(workspace: str) -> None:
         ("/no/such/folder", "", "/no/such/folder is not a directory"),
     ],
 )
-def test_a_dataset_that_is_not_there(
+def test_a_missing_dataset(
     tmp_path: Path, s3: EmbeddedS3, bucket: str, dataset_uri: str, endpoint: str, says: str
 ) -> None:
     finished = kubetrain(
@@ -85,7 +85,7 @@ def test_a_dataset_that_is_not_there(
 
 
 class TestSync:
-    def test_a_source_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_source(self, tmp_path: Path) -> None:
         finished = kubetrain("sync", "/no/such/folder", tmp_path / "staging")
         assert_one_sentence(finished, 1, "/no/such/folder is not a directory")
 
@@ -152,7 +152,7 @@ class TestTrain:
             (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to 2"),
         ],
     )
-    def test_what_no_cluster_would_run(self, arguments: tuple[str, ...], says: str) -> None:
+    def test_settings_that_no_cluster_accepts(self, arguments: tuple[str, ...], says: str) -> None:
         finished = kubetrain("train", "--cluster", "--output", "out", *arguments)
         assert (finished.exit_code, says in finished.output) == (2, True), finished.output
 
@@ -162,14 +162,14 @@ class TestTrain:
         assert finished.exit_code == 1
         assert "name one by KUBECONFIG" in finished.output
 
-    def test_a_dry_run_prints_what_kubernetes_reads(self) -> None:
+    def test_a_dry_run_prints_a_manifest(self) -> None:
         data = ("--data", "digits:versions/0123456789abcdef/data")
         finished = kubetrain("train", "--cluster", "--dry-run", *data, "--output", "out", "--set", "gpus=2")
         manifest = yaml.safe_load(finished.output)
         assert (finished.exit_code, manifest["kind"]) == (0, "PyTorchJob")
         assert manifest["metadata"]["labels"]["kubetrain/dataset"] == "0123456789abcdef"
 
-    def test_a_dry_run_is_of_a_cluster(self) -> None:
+    def test_a_dry_run_needs_cluster(self) -> None:
         finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data=synthetic")
         assert (finished.exit_code, "add --cluster" in finished.output) == (2, True)
 
@@ -177,7 +177,7 @@ class TestTrain:
 class TestRender:
     URIS = ("--set", "dataset_uri=s3://bucket/digits", "--set", "model_uri=s3://bucket/models")
 
-    def test_all_that_a_run_makes(self) -> None:
+    def test_everything_that_a_run_creates(self) -> None:
         settings = ("--set", "gpus=2", "--set", "staging_size=2Ti", "--set", "s3_secret=mine", "--set", "epochs=9")
         finished = kubetrain("render", "--pipeline", "train-tensorflow", "--run-id", "r1", *self.URIS, *settings)
         assert finished.exit_code == 0, finished.output
@@ -212,19 +212,19 @@ class TestRender:
             (("--pipeline", "train-torch"), "unknown pipeline 'train-torch'"),
         ],
     )
-    def test_what_no_run_could_use(self, arguments: tuple[str, ...], says: str) -> None:
+    def test_parameters_that_no_run_accepts(self, arguments: tuple[str, ...], says: str) -> None:
         finished = kubetrain("render", *arguments)
         assert (finished.exit_code, says in finished.output) == (2, True), finished.output
 
 
-def test_an_unknown_command_or_option_names_the_nearest() -> None:
+def test_an_unknown_command_or_option_suggests_the_nearest() -> None:
     assert "run" in kubetrain("rnu").output
     finished = kubetrain("run", "--pipelin", "x")
     assert finished.exit_code == 2
     assert "--pipeline" in finished.output
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
+def test_debug_shows_the_traceback_at_any_position(tmp_path: Path) -> None:
     for arguments in (["--debug", "run", "--set", "x=1"], ["run", "--set", "x=1", "--debug"]):
         finished = kubetrain(*arguments, cwd=tmp_path)
         assert "Traceback" in finished.output

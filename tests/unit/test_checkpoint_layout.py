@@ -1,4 +1,4 @@
-"""Readers trust complete checkpoints only, choose by manifest, and find a corrupt byte."""
+"""Readers use only complete checkpoints, choose by manifest, and detect corrupt bytes."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def write(directory: Path, step: int, accuracy: float | None = 0.5, content: byt
 
 
 def write_unvalidated(directory: Path, step: int) -> Path:
-    """As a training does that is stopped."""
+    """Write a checkpoint like that of a stopped training."""
     return write_checkpoint(directory, TrainingProgress(step=step), {"metrics": {}}, lambda path: None).path
 
 
@@ -59,7 +59,7 @@ def test_a_written_checkpoint_reads_back_with_its_progress(tmp_path: Path) -> No
     assert (path.joinpath("state.pt").stat().st_mode & 0o777) == 0o644, "evaluate and promote read it as another user"
 
 
-def test_what_was_being_written_is_invisible_and_swept(tmp_path: Path) -> None:
+def test_a_partial_checkpoint_is_invisible_and_removed(tmp_path: Path) -> None:
     write(tmp_path, 1)
 
     def killed(path: Path) -> None:
@@ -107,21 +107,21 @@ def test_a_corrupt_byte_is_found_and_named(tmp_path: Path) -> None:
         verify_files(path, checkpoint.manifest["files"])
 
 
-def test_a_corrupt_newest_is_passed_over_and_said_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_corrupt_newest_checkpoint_is_skipped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, 1)
     flip_a_byte(write(tmp_path, 2) / "state.pt")
     assert [checkpoint.step for checkpoint in intact_checkpoints(tmp_path)] == [1]
     assert "skipping step-00000002" in caplog.text
 
 
-def test_one_that_misses_a_part_is_passed_over_and_said_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_incomplete_checkpoint_is_skipped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, 1)
     (write(tmp_path, 2) / "state.pt").write_bytes(b"")
     assert [checkpoint.step for checkpoint in intact_checkpoints(tmp_path)] == [1]
     assert "skipping step-00000002" in caplog.text
 
 
-def test_where_the_best_is_corrupt_the_next_best_is_chosen_and_said_so(
+def test_if_the_best_is_corrupt_the_next_best_is_chosen_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step, accuracy in ((1, 0.9), (2, 0.5), (3, 0.95), (4, 0.8)):
@@ -137,7 +137,7 @@ def test_where_the_best_is_corrupt_the_next_best_is_chosen_and_said_so(
         choose_checkpoint(tmp_path, TrainConfig())
 
 
-def test_best_is_by_the_metric_and_the_newer_of_equals(tmp_path: Path) -> None:
+def test_the_best_is_chosen_by_the_metric_and_of_equals_the_newer(tmp_path: Path) -> None:
     for step, accuracy in ((1, 0.9), (2, 0.95), (3, 0.95), (4, 0.8)):
         write(tmp_path, step, accuracy)
     assert choose_checkpoint(tmp_path, TrainConfig()).step == 3
@@ -147,10 +147,10 @@ def test_best_is_by_the_metric_and_the_newer_of_equals(tmp_path: Path) -> None:
     assert choose_checkpoint(tmp_path, TrainConfig(select_checkpoint="last")).step == 4
 
 
-@pytest.mark.parametrize("no_number", [math.nan, math.inf, -math.inf, None])
+@pytest.mark.parametrize("not_finite", [math.nan, math.inf, -math.inf, None])
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_what_is_no_number_is_worst_but_can_be_resumed(tmp_path: Path, mode: str, no_number: float | None) -> None:
-    for step, accuracy in ((1, no_number), (2, 0.5), (3, no_number)):
+def test_a_metric_that_is_not_finite_is_the_worst(tmp_path: Path, mode: str, not_finite: float | None) -> None:
+    for step, accuracy in ((1, not_finite), (2, 0.5), (3, not_finite)):
         write(tmp_path, step, accuracy)
     assert choose_checkpoint(tmp_path, TrainConfig(metric_mode=mode)).step == 2
     newest, *_ = intact_checkpoints(tmp_path)
@@ -158,7 +158,7 @@ def test_what_is_no_number_is_worst_but_can_be_resumed(tmp_path: Path, mode: str
     assert json.loads((newest.path / MANIFEST).read_text(), parse_constant=pytest.fail)["metrics"]["accuracy"] is None
 
 
-def test_nothing_complete_and_an_unknown_metric_are_said(tmp_path: Path) -> None:
+def test_no_complete_checkpoint_and_an_unknown_metric_are_errors(tmp_path: Path) -> None:
     with pytest.raises(KubetrainError, match="no complete checkpoint in"):
         choose_checkpoint(tmp_path / "absent", TrainConfig())
     write(tmp_path, 1)
@@ -166,7 +166,7 @@ def test_nothing_complete_and_an_unknown_metric_are_said(tmp_path: Path) -> None
         choose_checkpoint(tmp_path, TrainConfig(metric="f1"))
 
 
-def test_rewriting_a_step_replaces_it_whole(tmp_path: Path) -> None:
+def test_rewriting_a_step_replaces_its_checkpoint(tmp_path: Path) -> None:
     write(tmp_path, 1, content=b"old, and longer")
     path = write(tmp_path, 1, content=b"new")
     manifest = json.loads((path / MANIFEST).read_text())

@@ -1,4 +1,4 @@
-"""The newest checkpoints and the best stay; others go at once for every reader, and for good after a kill."""
+"""The newest checkpoints and the best are kept. Others are removed atomically, even if the removal is interrupted."""
 
 import math
 import shutil
@@ -35,8 +35,8 @@ def test_the_newest_and_the_best_stay(accuracies: list[float], keep: int, gone: 
     assert [each.step for each in planned] == gone
 
 
-def test_what_lies_beyond_the_newest_neither_counts_nor_goes() -> None:
-    """It is damaged: the training fell back to one before."""
+def test_checkpoints_after_the_newest_neither_count_nor_are_removed() -> None:
+    """They are damaged, and the training resumed from an earlier checkpoint."""
     complete = [checkpoint(step) for step in (60, 70, 100)]
     planned = superseded(complete, complete[1], TrainConfig(keep_checkpoints=1))
     assert [each.step for each in planned] == [60]
@@ -57,14 +57,14 @@ def write(directory: Path, step: int) -> Checkpoint:
     )
 
 
-def test_what_goes_is_gone_and_the_rest_verifies(tmp_path: Path) -> None:
+def test_superseded_checkpoints_are_removed_and_the_rest_verifies(tmp_path: Path) -> None:
     *_, newest = [write(tmp_path, step) for step in range(1, 6)]
     remove_superseded(newest, TrainConfig(keep_checkpoints=2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
     assert [each.problems for each in verify_folder(tmp_path)] == [[], []]
 
 
-def test_a_removal_that_was_killed_shows_no_reader_a_part_and_is_completed(
+def test_an_interrupted_removal_is_invisible_to_readers_and_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""What is written beside the steps: one at a time, waited for at the end, its failure raised at the next step."""
+"""Checkpoints are written one at a time, completed at the end, and failures are raised at the next step."""
 
 import logging
 import subprocess
@@ -37,7 +37,7 @@ def steps(output: TrainingOutput) -> list[int]:
     return [checkpoint.step for checkpoint in complete_checkpoints(output.checkpoints)]
 
 
-def test_while_one_is_written_another_is_skipped_and_said_so(
+def test_while_a_checkpoint_is_written_another_is_skipped_and_logged(
     output: TrainingOutput, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = threading.Event()
@@ -53,7 +53,7 @@ def test_while_one_is_written_another_is_skipped_and_said_so(
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("of the loop")])
-def test_what_is_being_written_is_completed_however_the_training_ends(
+def test_a_checkpoint_being_written_is_completed_when_the_training_ends_or_fails(
     output: TrainingOutput, error: Exception | None
 ) -> None:
     def train() -> None:
@@ -70,7 +70,7 @@ def test_what_is_being_written_is_completed_however_the_training_ends(
     assert steps(output) == [10]
 
 
-def test_a_failure_is_raised_at_the_next_step_and_leaves_no_part(output: TrainingOutput) -> None:
+def test_a_failure_is_raised_at_the_next_step_and_leaves_no_partial_files(output: TrainingOutput) -> None:
     writer = CheckpointWriter(output, TrainConfig())
     start(writer, 10, weights)
     start(writer, 20, lambda path: (weights(path), Path("/dev/full").write_bytes(b"full")))
@@ -81,7 +81,7 @@ def test_a_failure_is_raised_at_the_next_step_and_leaves_no_part(output: Trainin
     assert [path.name for path in output.checkpoints.iterdir()] == ["step-00000010"]
 
 
-def test_a_failure_of_the_writer_does_not_hide_that_of_the_loop(output: TrainingOutput) -> None:
+def test_a_failure_of_the_writer_does_not_hide_one_of_the_loop(output: TrainingOutput) -> None:
     with pytest.raises(RuntimeError, match="of the loop"), CheckpointWriter(output, TrainConfig()) as writer:
         start(writer, 20, lambda path: Path("/dev/full").write_bytes(b"full"))
         raise RuntimeError("of the loop")
@@ -118,7 +118,9 @@ def test_storage_that_hangs_does_not_keep_a_failed_training_from_ending(output: 
     assert steps(output) == []
 
 
-def test_older_ones_go_when_a_new_one_is_there(output: TrainingOutput, caplog: pytest.LogCaptureFixture) -> None:
+def test_older_checkpoints_are_removed_after_a_new_one(
+    output: TrainingOutput, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     with CheckpointWriter(output, TrainConfig(keep_checkpoints=1)) as writer:
         for step in (10, 20, 30):

@@ -1,4 +1,4 @@
-"""TrainConfig: JSON and flags to values and back, and what it says to wrong ones."""
+"""TrainConfig converts to JSON and flags and back, and rejects invalid values."""
 
 import argparse
 import json
@@ -35,14 +35,14 @@ def test_flags_name_only_what_differs_from_the_defaults() -> None:
     assert TrainConfig(epochs=3).to_flags() == ("--epochs", "3")
 
 
-def test_integral_floats_are_taken_as_kfp_local_sends_them() -> None:
+def test_integral_floats_are_accepted_as_kfp_local_sends_them() -> None:
     sent = {"epochs": 3.0, "learning_rate": 1, "model_args": {"layers": 2.0, "sizes": [1.0, 0.5]}}
     config = TrainConfig.from_dict(sent)
     assert (config.epochs, config.learning_rate) == (3, 1.0)
     assert json.dumps(config.model_args) == '{"layers": 2, "sizes": [1, 0.5]}'
 
 
-def test_equal_settings_have_one_digest_however_they_came() -> None:
+def test_equal_settings_have_the_same_digest_from_json_and_flags() -> None:
     assert TrainConfig.from_dict({"epochs": 3.0}).digest == from_flags("--epochs", "3").digest
     assert TrainConfig(epochs=3).digest != TrainConfig(epochs=4).digest
 
@@ -76,13 +76,13 @@ def test_an_added_setting_changes_no_digest() -> None:
         ([1], "train_config must be a JSON object of settings, not [1]"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_value_and_the_remedy(settings: object, says: str) -> None:
+def test_an_invalid_setting_is_named_with_its_value_and_the_fix(settings: object, says: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         TrainConfig.from_dict(settings)
     assert str(caught.value) == says
 
 
-def test_a_text_on_the_command_line_is_read_by_the_kind_of_its_setting() -> None:
+def test_text_on_the_command_line_is_parsed_by_the_type_of_its_setting() -> None:
     assert TrainConfig.parse("model", "3") == "3"
     assert TrainConfig.parse("epochs", "3") == 3
     assert TrainConfig.parse("model_args", '{"a": 1}') == {"a": 1}
@@ -101,7 +101,7 @@ def test_a_text_on_the_command_line_is_read_by_the_kind_of_its_setting() -> None
         ("accuracy", "min", True),
     ],
 )
-def test_less_of_a_loss_or_an_error_is_better_unless_set(metric: str, mode: str, prefers_less: bool) -> None:
+def test_a_lower_loss_or_error_is_better_unless_set_otherwise(metric: str, mode: str, prefers_less: bool) -> None:
     assert TrainConfig(metric=metric, metric_mode=mode).prefers_less is prefers_less
 
 

@@ -1,4 +1,4 @@
-"""Which CPUs are ours, and what they can do."""
+"""The CPUs that a process may use, and their features."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from kubetrain_trainer.cpus import has_bf16, threads_of, usable_cpus
 from kubetrain_trainer.process_role import ProcessRole
 
 
-def test_a_containers_quota_counts(tmp_path: Path) -> None:
+def test_a_containers_quota_limits_the_cpus(tmp_path: Path) -> None:
     everything = usable_cpus(tmp_path / "absent")
     (tmp_path / "cpu.max").write_text("100000 100000\n")
     assert usable_cpus(tmp_path / "cpu.max") == 1 <= everything
@@ -16,7 +16,7 @@ def test_a_containers_quota_counts(tmp_path: Path) -> None:
     assert usable_cpus(tmp_path / "cpu.max") == everything
 
 
-def test_threads_are_a_share_unless_the_pod_says_how_many() -> None:
+def test_cpus_are_divided_among_processes_unless_omp_num_threads_is_set() -> None:
     assert threads_of(ProcessRole(local_world_size=2), {"OMP_NUM_THREADS": "7"}) == 7
     assert threads_of(ProcessRole(), {}) == usable_cpus()
     assert threads_of(ProcessRole(local_world_size=10_000), {}) == 1
@@ -31,7 +31,7 @@ def test_threads_are_a_share_unless_the_pod_says_how_many() -> None:
         ("flags : fpu avx512bw avx512_bf16x sse", False),
     ],
 )
-def test_bf16_is_read_from_what_the_kernel_says(facts: str, expected: bool, tmp_path: Path) -> None:
+def test_bf16_support_is_read_from_proc_cpuinfo(facts: str, expected: bool, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(facts)
     assert has_bf16(tmp_path / "cpuinfo") is expected
     assert not has_bf16(tmp_path / "absent")

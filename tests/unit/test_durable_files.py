@@ -1,4 +1,4 @@
-"""Files are whole or absent, and JSON is what every reader takes."""
+"""Writes are atomic, and JSON is valid for every reader."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import pytest
 from kubetrain_trainer.durable_files import read_json, write_atomically, write_json
 
 
-def test_a_file_is_on_disk_in_full_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_flushed_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     write_atomically(tmp_path / "file", b"four")
@@ -18,7 +18,7 @@ def test_a_file_is_on_disk_in_full_before_it_has_its_name(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     value = {"metrics": {"loss": math.nan, "accuracy": 0.5}, "row": [math.inf, (-math.inf, 1)]}
     write_json(tmp_path / "file", value)
     read = json.loads((tmp_path / "file").read_text(), parse_constant=pytest.fail)

@@ -1,4 +1,4 @@
-"""How the trainers' programs start: their flags, and the mode of what they write."""
+"""Startup of the trainers' programs: their flags and the mode of their output files."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def private_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_others_may_read_what_a_program_writes(tmp_path: Path, private_umask: None) -> None:
+def test_other_users_can_read_the_output(tmp_path: Path, private_umask: None) -> None:
     run(lambda: TrainingOutput(tmp_path / "run").begin("pytorch", TrainConfig(), ""))
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "run", tmp_path / "run" / "config.json")]
     assert modes == [0o755, 0o644]

@@ -1,4 +1,4 @@
-"""What TensorBoard reads of the event files that are written without it."""
+"""TensorBoard reads the event files, which are written without it."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What libraries and the operating system fail with becomes a sentence; what is not known stays what it is."""
+"""Known errors of libraries and the OS are explained in a sentence. Unknown errors are left unchanged."""
 
 import errno
 import subprocess
@@ -11,7 +11,7 @@ from kubetrain_trainer.durable_files import append, with_filename
 from kubetrain_trainer.failures import annotating_errors, explain
 
 
-def test_memory_is_told_with_what_was_being_done() -> None:
+def test_out_of_memory_says_what_was_being_done() -> None:
     error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes")
     with pytest.raises(RuntimeError), annotating_errors(lambda: "in step 3, with batch_size=8"):
         raise error
@@ -22,12 +22,12 @@ def test_memory_is_told_with_what_was_being_done() -> None:
     assert str(explain(MemoryError())).startswith("out of memory at the start: ")
 
 
-def test_a_compiler_that_is_missing_is_told_with_how_to_get_it() -> None:
+def test_a_missing_compiler_is_reported_with_how_to_get_it() -> None:
     error = RuntimeError("InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx")
     assert 'build the image with SYSTEM_PACKAGES="g++"' in str(explain(error))
 
 
-def test_a_lost_peer_is_no_fault_of_the_settings() -> None:
+def test_a_lost_peer_is_not_blamed_on_the_settings() -> None:
     known = explain(
         RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
     )
@@ -36,7 +36,7 @@ def test_a_lost_peer_is_no_fault_of_the_settings() -> None:
     assert "look for the one that failed first" in str(known)
 
 
-def test_a_full_disk_is_told_with_the_file_that_a_write_does_not_know(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file_which_the_os_error_lacks(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as caught:
@@ -47,7 +47,7 @@ def test_a_full_disk_is_told_with_the_file_that_a_write_does_not_know(tmp_path: 
     )
 
 
-def test_of_what_a_library_made_of_it_the_operating_systems_error_is_told(tmp_path: Path) -> None:
+def test_the_os_error_behind_a_librarys_error_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "export"
     with pytest.raises(RuntimeError) as caught, with_filename(path):
         try:
@@ -63,7 +63,7 @@ def test_of_what_a_library_made_of_it_the_operating_systems_error_is_told(tmp_pa
     "error",
     [ValueError("of the user's own"), OSError(errno.ENOSPC, "of no file"), FileNotFoundError(errno.ENOENT, "", "file")],
 )
-def test_what_is_not_known_has_no_sentence(error: Exception) -> None:
+def test_an_unknown_error_has_no_explanation(error: Exception) -> None:
     assert explain(error) is None
 
 
@@ -74,7 +74,7 @@ def test_what_is_not_known_has_no_sentence(error: Exception) -> None:
         ("ValueError('of the user')", "error: ValueError: of the user", True),
     ],
 )
-def test_a_program_ends_with_the_sentence(raised: str, last_line: str, has_traceback: bool) -> None:
+def test_a_program_ends_with_the_explanation(raised: str, last_line: str, has_traceback: bool) -> None:
     program = f"from kubetrain_trainer.entry_point import run\ndef program(): raise {raised}\nrun(program)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False)
     assert ended.returncode == 1

@@ -1,4 +1,4 @@
-"""The page that Prometheus reads, and the server that must not stand in a training's way."""
+"""The page that Prometheus reads, and the server, which must not disturb the training."""
 
 import logging
 import math
@@ -46,13 +46,13 @@ def test_what_prometheus_reads() -> None:
     assert (sample(read, "checkpoint_stall_seconds_sum"), sample(read, "checkpoint_stall_seconds_count")) == (0.75, 2)
 
 
-def test_a_page_before_the_first_step_is_one_too() -> None:
+def test_the_page_is_valid_before_the_first_step() -> None:
     read = samples_of(MetricsPage("run", world_size=1, restarts=0).text())
     assert sample(read, "checkpoint_stall_seconds_count") == 0
     assert not any(name in ("step", "loss", "gpu_memory_peak_bytes") for name, _ in read)
 
 
-def test_a_checkpoints_age_grows_until_the_next_one() -> None:
+def test_the_age_of_a_checkpoint_grows_until_the_next_one() -> None:
     page = MetricsPage("run", world_size=1, restarts=0)
     time.sleep(0.05)
     assert sample(samples_of(page.text()), "checkpoint_age_seconds") >= 0.05
@@ -60,7 +60,7 @@ def test_a_checkpoints_age_grows_until_the_next_one() -> None:
     assert sample(samples_of(page.text()), "checkpoint_age_seconds") < 0.05
 
 
-def test_a_loss_that_is_not_a_number_reads_so() -> None:
+def test_nan_and_infinity_are_valid_values() -> None:
     page = MetricsPage("run", world_size=1, restarts=0)
     page.show_steps({**ROW, "loss": math.nan, "learning_rate": math.inf}, window_of([1.0]))
     read = samples_of(page.text())
@@ -76,7 +76,7 @@ def test_each_scrape_sees_the_newest_page() -> None:
     assert sample(second, "value") == sample(first, "value") + 1
 
 
-def test_other_paths_are_not_there() -> None:
+def test_other_paths_are_not_found() -> None:
     port = free_port()
     serve_metrics(port, lambda: "value 1\n")
     scrape(port)
@@ -84,7 +84,7 @@ def test_other_paths_are_not_there() -> None:
         urlopen(f"http://127.0.0.1:{port}/config")
 
 
-def test_a_client_that_hangs_up_is_not_worth_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     serve_metrics(port, lambda: "value 1\n")
     scrape(port)
@@ -96,7 +96,7 @@ def test_a_client_that_hangs_up_is_not_worth_a_line(capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_taken_port_is_said_once_and_taken_over_when_free(
+def test_a_used_port_is_logged_once_and_served_when_free(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_server, "RETRY_SECONDS", 0.02)

@@ -1,4 +1,4 @@
-"""Who a process is, from what torchrun and TF_CONFIG say."""
+"""The role of a process, read from torchrun's variables and TF_CONFIG."""
 
 import json
 
@@ -14,7 +14,7 @@ def test_torchruns_variables() -> None:
     assert torchrun_role(environment) == ProcessRole(rank=3, world_size=4, local_rank=1, local_world_size=2)
 
 
-def test_the_operators_rank_alone_is_a_nodes_and_proves_nothing() -> None:
+def test_rank_without_local_rank_is_that_of_the_node_and_is_ignored() -> None:
     assert torchrun_role({"RANK": "1", "WORLD_SIZE": "2"}) == ProcessRole()
 
 
@@ -55,6 +55,6 @@ def test_enough_gpus_pass(communication: str, processes: int, gpus: int) -> None
         ("nccl", 1, 0, "communication=nccl needs GPUs, but this pod has none"),
     ],
 )
-def test_too_few_gpus_are_counted(communication: str, processes: int, gpus: int, says: str) -> None:
+def test_too_few_gpus_are_rejected(communication: str, processes: int, gpus: int, says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         check_gpus(TrainConfig(communication=communication), ProcessRole(local_world_size=processes), gpus)

@@ -1,4 +1,4 @@
-"""Losses and gradients that are no numbers: found when looked at, told alike by all, skipped where that is wanted."""
+"""NaN and infinite losses and gradients are detected in checks, reported by all processes, and skipped if set."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ PROCESSES = 2
 
 
 class Group:
-    """Processes of threads that add up numbers, each waiting for all."""
+    """Threads in place of processes. Each sum waits for all of them."""
 
     def __init__(self) -> None:
         self._given: list[list[float]] = [[]] * PROCESSES
@@ -30,7 +30,7 @@ class Group:
 
 
 def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str = "stop") -> list[str]:
-    """What the program says, or fails with, in each process."""
+    """Return what the program returns or raises in each process."""
     group, said = Group(), [""] * PROCESSES
 
     def run(rank: int) -> None:
@@ -49,7 +49,7 @@ def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str 
     return said
 
 
-def test_the_mean_is_over_processes_and_steps_since_the_last_one() -> None:
+def test_the_mean_is_over_processes_and_steps_since_the_last_call() -> None:
     def train(recent: RecentSteps, rank: int) -> list[float]:
         recent.accept_step(1, 0.1, 1.0 + rank, 1.0)
         recent.check()  # before a checkpoint
@@ -67,7 +67,7 @@ def test_the_mean_is_over_processes_and_steps_since_the_last_one() -> None:
         ((1.0, 1.0), math.inf, "the gradient is inf at step 2"),
     ],
 )
-def test_the_first_bad_step_of_any_is_told_alike_by_all(losses: tuple[float, ...], norm: float, says: str) -> None:
+def test_the_first_bad_step_is_reported_by_all_processes(losses: tuple[float, ...], norm: float, says: str) -> None:
     def train(recent: RecentSteps, rank: int) -> None:
         for step, (loss, its_norm) in enumerate([(1.0, 1.0), (losses[rank], norm), (math.nan, math.nan)], start=1):
             assert recent.accept_step(step, step / 10, loss, its_norm), "nothing is looked at before it must be"
@@ -80,7 +80,7 @@ def test_the_first_bad_step_of_any_is_told_alike_by_all(losses: tuple[float, ...
     assert len(said[0]) < 600, "Kubernetes shows so much"
 
 
-def test_a_bad_step_is_skipped_by_all_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_step_is_skipped_by_all_processes_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def train(recent: RecentSteps, rank: int) -> object:
@@ -95,7 +95,7 @@ def test_a_bad_step_is_skipped_by_all_and_counted(caplog: pytest.LogCaptureFixtu
     ]
 
 
-def test_too_many_in_a_row_end_the_training() -> None:
+def test_too_many_bad_steps_in_a_row_fail_the_training() -> None:
     def train(recent: RecentSteps, rank: int) -> None:
         for step in range(1, MAX_SKIPPED):
             recent.accept_step(step, 0.1, math.nan, 1.0)

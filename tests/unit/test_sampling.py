@@ -1,4 +1,4 @@
-"""Each sample once an epoch, at any number of processes, from any position, with no process left without one."""
+"""Each epoch uses each sample once, with any number of processes and from any position."""
 
 from itertools import chain, pairwise
 
@@ -10,7 +10,7 @@ from kubetrain_trainer.sampling import SamplePlan, derived_seed, epoch_order, ev
 
 
 def steps(plan: SamplePlan, epoch: int = 0, start: int = 0) -> list[list[list[int]]]:
-    """By step, by rank, the indices."""
+    """Return the indices of each step and rank."""
     ranks = [plan.batches(epoch, rank, start) for rank in range(plan.world_size)]
     return [[share.indices for share in step] for step in zip(*ranks, strict=True)]
 
@@ -25,7 +25,7 @@ def test_each_sample_once_an_epoch(size: int, world_size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [14, 57, 64, 65, 66, 100])
-def test_no_process_is_left_with_less_than_two_samples(size: int) -> None:
+def test_no_process_gets_fewer_than_two_samples(size: int) -> None:
     plan = SamplePlan(size=size, batch_size=8, world_size=4, seed=1)
     assert min(len(indices) for step in steps(plan) for indices in step) >= 2
 
@@ -47,7 +47,7 @@ def test_weights_make_the_mean_over_processes_the_mean_over_samples() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 100])
 @pytest.mark.parametrize("size", [3, 4, 14, 57, 100])
-def test_every_process_computes_its_share_in_as_many_parts_of_two_samples_or_more(size: int, most: int) -> None:
+def test_processes_use_the_same_number_of_parts_of_at_least_two_samples(size: int, most: int) -> None:
     plan = SamplePlan(size=size, batch_size=8, world_size=3, seed=1)
     for step in zip(*[plan.batches(0, rank) for rank in range(3)], strict=True):
         [parts] = {share.parts(most, 3) for share in step}
@@ -56,7 +56,7 @@ def test_every_process_computes_its_share_in_as_many_parts_of_two_samples_or_mor
 
 
 @pytest.mark.parametrize("resumed_world_size", [1, 2, 5])
-def test_resuming_within_an_epoch_takes_the_rest_and_nothing_twice(resumed_world_size: int) -> None:
+def test_resuming_within_an_epoch_uses_the_remaining_samples_once(resumed_world_size: int) -> None:
     before = SamplePlan(size=100, batch_size=8, world_size=2, seed=3)
     first_three = steps(before, epoch=4)[:3]
     seen = [index for step in first_three for indices in step for index in indices]
@@ -67,7 +67,7 @@ def test_resuming_within_an_epoch_takes_the_rest_and_nothing_twice(resumed_world
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("left", range(18))
-def test_a_rest_too_small_for_all_processes_is_left_out(left: int, world_size: int) -> None:
+def test_a_remainder_too_small_for_all_processes_is_left_out(left: int, world_size: int) -> None:
     plan = SamplePlan(size=100, batch_size=4, world_size=world_size, seed=0)
     resumed = plan.resumed(TrainingProgress(step=9, epoch=2, samples_in_epoch=100 - left, samples_seen=300 - left))
     rest = steps(plan, epoch=2, start=100 - left)
@@ -85,7 +85,7 @@ def test_a_whole_epoch_is_never_left_out_however_small() -> None:
     assert len(steps(plan)) == 1
 
 
-def test_data_that_became_less_ends_the_epoch() -> None:
+def test_a_smaller_dataset_ends_the_epoch() -> None:
     plan = SamplePlan(size=10, batch_size=4, world_size=2, seed=0)
     assert plan.resumed(TrainingProgress(samples_in_epoch=12)).epoch == 1
     assert steps(plan, start=12) == []
@@ -97,7 +97,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert epoch_order(50, 1, 10) == orders[-1]
 
 
-def test_fewer_samples_than_processes_are_refused() -> None:
+def test_fewer_samples_than_processes_are_rejected() -> None:
     with pytest.raises(KubetrainError, match="3 samples, fewer than the 4 processes"):
         SamplePlan(size=3, batch_size=8, world_size=4, seed=0)
 

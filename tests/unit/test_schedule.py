@@ -1,4 +1,4 @@
-"""The learning rate: scaled, warmed up, let down."""
+"""The learning rate: scaling, warmup and schedule."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ def test_the_peak_follows_the_global_batch(scaling: str, peaks: list[float]) -> 
     assert at_peak == pytest.approx(peaks, abs=1e-4)
 
 
-def test_it_rises_linearly_from_the_first_step() -> None:
+def test_the_rate_rises_linearly_from_the_first_step() -> None:
     assert learning_rate(CONFIG, 0.5, 64) == pytest.approx(0.025)
     assert learning_rate(CONFIG, 1.0, 64) == pytest.approx(0.05)
     assert learning_rate(CONFIG, 0.01, 64) > 0, "a first step that changes nothing would be wasted"
 
 
-def test_cosine_ends_at_zero_and_is_half_way_at_half_time() -> None:
+def test_cosine_ends_at_zero_and_is_half_the_peak_at_half_time() -> None:
     assert learning_rate(CONFIG, 6, 64) == pytest.approx(0.05)
     assert learning_rate(CONFIG, 10, 64) == pytest.approx(0)
     assert learning_rate(CONFIG, 12, 64) == pytest.approx(0), "a resumed run may be told of fewer epochs"
@@ -36,22 +36,22 @@ def test_constant_stays_at_the_peak() -> None:
     assert learning_rate(constant, 0.01, 64) == learning_rate(constant, 14, 64) == pytest.approx(0.1)
 
 
-def test_steps_drop_the_rate_when_an_epoch_is_over_and_not_before() -> None:
+def test_the_rate_drops_when_an_epoch_is_over_and_not_before() -> None:
     config = TrainConfig(schedule="step", step_epochs=3, step_factor=0.5, warmup_epochs=0, epochs=10)
     rates = [learning_rate(config, epochs_done, 64) for epochs_done in (0.01, 3, 3.01, 6, 6.01, 10)]
     assert rates == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.0125])
 
 
-def test_steps_are_a_third_of_the_training_unless_set() -> None:
+def test_drops_are_a_third_of_the_training_apart_unless_set() -> None:
     config = TrainConfig(schedule="step", epochs=90)
     assert [learning_rate(config, done, 64) for done in (30, 31, 61)] == pytest.approx([0.1, 0.01, 0.001])
 
 
-def test_warming_up_comes_before_the_first_drop() -> None:
+def test_warmup_comes_before_the_first_drop() -> None:
     assert learning_rate(replace(CONFIG, schedule="step", step_epochs=1), 1.5, 64) == pytest.approx(0.075)
 
 
-def test_the_average_of_the_weights_forgets_the_beginning_soon() -> None:
+def test_the_average_of_the_weights_soon_forgets_the_initial_weights() -> None:
     config = TrainConfig(ema_decay=0.999)
     assert averaging_decay(config, 1) == pytest.approx(2 / 11)
     assert averaging_decay(config, 100_000) == 0.999

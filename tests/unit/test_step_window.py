@@ -1,4 +1,4 @@
-"""How long steps take and what they wait for, on a clock that the test moves."""
+"""The time of steps and of waiting for data, on a clock that the test moves."""
 
 import math
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def train(window: StepWindow, clock: Clock, waits: list[float], computes: float 
         window.count_step(samples=10)
 
 
-def test_a_step_lasts_from_the_one_before_with_its_data() -> None:
+def test_the_time_of_a_step_includes_waiting_for_its_data() -> None:
     clock = Clock()
     window = StepWindow(clock)
     train(window, clock, waits=[3.0, 0.0, 1.0])
@@ -34,7 +34,7 @@ def test_a_step_lasts_from_the_one_before_with_its_data() -> None:
     assert window.rates() == {"samples_per_second": round(30 / 7, 2), "data_wait_share": round(4 / 7, 4)}
 
 
-def test_a_new_window_forgets_rates() -> None:
+def test_a_new_window_resets_the_rates() -> None:
     clock = Clock()
     window = StepWindow(clock)
     train(window, clock, waits=[3.0])
@@ -43,7 +43,7 @@ def test_a_new_window_forgets_rates() -> None:
     assert window.rates() == {"samples_per_second": 10.0, "data_wait_share": 0.0}
 
 
-def test_what_is_paused_for_is_no_steps_time() -> None:
+def test_pauses_are_excluded_from_the_time_of_steps() -> None:
     clock = Clock()
     window = StepWindow(clock)
     train(window, clock, waits=[0.0])
@@ -54,14 +54,14 @@ def test_what_is_paused_for_is_no_steps_time() -> None:
     assert window.rates()["samples_per_second"] == 10.0
 
 
-def test_quantiles_are_of_recent_steps() -> None:
+def test_quantiles_are_computed_from_recent_steps() -> None:
     clock = Clock()
     window = StepWindow(clock)
     train(window, clock, waits=[50.0] * RECENT_STEPS + [0.0] * RECENT_STEPS)
     assert quantile(window.step_seconds, 0.99) == 1.0
 
 
-def test_a_quantile_is_a_value_that_was_measured() -> None:
+def test_a_quantile_is_a_measured_value() -> None:
     values = [float(each) for each in range(1, 11)]
     assert [quantile(values, share) for share in (0, 0.5, 0.51, 0.9, 0.99, 1)] == [1, 5, 6, 9, 10, 10]
     assert math.isnan(quantile([], 0.5))

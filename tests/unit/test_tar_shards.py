@@ -1,4 +1,4 @@
-"""Tar shards as the trainers read them: those that are packed, and those that other programs wrote."""
+"""Trainers read tar shards of `kubetrain pack` and of other programs."""
 
 import io
 import os
@@ -25,7 +25,7 @@ TWO = {"a.jpg": b"first", "a.cls": b"0", "b.jpg": b"second", "b.cls": b"1"}
 
 
 def write_shard(path: Path, files: dict[str, bytes], tar_format: int = tarfile.USTAR_FORMAT) -> Path:
-    """As other programs write one."""
+    """Write a shard like other programs do."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=tar_format) as archive:
         for name, content in files.items():
@@ -60,19 +60,19 @@ class TestPacked:
             originals = ((folder.read(sample), label) for sample, label in enumerate(folder.labels))
             assert Counter(samples(shards)) == Counter(originals)
 
-    def test_an_index_says_what_the_archive_does(self, packed: Path) -> None:
+    def test_an_index_equals_a_scan_of_the_archive(self, packed: Path) -> None:
         shards = sorted(packed.glob("*/*.tar"))
         assert len(shards) > 5
         for shard in shards:
             assert read_index(shard) == scan_shard(shard)
 
-    def test_shards_whose_index_was_lost_are_listed_alike(self, packed: Path, tmp_path: Path) -> None:
+    def test_shards_without_an_index_are_listed_in_the_same_order(self, packed: Path, tmp_path: Path) -> None:
         subprocess.run(["cp", "-r", packed, tmp_path / "bare"], check=True)
         for index in tmp_path.glob("bare/*/*.index.json"):
             index.unlink()
         assert samples(list_images(tmp_path / "bare", "train")) == samples(list_images(packed, "train"))
 
-    def test_a_process_that_loads_is_sent_little(self, packed: Path) -> None:
+    def test_little_is_sent_to_a_loading_process(self, packed: Path) -> None:
         shards = list_images(packed, "train")
         sent = pickle.dumps(shards, pickle.HIGHEST_PROTOCOL)
         assert len(sent) < 20 * len(shards.labels) + 2000
@@ -86,9 +86,7 @@ class TestPacked:
             shard = shards.paths[0 if sample == 0 else -1]
             assert re.fullmatch(rf"[0-9a-f]{{16}}-class_\d-\d+\.jpg in {re.escape(shard)}", shards.name(sample))
 
-    def test_a_folder_of_images_is_told_from_shards_and_shards_from_a_folder(
-        self, packed: Path, tmp_path: Path
-    ) -> None:
+    def test_a_folder_of_images_is_distinguished_from_shards(self, packed: Path, tmp_path: Path) -> None:
         with pytest.raises(KubetrainError, match=r"out/train holds tar shards, not folders .*: set data=tar_shards"):
             image_folder.list_classes(packed)
         with pytest.raises(KubetrainError, match=r"in/train holds folders, not tar shards: .* set data=image_folder"):
@@ -114,7 +112,7 @@ class TestPacked:
             ('sed -i \'s/"split": "train"/"split": "t"/\' manifest.json', "out/train has no tar shards: shards must"),
         ],
     )
-    def test_what_is_damaged_is_named(self, packed: Path, damage: str, says: str) -> None:
+    def test_damaged_files_are_named(self, packed: Path, damage: str, says: str) -> None:
         subprocess.run(["sh", "-c", damage], cwd=packed, check=True)
         assert_refused(packed, says)
 
@@ -154,14 +152,14 @@ class TestForeign:
         assert samples(shards) == [(b"1" * 700, 0), (b"2", 2), (b"3" * 512, 10), (b"", 1)]
         assert shards.classes == tuple(map(str, range(11)))
 
-    def test_as_the_tar_of_a_shell_writes_them(self, tmp_path: Path) -> None:
+    def test_shards_written_by_the_tar_command_are_read(self, tmp_path: Path) -> None:
         for name, content in TWO.items():
             (tmp_path / name).write_bytes(content)
         (tmp_path / "train").mkdir()
         subprocess.run(["tar", "--sort=name", "-cf", "train/x.tar", *TWO], cwd=tmp_path, check=True)
         assert samples(list_images(tmp_path, "train")) == [(b"first", 0), (b"second", 1)]
 
-    def test_shards_come_by_name_and_need_not_all_have_samples(self, tmp_path: Path) -> None:
+    def test_shards_are_sorted_by_name_and_may_be_empty(self, tmp_path: Path) -> None:
         for number in (2, 0, 1):
             files = {"x.jpg": b"of %d" % number, "x.cls": b"%d" % number} if number else {}
             write_shard(tmp_path / "train" / f"{number}.tar", files)
@@ -200,7 +198,7 @@ class TestForeign:
         assert_refused(tmp_path, says)
 
     @pytest.mark.parametrize("tar_format", FORMATS)
-    def test_wherever_a_shard_is_cut_it_is_noticed(self, tmp_path: Path, tar_format: int) -> None:
+    def test_a_shard_truncated_anywhere_is_detected(self, tmp_path: Path, tar_format: int) -> None:
         shard = write_shard(
             tmp_path / "whole.tar", {"ü" * 30 + name: content for name, content in TWO.items()}, tar_format
         )
@@ -227,22 +225,22 @@ class TestForeign:
         shard.write_bytes(damage(shard.read_bytes()))
         assert_refused(tmp_path, "x.tar is damaged, truncated or compressed")
 
-    def test_a_label_that_training_does_not_know(self, tmp_path: Path) -> None:
+    def test_a_label_that_is_not_one_of_the_classes(self, tmp_path: Path) -> None:
         write_shard(tmp_path / "train" / "x.tar", TWO)
         write_shard(tmp_path / "val" / "y.tar", {**TWO, "c.png": b"third", "c.cls": b"2"})
         assert_refused(tmp_path, r"c.png in .*/val/y.tar has label 2, but there are 2 classes", "val")
 
-    def test_a_split_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_split(self, tmp_path: Path) -> None:
         write_shard(tmp_path / "train" / "x.tar", TWO)
         (tmp_path / "val").mkdir()
         assert_refused(tmp_path, r"no folder 'tset' \(it has: train, val\); shards must be <split>/\*.tar", "tset")
         assert_refused(tmp_path, "val has no tar shards", "val")
 
-    def test_another_programs_manifest_is_none(self, tmp_path: Path) -> None:
+    def test_another_programs_manifest_is_ignored(self, tmp_path: Path) -> None:
         write_shard(tmp_path / "train" / "x.tar", TWO)
         (tmp_path / "manifest.json").write_text('{"files": []}')
         assert list_classes(tmp_path) == ("0", "1")
 
 
-def test_the_index_lies_beside_the_shard() -> None:
+def test_the_index_is_beside_the_shard() -> None:
     assert index_path(Path("train/train-000001.tar")) == Path("train/train-000001.index.json")

@@ -1,4 +1,4 @@
-"""What a training process says: metrics lines, progress lines, last words."""
+"""The output of a training process: metrics, progress lines and the termination message."""
 
 import subprocess
 import sys
@@ -26,11 +26,11 @@ def test_progress_lines_read_back() -> None:
 @pytest.mark.parametrize(
     "line", ["", "progressing nicely", "progress stage=1/5", "epoch=3", "[kubetrain] by hand", "  [kubetrain] step=1"]
 )
-def test_other_lines_are_no_progress(line: str) -> None:
+def test_other_lines_are_not_progress(line: str) -> None:
     assert parse_progress(line) is None
 
 
-def test_a_resumed_run_measures_anew_what_came_after_its_checkpoint(tmp_path: Path) -> None:
+def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsLog(path, resumed_step=0)
     for step in (1, 2, 3):
@@ -49,14 +49,14 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_first_failure_of_a_pod_is_heard(words: Path) -> None:
+def test_the_first_failure_of_a_pod_is_kept(words: Path) -> None:
     report_failure("rank 1 ran out of memory", curable=True)
     report_failure("connection reset by peer", curable=True)
     said = parse_termination_message(words.read_text())
     assert said == {"status": "failed", "error": "rank 1 ran out of memory", "curable": True}
 
 
-def test_long_words_stay_readable_within_kubernetes_limit(words: Path) -> None:
+def test_a_long_message_stays_valid_within_kubernetes_limit(words: Path) -> None:
     report_failure("é" * 5000, curable=False)
     assert len(words.read_bytes()) <= termination.MAX_BYTES
     assert parse_termination_message(words.read_text())["status"] == "failed"
@@ -68,13 +68,13 @@ def test_a_result_is_its_own_json(words: Path) -> None:
     assert parse_termination_message(words.read_text()) == {"status": "completed", "step": 3}
 
 
-def test_a_result_too_long_to_be_read_is_no_success(words: Path) -> None:
+def test_a_result_that_is_too_long_is_an_error(words: Path) -> None:
     with pytest.raises(ValueError, match="Kubernetes reads only 4096"):
         report_result({"status": "completed", "folders": ["x" * 10] * 1000})
     assert words.read_text() == ""
 
 
-def test_of_processes_that_fail_at_once_one_is_heard_whole(words: Path) -> None:
+def test_of_processes_that_fail_at_once_one_message_is_kept_intact(words: Path) -> None:
     program = (
         "import sys; from kubetrain_trainer.termination import report_failure as f; f(sys.argv[1]*500, curable=True)"
     )
@@ -83,20 +83,18 @@ def test_of_processes_that_fail_at_once_one_is_heard_whole(words: Path) -> None:
     assert len(set(parse_termination_message(words.read_text())["error"])) == 1
 
 
-def test_outside_a_pod_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_pod_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(termination.LOG_VARIABLE, str(tmp_path / "absent"))
     report_failure("unheard", curable=True)
     assert not (tmp_path / "absent").exists()
 
 
 @pytest.mark.parametrize("text", ["", "Segmentation fault", "[1]", '"x"'])
-def test_words_that_are_not_ours_say_nothing(text: str) -> None:
+def test_messages_of_other_programs_are_ignored(text: str) -> None:
     assert parse_termination_message(text) == {}
 
 
-def test_processes_in_the_place_of_lost_ones_have_last_words_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_process_writes_its_own_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "termination"
     path.touch()
     monkeypatch.setenv(termination.LOG_VARIABLE, str(path))

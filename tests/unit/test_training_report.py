@@ -1,4 +1,4 @@
-"""What the chief says while it trains, and that the others are silent."""
+"""The chief reports during a training, and other processes do not."""
 
 import socket
 from pathlib import Path
@@ -47,7 +47,7 @@ def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
         report.window.count_step(16)
 
 
-def test_metrics_and_tensorboard_and_the_page_tell_the_same(tmp_path: Path) -> None:
+def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
     port = free_port()
     report = begin(tmp_path, gpu_memory=2**30, metrics_port=port)
     train(report, steps=2, waited_seconds=0.5)
@@ -74,7 +74,7 @@ def test_a_resumed_run_counts_its_restarts(tmp_path: Path) -> None:
     assert sample(scrape(port), "restarts_total") == 1
 
 
-def test_a_taken_port_fails_no_training(tmp_path: Path) -> None:
+def test_a_used_port_does_not_fail_the_training(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as other:
         report = begin(tmp_path, metrics_port=other.getsockname()[1])
         train(report, steps=1, waited_seconds=0.5)
@@ -82,7 +82,7 @@ def test_a_taken_port_fails_no_training(tmp_path: Path) -> None:
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
 
 
-def test_only_the_chief_speaks(
+def test_only_the_chief_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     report = begin(tmp_path, rank=1, metrics_port=free_port())
@@ -103,7 +103,7 @@ def test_only_the_chief_speaks(
         (4, 1.24, 0.3, 0, 0),  # over before it began
     ],
 )
-def test_a_training_that_waits_for_its_data_says_what_to_do(
+def test_a_training_that_waits_for_data_says_what_to_do(
     steps: int,
     waited_seconds: float,
     other_waits: float,
@@ -124,7 +124,7 @@ def test_a_training_that_waits_for_its_data_says_what_to_do(
     assert all("waits for data 62% of the time: " in each and "raise loader_workers" in each for each in said)
 
 
-def test_a_training_starts_with_what_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_logs_its_hardware_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     start = {"backend": "PyTorch 2.15.0", "precision": "bf16", "device": "AMD EPYC"}

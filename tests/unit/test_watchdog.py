@@ -1,4 +1,4 @@
-"""A process that stands still is ended: whatever keeps it, but not while it may take its time."""
+"""A process that hangs is ended, except during pauses."""
 
 import signal
 import subprocess
@@ -55,7 +55,7 @@ def run(tmp_path: Path, *body: str) -> tuple[int, str, dict[str, object]]:
         pytest.param("pass", "the first step did not end within 2 s", marks=pytest.mark.slow),
     ],
 )
-def test_what_hangs_is_ended_and_says_where(before: str, doing: str, tmp_path: Path) -> None:
+def test_a_process_that_hangs_is_ended_and_reports_where(before: str, doing: str, tmp_path: Path) -> None:
     exit_code, said, words = run(tmp_path, before, "stand_still()")
     assert exit_code == 134
     assert 'File "<string>", line 11 in stand_still' in said
@@ -68,26 +68,26 @@ def test_what_hangs_is_ended_and_says_where(before: str, doing: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_what_keeps_pythons_lock_is_ended_with_its_stack(tmp_path: Path) -> None:
+def test_a_process_that_holds_the_gil_is_ended_with_its_stack(tmp_path: Path) -> None:
     exit_code, said, _ = run(tmp_path, "dog.beat('step 7')", "time.sleep(0.3)", "keep_the_lock()")
     assert exit_code == -signal.SIGALRM, "more than 128, as Kubernetes counts: it may be tried again"
     assert 'File "<string>", line 14 in keep_the_lock' in said
 
 
-def test_who_is_late_and_moves_has_some_time_left(tmp_path: Path) -> None:
+def test_a_late_process_that_moves_gets_more_time(tmp_path: Path) -> None:
     late = ["time.sleep(0.95)", *10 * ["time.sleep(0.02)"]]
     exit_code, said, words = run(tmp_path, "watchdog.PEERS_FACTOR = 3", "dog.beat('step 7')", *late, "dog.beat('8')")
     assert (exit_code, said, words) == (0, "well ended\n", {})
 
 
 @pytest.mark.slow
-def test_what_may_take_its_time_does(tmp_path: Path) -> None:
+def test_a_pause_may_take_as_long_as_needed(tmp_path: Path) -> None:
     beats = "for step in range(8): dog.beat('step'); time.sleep(0.3)"
     exit_code, said, words = run(tmp_path, beats, "with dog.paused(): time.sleep(2.5)", "time.sleep(0.5)")
     assert (exit_code, said, words) == (0, "well ended\n", {})
 
 
-def test_who_waits_for_others_says_so_and_who_called_a_library() -> None:
+def test_a_stack_sample_names_the_call_and_whether_it_waits_for_others() -> None:
     sleeping = Call("wait", "/usr/lib/torch/distributed/distributed_c10d.py", 12)
     own = Call("train", "/code/train.py", 34)
     waiting = StackSample((sleeping, own))

@@ -12,7 +12,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress, WriteFiles, co
 from kubetrain_trainer.checkpoint_retention import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.failures import disk_trouble, os_error_behind
+from kubetrain_trainer.failures import describe_os_error, os_error_behind
 from kubetrain_trainer.training_output import TrainingOutput
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class CheckpointWriter:
         resumed = f", which resumes from {newest}" if newest else ""
         failure = KubetrainError(
             f"the checkpoint of step {self._step} could not be written to {self._output.checkpoints} "
-            f"{disk_trouble(cause)}, then start this run again{resumed}"
+            f"{describe_os_error(cause)}, then start this run again{resumed}"
         )
         failure.__cause__ = error
         return failure

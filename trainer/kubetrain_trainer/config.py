@@ -15,8 +15,7 @@ class TrainConfig(Settings):
     PARAMETER: ClassVar[str] = "train_config"
 
     model: str = setting(
-        "digits_cnn",
-        "digits_cnn, torchvision:NAME, keras:NAME, or package.module:function that builds your own Task",
+        "digits_cnn", "digits_cnn, torchvision:NAME, keras:NAME, or package.module:function that builds your own Task"
     )
     model_args: dict[str, Any] = setting({}, "extra keyword arguments for the model, or options of your own task")
     data: str = setting(
@@ -25,9 +24,7 @@ class TrainConfig(Settings):
         "`kubetrain pack` writes them; synthetic: generated images, to try things out",
         choices=("image_folder", "tar_shards", "synthetic"),
     )
-    image_size: int = setting(
-        0, "side length of images in pixels; 0: what the model expects (digits_cnn 8, others 224)", minimum=0
-    )
+    image_size: int = setting(0, "image size in pixels; 0: the model's own (digits_cnn 8, others 224)", minimum=0)
     synthetic_samples: int = setting(512, "samples in each split of synthetic data", minimum=1)
     synthetic_classes: int = setting(10, "number of classes in synthetic data", minimum=2)
     validation_split: str = setting("val", "folder of the dataset used to choose the best checkpoint")
@@ -62,15 +59,13 @@ class TrainConfig(Settings):
     )
     lr_scaling: str = setting(
         "linear",
-        "how the learning rate grows with the global batch; none: not at all",
+        "how the rate grows with the global batch; none: not at all",
         choices=("linear", "sqrt", "none"),
     )
     warmup_epochs: float = setting(1.0, "epochs over which the learning rate rises to its peak", minimum=0)
     schedule: str = setting("cosine", "learning rate schedule after the warmup", choices=("cosine", "step", "constant"))
     step_epochs: float = setting(0.0, "schedule=step: epochs between drops; 0: a third of all epochs", minimum=0)
-    step_factor: float = setting(
-        0.1, "schedule=step: factor that each drop multiplies the learning rate by", above=0, maximum=1
-    )
+    step_factor: float = setting(0.1, "schedule=step: factor of the rate at each drop", above=0, maximum=1)
     momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
     weight_decay: float = setting(5e-4, "weight decay", minimum=0)
     label_smoothing: float = setting(
@@ -100,10 +95,7 @@ class TrainConfig(Settings):
     keep_checkpoints: int = setting(3, "number of newest checkpoints to keep, besides the best one", minimum=1)
     log_every: int = setting(10, "steps between lines of metrics", minimum=1)
     metrics_port: int = setting(
-        8000,
-        "port on which the chief serves Prometheus metrics at /metrics; 0: do not serve them",
-        minimum=0,
-        maximum=65535,
+        8000, "port of the chief that serves Prometheus metrics at /metrics; 0: none", minimum=0, maximum=65535
     )
     metric: str = setting("accuracy", "validation metric (or loss) that decides which checkpoint is the best")
     metric_mode: str = setting(

@@ -14,7 +14,7 @@ DISK_REMEDIES = {
     errno.EDQUOT: "free space under this quota or raise it",
     errno.EFBIG: "raise the limit on the size of files",
     errno.EROFS: "mount this volume for writing",
-    errno.EACCES: "let this user read and write there",
+    errno.EACCES: "give this user permission to read and write",
 }
 
 
@@ -101,10 +101,10 @@ def _explain_storage(error: Exception) -> KubetrainError | None:
     cause = os_error_behind(error)
     if cause is None or not cause.filename or cause.errno not in DISK_REMEDIES:
         return None
-    return KubetrainError(f"cannot use {cause.filename} {disk_trouble(cause)}, then start this run again")
+    return KubetrainError(f"cannot use {cause.filename} {describe_os_error(cause)}, then start this run again")
 
 
-def disk_trouble(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """Return the OS's message and the fix."""
     number = error.errno or 0
     return f"({os.strerror(number)}): {DISK_REMEDIES.get(number, 'check this volume')}"

@@ -37,13 +37,7 @@ class MetricsPage:
         shown = [name for name in GAUGES if name in row]
         gauges = [line for name in shown for line in _metric(name, "gauge", GAUGES[name], {}, row[name])]
         skipped = row.get("skipped_steps", 0)
-        counter = _metric(
-            "skipped_steps_total",
-            "counter",
-            "Steps skipped because of NaN or infinity.",
-            {},
-            skipped,
-        )
+        counter = _metric("skipped_steps_total", "counter", "Steps skipped because of NaN or infinity.", {}, skipped)
         self._newest = [*gauges, *counter, *_step_times(window)]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:

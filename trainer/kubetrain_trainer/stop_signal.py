@@ -15,7 +15,7 @@ class StopSignal:
     """A context manager that records SIGTERM. Repeated signals have no further effect."""
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.is_requested = False
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGTERM, self._receive)
@@ -26,11 +26,11 @@ class StopSignal:
     ) -> None:
         # A stopping process must not be killed while it writes its termination message.
         signal.signal(signal.SIGTERM, signal.SIG_IGN if isinstance(error, Stopped) else self._before)
-        if self.is_asked and error is None:
+        if self.is_requested and error is None:
             signal.raise_signal(signal.SIGTERM)  # it came after the last step, so the previous handler handles it
 
     def _receive(self, *_: object) -> None:
-        self.is_asked = True
+        self.is_requested = True
 
 
 def exit_on_sigterm() -> None:

@@ -77,7 +77,7 @@ class TrainingOutput:
         changed = [name for name, value in {**origin, **config.to_dict()}.items() if value != before[name]]
         if changed:
             raise KubetrainError(
-                f"{self.path} holds the output of another training, with another {', '.join(changed)}: "
+                f"{self.path} holds the output of another training (different: {', '.join(changed)}): "
                 "give this run its own id or output directory"
             )
 
@@ -203,10 +203,10 @@ class TrainingOutput:
 
 def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     """Return the error for a checkpoint that does not fit this run's model and optimizer."""
-    theirs = TrainingOutput(checkpoint.path.parents[1]).train_config()
+    theirs = TrainingOutput(checkpoint.path.parents[1]).read_config()["config"]
     return KubetrainError(
-        f"{checkpoint.path} holds '{theirs.model}' trained with {theirs.optimizer}, which does not fit this run's "
-        f"'{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes"
+        f"{checkpoint.path} holds '{theirs['model']}' trained with {theirs['optimizer']}, which does not fit "
+        f"this run's '{config.model}' with {config.optimizer}: name a run with the same model, optimizer and classes"
     )
 
 

@@ -32,13 +32,13 @@ class Watchdog:
         self.doing = "the first step"
         self._rank = role.rank
         self._seconds = config.nccl_timeout_seconds
-        self._allowed = FIRST_STEP_FACTOR * self._seconds
+        self._timeout = FIRST_STEP_FACTOR * self._seconds
         self._due = math.inf
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Self:
-        self._due = time.monotonic() + self._allowed
+        self._due = time.monotonic() + self._timeout
         faulthandler.register(signal.SIGALRM, chain=True)
         self._thread.start()
         return self
@@ -50,7 +50,7 @@ class Watchdog:
     def beat(self, doing: str) -> None:
         """Report progress, and what the process does next."""
         self.doing = doing
-        self._allowed = self._seconds
+        self._timeout = self._seconds
         self._due = time.monotonic() + self._seconds
 
     @contextlib.contextmanager
@@ -83,7 +83,7 @@ class Watchdog:
     def _end_process(self, stack: StackSample) -> None:
         faulthandler.dump_traceback(sys.__stderr__ or 2)
         sentence = (
-            f"rank {self._rank} hangs: {self.doing} did not end within {self._allowed} s (nccl_timeout_seconds); "
+            f"rank {self._rank} hangs: {self.doing} did not end within {self._timeout} s (nccl_timeout_seconds); "
             f"it is in {stack}, all stacks are in the log"
         )
         print(f"error: {sentence}", flush=True)

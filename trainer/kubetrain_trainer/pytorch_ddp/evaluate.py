@@ -51,7 +51,7 @@ def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, flo
     for outputs, targets in predictions(task, loader, indices, training.config, device):
         tally.add(outputs, targets)
         training.watchdog.beat(doing)
-        if is_interrupted := training.stop.is_asked:
+        if is_interrupted := training.stop.is_requested:
             break
     *sums, interruptions = training.group.sum([*tally.sums.tolist(), float(is_interrupted)])
     tally.sums = torch.tensor(sums, dtype=torch.float64)

@@ -51,14 +51,14 @@ class Stop:
         self._signal.__exit__(error_type, error, trace)
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """True if this process received SIGTERM, or has learned that another one did."""
-        return self._signal.is_asked or self._is_announced
+        return self._signal.is_requested or self._is_announced
 
     def is_due(self, step: int) -> bool:
         """Return True if all processes stop after this step. Call it after each step, before the next one begins."""
         if self._role.world_size == 1:
-            return self._signal.is_asked
+            return self._signal.is_requested
         with self._lock:
             if not self._is_announced:
                 self._step_begun = step + 1
@@ -86,7 +86,7 @@ class Stop:
     def _wait_for(self, *keys: str) -> bool:
         """Wait until the store has all keys; return False if the steps are over before."""
         while not self._is_over.is_set():
-            if self._signal.is_asked:
+            if self._signal.is_requested:
                 self._store.set(ASKED, "")
             if self._store.check(list(keys)):
                 return True

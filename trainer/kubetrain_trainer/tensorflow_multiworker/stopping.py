@@ -34,7 +34,7 @@ class Stop:
     @property
     def request(self) -> tf.Tensor:
         """The number that this process adds to the sum of a step: 1 if it received SIGTERM, else 0."""
-        return self._zero_and_one[self._signal.is_asked]
+        return self._zero_and_one[self._signal.is_requested]
 
     def note(self, asked: tf.Tensor) -> None:
         """Keep the sum of a step: how many processes had received SIGTERM."""
