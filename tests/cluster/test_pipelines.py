@@ -1,4 +1,4 @@
-"""The compiled pipelines' steps, as Kubeflow Pipelines runs them: in pods, with its stock account's rights alone."""
+"""The steps of the compiled pipelines, run in pods as in Kubeflow Pipelines, with its stock account's permissions."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ def api(namespace: str) -> KubernetesApi:
 
 
 def parameters(bucket: Bucket, **changes: Any) -> dict[str, Any]:
-    usual = {
+    defaults = {
         "dataset_uri": bucket.uri("digits"),
         "model_uri": bucket.uri("models"),
         "s3_endpoint": ENDPOINT_IN_PODS,
@@ -37,10 +37,10 @@ def parameters(bucket: Bucket, **changes: Any) -> dict[str, Any]:
         "placement": {"grace_seconds": 20},
         "train_config": {"epochs": 3},
     }
-    return {**usual, **changes}
+    return {**defaults, **changes}
 
 
-def everything_made(api: KubernetesApi) -> list[str]:
+def everything_created(api: KubernetesApi) -> list[str]:
     kinds = {"v1": ["persistentvolumeclaims"], "batch/v1": ["jobs"], "kubeflow.org/v1": ["pytorchjobs", "tfjobs"]}
     return [
         found["metadata"]["name"]
@@ -50,8 +50,8 @@ def everything_made(api: KubernetesApi) -> list[str]:
     ]
 
 
-def everything_said(api: KubernetesApi, run: PipelineRun) -> str:
-    """By the run and the cluster alike, but for the secret itself."""
+def everything_shown(api: KubernetesApi, run: PipelineRun) -> str:
+    """Return all outputs and logs of the run and all objects of the cluster, except the secret itself."""
     kinds = {
         "v1": ["pods", "persistentvolumeclaims", "events", "configmaps"],
         "batch/v1": ["jobs"],
@@ -93,14 +93,14 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     latest = json.loads(digits.get("models/latest.json"))
     assert uri.endswith(f"/{latest['version']}/")
     assert (latest["framework"], latest["image"]) == (framework, TRAINERS[framework])
-    assert SECRET not in everything_said(api, run) + everything_published(digits)
+    assert SECRET not in everything_shown(api, run) + everything_published(digits)
 
 
-def test_what_cannot_work_is_refused_before_anything_is_made(api: KubernetesApi, digits: Bucket) -> None:
+def test_unusable_settings_are_refused_before_anything_is_created(api: KubernetesApi, digits: Bucket) -> None:
     unusable = parameters(digits, placement={"env": {"WORLD_SIZE": "8"}})
     with pytest.raises(StepFailed, match="WORLD_SIZE is set by the operator"):
         PipelineRun(api, "train_pytorch", "run-refused", unusable).run("sync-dataset")
-    assert everything_made(api) == []
+    assert everything_created(api) == []
 
 
 def test_a_failed_training_fails_its_step_with_the_cause(api: KubernetesApi, digits: Bucket) -> None:
@@ -116,5 +116,5 @@ def test_a_dataset_alone(api: KubernetesApi, digits: Bucket) -> None:
     only = {name: value for name, value in parameters(digits).items() if name in wanted}
     run = PipelineRun(api, "sync_only", "run-sync", only)
     dataset = run.run("sync-dataset")["parameterValues"]["dataset"]
-    assert dataset["claim"] in everything_made(api)
-    assert "kubetrain-output" not in everything_made(api)
+    assert dataset["claim"] in everything_created(api)
+    assert "kubetrain-output" not in everything_created(api)

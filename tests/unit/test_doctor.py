@@ -310,7 +310,7 @@ def test_a_cordoned_node_does_not_count() -> None:
     ("quotas", "status", "evidence", "remedy"),
     [
         ([], OK, "none in this namespace", ""),
-        ([quota(requests_cpu="2", pods="10", requests_storage="200Gi")], OK, "1 with room", ""),
+        ([quota(requests_cpu="2", pods="10", requests_storage="200Gi")], OK, "room for the run", ""),
         ([quota(requests_cpu="1500m")], MISSING, "allows 1500m requests.cpu.*run needs 2", '"requests.cpu": "2"'),
         ([quota({"memory": "4Gi"}, memory="10Gi")], WARNING, "of which 4Gi is used.*needs 8Gi", '"memory": "12Gi"'),
         ([quota(limits_memory="7Gi")], MISSING, "allows 7Gi limits.memory", "resourcequota q"),
@@ -331,7 +331,7 @@ def test_quota(quotas: list[Manifest], status: Status, evidence: str, remedy: st
 def test_a_quota_with_scopes_is_ignored() -> None:
     some = quota(pods="0")
     some["spec"]["scopes"] = ["BestEffort"]
-    check(capacity.judge_quota([some], needs(), [], "team"), OK, "1 with room")
+    check(capacity.judge_quota([some], needs(), [], "team"), OK, "room for the run")
 
 
 @pytest.mark.parametrize(
@@ -515,8 +515,8 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 def test_only_missing_findings_fail_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     fine = [ok("a"), skipped("b"), unknown("c")]
-    assert not doctor_command.is_missing(fine)
-    assert doctor_command.is_missing([*fine, missing("d", "e")])
+    assert not doctor_command.has_missing(fine)
+    assert doctor_command.has_missing([*fine, missing("d", "e")])
     assert doctor_command.summary([*fine, missing("d", "e")]) == "1 missing, 1 unknown, 1 skipped"
     assert doctor_command.summary(fine[:1]) == "nothing is missing"
     assert doctor_command.summary([warning("d")]) == "nothing is missing, 1 warning"

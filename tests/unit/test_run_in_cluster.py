@@ -1,4 +1,4 @@
-"""What only the Kubernetes API knows of a run: why it failed, and which of its jobs are still running."""
+"""The parts of a run that only the Kubernetes API knows: why it failed, and which of its jobs are still running."""
 
 from collections.abc import Iterator
 from pathlib import Path

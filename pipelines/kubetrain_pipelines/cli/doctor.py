@@ -58,11 +58,11 @@ def examine_and_show(options: DoctorOptions) -> int:
     with interrupted_by_sigterm(), progress.status("checking the cluster") as status:
         findings = _examine(options, status.update if progress.is_terminal else progress.print)
     if options.as_json:
-        report = {"ok": not is_missing(findings), "findings": [each.to_dict() for each in findings]}
+        report = {"ok": not has_missing(findings), "findings": [each.to_dict() for each in findings]}
         print(json.dumps(report, indent=2))
     else:
         show(findings, Console())
-    return int(is_missing(findings))
+    return int(has_missing(findings))
 
 
 def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
@@ -85,7 +85,7 @@ def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
     return list(examination.findings())
 
 
-def is_missing(findings: Sequence[Finding]) -> bool:
+def has_missing(findings: Sequence[Finding]) -> bool:
     return any(each.status is Status.MISSING for each in findings)
 
 

@@ -42,7 +42,7 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
 
 
 def admits(node: Manifest, spec: Manifest) -> bool:
-    """Compare labels and taints. Affinity is not checked."""
+    """Return True if labels and taints let such a pod onto the node. Affinity is not checked."""
     labels = node["metadata"].get("labels") or {}
     if node["spec"].get("unschedulable"):
         return False
@@ -77,7 +77,7 @@ def judge_quota(quotas: Sequence[Manifest], needs: Needs, new_claims: Sequence[M
     wanted = needs.peak() | _storage(new_claims)
     short = [each for quota in quotas for each in _shortages(quota, wanted)]
     if not short:
-        return ok(f"{len(quotas)} with room for the run" if quotas else "none in this namespace")
+        return ok(f"room for the run ({len(quotas)} in this namespace)" if quotas else "none in this namespace")
     evidence, remedy = "; ".join(map(str, short)), "\n".join(_commands_to_raise(short, namespace))
     if any(each.is_permanent for each in short):
         return missing(evidence, f"{remedy}\nor request less with workers, cpu, memory, gpus")

@@ -21,7 +21,7 @@ NODE_PROVISIONERS = ("karpenter.sh", "cluster.x-k8s.io")
 
 
 class Cluster:
-    """The cluster, as our account sees it. Every question raises KubetrainError if there is no answer."""
+    """The cluster, as our account sees it. Every question raises KubetrainError if it is not answered."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self.api = api

@@ -106,7 +106,7 @@ class Examination:
     def _server(self) -> Finding:
         version = (self.cluster.get("/version") or {}).get("gitVersion")
         if not version:
-            raise KubernetesError("the server is not a Kubernetes API server: check KUBECONFIG")
+            raise KubernetesError("the server in your KUBECONFIG is not a Kubernetes API server: correct its address")
         return ok(f"Kubernetes {version}")
 
     def _kinds(self) -> Finding:
@@ -117,10 +117,10 @@ class Examination:
         if operator is None:
             return unknown("the training operator is not deployed")
         name, namespace = installed.template_config_map(operator), operator["metadata"]["namespace"]
-        mapped = self.cluster.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}") if name else None
+        config_map = self.cluster.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}") if name else None
         return installed.judge_init_container(
             operator,
-            ((mapped or {}).get("data") or {}).get(installed.TEMPLATE_FILE),
+            ((config_map or {}).get("data") or {}).get(installed.TEMPLATE_FILE),
             is_restricted=self.cluster.labels().get(admission.ENFORCED) == "restricted",
             is_needed=self.needs.has_workers_beside_master,
         )
@@ -129,8 +129,8 @@ class Examination:
         name = self.cluster.namespace
         if self.cluster.own_namespace is None:
             return missing(f"namespace {name} does not exist", f"kubectl create namespace {name}")
-        level = self.cluster.labels().get(admission.ENFORCED, "level of the cluster")
-        return ok(f"{name} enforces the Pod Security {level}")
+        level = self.cluster.labels().get(admission.ENFORCED, "with the cluster's default level")
+        return ok(f"{name} enforces Pod Security {level}")
 
     @property
     def _account_name(self) -> str:

@@ -113,6 +113,7 @@ def passes_restricted(template: str) -> bool:
 
 
 def install_template(operator: Manifest) -> str:
+    """Return the commands that give the operator the template in deploy/operator."""
     folder = deploy_folder() / "operator"
     name, namespace = operator["metadata"]["name"], operator["metadata"]["namespace"]
     config_map = template_config_map(operator) or "pytorch-init-container"

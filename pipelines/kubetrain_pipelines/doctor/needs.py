@@ -1,4 +1,4 @@
-"""What a run needs from its cluster, read from the manifests that it would create. Pure functions."""
+"""The requirements of a run, read from the manifests that it would create. Pure functions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -26,12 +26,13 @@ def judge_gang(placement: Placement, groups: Collection[str], operator: Manifest
             f"{scheduler} is not installed: the cluster has no API group {GANGS[scheduler]}", INSTALL[scheduler]
         )
     if operator is None:
-        return unknown(f"no training operator, which must be started with {scheduler}")
+        return unknown(f"the training operator is not deployed; it must be started with {scheduler}")
     configured = gang_scheduler(operator)
     if bool(configured) and (configured == "volcano") == (scheduler == "volcano"):
         return ok(f"{scheduler} is installed, and the operator was started with {configured}")
     return missing(
-        f"the operator was started with {configured or 'no gang scheduler'}, so pods do not start together",
+        f"the operator was started with {configured or 'no gang scheduler'}, not with {scheduler}, so the pods of a "
+        "job do not start together",
         set_gang_scheduler(operator, scheduler),
     )
 
@@ -100,6 +101,6 @@ def judge_no_queue(operator: Manifest | None) -> Finding:
     if operator is not None and (configured := gang_scheduler(operator)):
         return warning(
             f"the operator was started with {configured}, so every training waits for it",
-            f"--set scheduler={configured}, to be told why a job waits",
+            f"--set scheduler={configured}, so that runs report why a job waits",
         )
     return skipped("not requested: --set scheduler=…")

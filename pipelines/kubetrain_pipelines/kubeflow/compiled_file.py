@@ -80,7 +80,7 @@ def _parameter(name: str, definition: Mapping[str, Any]) -> Parameter:
     return Parameter(
         name=name,
         type=TYPES[definition["parameterType"]],
-        description=definition.get("description", "the pipeline needs it"),
+        description=definition.get("description", "required by the pipeline"),
         default=definition.get("defaultValue", None if definition.get("isOptional") else REQUIRED),
     )
 

@@ -1,4 +1,4 @@
-"""What only the Kubernetes API knows of a run: why it failed, the logs of its pods, and its jobs."""
+"""The parts of a run that only the Kubernetes API knows: why it failed, its pods' logs, and its jobs."""
 
 import contextlib
 import re
