@@ -25,6 +25,7 @@ Say = Callable[[str], None]
 
 RETRY_SECONDS = 5.0
 """Short, because someone is waiting: what cannot be read by then is reported as unknown."""
+UNREACHABLE = "not checked: the API server does not answer"
 
 
 def cluster_missing(error: KubetrainError) -> Finding:
@@ -44,7 +45,7 @@ class Examination:
     tests_model: bool = False
     """A pod writes to model_uri."""
     with_pods: bool = True
-    _outage: Unreachable | None = None
+    _is_unreachable: bool = False
 
     def __post_init__(self) -> None:
         self.api.retry_seconds = min(self.api.retry_seconds, RETRY_SECONDS)
@@ -93,15 +94,14 @@ class Examination:
         yield "exposure", self._exposure
 
     def _run_check(self, check: str, find: Callable[[], Finding]) -> Finding:
-        """Return the finding of one check. An error makes it unknown, and an outage of the server all that follow."""
-        if self._outage is None:
-            try:
-                return find().named(check)
-            except Unreachable as error:
-                self._outage = error
-            except KubetrainError as error:
-                return unknown(str(error)).named(check)
-        return unknown(str(self._outage)).named(check)
+        """Return the finding of one check. After an outage of the server, no other check is made."""
+        if self._is_unreachable:
+            return unknown(UNREACHABLE).named(check)
+        try:
+            return find().named(check)
+        except KubetrainError as error:
+            self._is_unreachable = isinstance(error, Unreachable)
+            return unknown(str(error)).named(check)
 
     def _server(self) -> Finding:
         version = (self.cluster.get("/version") or {}).get("gitVersion")
@@ -220,8 +220,8 @@ class Examination:
 
     def _pod_findings(self) -> Iterator[Finding]:
         s3_tests = self._s3_tests()
-        if self._outage:
-            yield unknown(str(self._outage)).named("pods")
+        if self._is_unreachable:
+            yield unknown(UNREACHABLE).named("pods")
         elif not self.with_pods:
             yield skipped("not requested: --no-pods").named("pods")
         else:

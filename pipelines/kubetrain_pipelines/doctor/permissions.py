@@ -83,7 +83,7 @@ def judge_permissions(file: str, allowed: Mapping[Call, bool], account: str, nam
     if not allowed:
         return ok("not needed: the cluster does not have these objects")
     if not refused:
-        return ok(f"{account} may make all {len(allowed)} calls of deploy/rbac/{file}")
+        return ok(f"{account} has all permissions of deploy/rbac/{file}")
     evidence = f"{account} may not {summarized(refused)}"
     remedy = apply_command(role_and_binding(file, account, namespace), namespace)
     return missing(evidence, remedy) if file == NEEDED else warning(f"{evidence}: {OPTIONAL[file]}", remedy)
@@ -92,7 +92,7 @@ def judge_permissions(file: str, allowed: Mapping[Call, bool], account: str, nam
 def judge_own_permissions(allowed: Mapping[Call, bool], account: str, obstacle: str) -> Finding:
     """Judge our own permissions, if those of the account cannot be checked."""
     refused = [call for call, is_allowed in allowed.items() if not is_allowed]
-    own = f"may not {summarized(refused)}" if refused else f"may make all {len(allowed)} calls"
+    own = f"may not {summarized(refused)}" if refused else "has all of them"
     return unknown(f"cannot check the permissions of {account} ({obstacle}); your own account {own}")
 
 
