@@ -9,12 +9,12 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.task_config import placement_settings
-from kubetrain_components.run.combined_settings import combined
+from kubetrain_components.run.combined_settings import combine_settings
 from kubetrain_trainer.errors import InvalidSetting
 
 
 def placed(parameters: dict[str, Any], placement: dict[str, Any]) -> Placement:
-    return combined(Placement, {"its parameter": parameters, "placement": placement})
+    return combine_settings(Placement, {"its parameter": parameters, "placement": placement})
 
 
 def test_what_stands_at_its_default_says_nothing() -> None:
@@ -29,8 +29,8 @@ def test_the_same_said_twice_is_no_contradiction() -> None:
 @pytest.mark.parametrize(
     ("parameters", "placement", "says"),
     [
-        ({"memory": "8Gi"}, {"memory": "16Gi"}, "memory is '8Gi' by its parameter and '16Gi' by placement: set it in"),
-        ({"env": {"A": "1", "B": "2"}}, {"env": {"A": "1", "B": "3"}}, "env B is '2' by its parameter and '3'"),
+        ({"memory": "8Gi"}, {"memory": "16Gi"}, "memory is '8Gi' in its parameter but '16Gi' in placement: set it in"),
+        ({"env": {"A": "1", "B": "2"}}, {"env": {"A": "1", "B": "3"}}, "env B is '2' in its parameter but '3'"),
         ({}, {"memry": "1"}, "unknown setting 'memry'"),
         ({"gpus": -1}, {}, "gpus must be at least 0"),
     ],
@@ -69,7 +69,7 @@ def test_what_an_author_sets_on_the_launch_task_describes_its_workers() -> None:
             "volume_mounts": [mount],
         }
     )
-    placement = combined(Placement, {"the launch task": {**settings, "image": "i"}})
+    placement = combine_settings(Placement, {"the launch task": {**settings, "image": "i"}})
     replica = Replica(role="Master", count=1, command=("train",))
     identity = JobIdentity(pipeline="p", stage="s", run_id="r")
     job = Job(identity=identity, kind=JobKind.PYTORCH_JOB, replicas=(replica,), placement=placement)

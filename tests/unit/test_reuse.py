@@ -1,4 +1,4 @@
-"""Whether a run trains or goes on with the model that is published."""
+"""The decision of a run to train, or to reuse the published model."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.admission import model_to_reuse
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.published_model import PublishedModel, why_to_train
+from kubetrain_components.run.published_model import PublishedModel, reason_to_train
 from kubetrain_trainer.config import TrainConfig
 
 IMAGE = "registry.example.com/trainer@sha256:" + "1" * 64
@@ -33,15 +33,15 @@ def published(**changes: Any) -> PublishedModel:
     ("latest", "image", "says"),
     [
         (published(), IMAGE, ""),
-        (None, IMAGE, "no model was published yet"),
-        (published(), "trainer:1", "the image trainer:1 is not named by its digest"),
-        (published(dataset_digest="f" * 16), IMAGE, f"the dataset is {DIGEST}, no longer {'f' * 16}"),
-        (published(config_digest="c"), IMAGE, "the configuration is"),
-        (published(image="old@sha256:2"), IMAGE, "the image is"),
+        (None, IMAGE, "no model is published yet"),
+        (published(), "trainer:1", "the image trainer:1 has no digest"),
+        (published(dataset_digest="f" * 16), IMAGE, f"the dataset is now {DIGEST}, not {'f' * 16}"),
+        (published(config_digest="c"), IMAGE, "the configuration is now"),
+        (published(image="old@sha256:2"), IMAGE, "the image is now"),
     ],
 )
 def test_only_a_repetition_is_needless(latest: PublishedModel | None, image: str, says: str) -> None:
-    reason = why_to_train(latest, DIGEST, CONFIG.digest, image)
+    reason = reason_to_train(latest, DIGEST, CONFIG.digest, image)
     assert reason.startswith(says)
     assert bool(reason) == bool(says)
 
@@ -56,7 +56,7 @@ def test_a_run_says_which_model_it_reuses(tmp_path: Path, capsys: pytest.Capture
         skip_unchanged=True,
     )
     assert model_to_reuse(parameters, DIGEST) == {}
-    assert "training is needed: no model was published yet" in capsys.readouterr().out
+    assert "training is needed: no model is published yet" in capsys.readouterr().out
     model = published().to_dict() | {"version": "v1", "metrics": {"accuracy": 0.9}}
     (tmp_path / "latest.json").write_text(json.dumps(model))
     reused = model_to_reuse(parameters, DIGEST)

@@ -63,7 +63,7 @@ def launch_training(
     from kubetrain_components.launch_training.summary import training_summary
     from kubetrain_components.launch_training.task_config import placement_settings
     from kubetrain_components.launch_training.training_job import TrainingJob
-    from kubetrain_components.run.combined_settings import combined
+    from kubetrain_components.run.combined_settings import combine_settings
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.site import this_site
     from kubetrain_trainer.config import TrainConfig
@@ -78,7 +78,7 @@ def launch_training(
     site, place = this_site(), DatasetPlace(**dataset)
     with site.stage("launch_training", run_id) as stage, site.backend() as backend:
         of_task = placement_settings(asdict(task_config))
-        placed = combined(Placement, {"the run's parameters": placement, "the launch task": of_task})
+        placed = combine_settings(Placement, {"the run's parameters": placement, "the launch task": of_task})
         training = TrainingJob(
             framework=framework,
             config=TrainConfig.from_dict(train_config),

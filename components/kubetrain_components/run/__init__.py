@@ -1,1 +1,1 @@
-"""What every step of a run shares: its parameters, where it runs, what it reports."""
+"""The code that the steps of a run share: parameters, the site that they run on, events."""

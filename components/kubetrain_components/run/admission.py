@@ -6,9 +6,9 @@ from typing import Any
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.run.combined_settings import combined
+from kubetrain_components.run.combined_settings import combine_settings
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.published_model import latest_model, why_to_train
+from kubetrain_components.run.published_model import latest_model, reason_to_train
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.settings import Settings
 
@@ -31,10 +31,10 @@ def admit_run(
         InvalidSetting: for the first parameter that cannot be used, with the remedy.
     """
     pods, claims = _take_settings(Placement, parameters), _take_settings(Storage, parameters)
-    placed = combined(Placement, {"its parameter": pods, "placement": placement})
+    placed = combine_settings(Placement, {"its parameter": pods, "placement": placement})
     return RunParameters(
         placement=placed.with_default_image(trainer_image),
-        storage=combined(Storage, {"its parameter": claims, "storage": storage}),
+        storage=combine_settings(Storage, {"its parameter": claims, "storage": storage}),
         train_config=TrainConfig.from_dict(train_config),
         **parameters,
     )
@@ -49,7 +49,7 @@ def model_to_reuse(parameters: RunParameters, dataset_digest: str) -> dict[str, 
     if not parameters.skip_unchanged:
         return {}
     latest = latest_model(open_store(parameters.model_uri, parameters.s3_endpoint))
-    reason = why_to_train(latest, dataset_digest, parameters.train_config.digest, parameters.placement.image)
+    reason = reason_to_train(latest, dataset_digest, parameters.train_config.digest, parameters.placement.image)
     if latest is None or reason:
         print(f"training is needed: {reason}", flush=True)
         return {}

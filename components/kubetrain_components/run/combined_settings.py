@@ -1,4 +1,4 @@
-"""Settings that come from several places: parameters of a pipeline, a JSON object, a task's own configuration."""
+"""Settings from several sources: parameters of a pipeline, a JSON object, the configuration of a task."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -9,41 +9,41 @@ from kubetrain_trainer.settings import Settings
 Kind = TypeVar("Kind", bound=Settings)
 
 
-def combined(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]]) -> Kind:
-    """The settings that all of these places make together. One that stands at its default says nothing.
+def combine_settings(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]]) -> Kind:
+    """Combine the settings of several sources; a setting at its default counts as not set.
 
     Args:
-        sources: What each place says, by what people call it.
+        sources: The settings of each source, by its name in messages.
 
     Raises:
-        InvalidSetting: where two places say different things, or one what cannot be used.
+        InvalidSetting: if two sources contradict each other, or a setting cannot be used.
     """
-    usual = kind()
+    defaults = kind()
     values: dict[str, Any] = {}
-    said_by: dict[str, str] = {}
-    for source, said in sources.items():
-        settings = kind.from_dict(said)
-        for name in said:
+    source_of: dict[str, str] = {}
+    for source, given in sources.items():
+        settings = kind.from_dict(given)
+        for name in given:
             value = getattr(settings, name)
-            if value == getattr(usual, name):
+            if value == getattr(defaults, name):
                 continue
-            values[name] = _both(name, values[name], value, (said_by[name], source)) if name in values else value
-            said_by[name] = source
+            values[name] = _merge(name, values[name], value, (source_of[name], source)) if name in values else value
+            source_of[name] = source
     return kind.from_dict(values)
 
 
-def _both(name: str, first: Any, second: Any, sources: tuple[str, str]) -> Any:
-    """Lists add up, objects too unless they differ about a key."""
+def _merge(name: str, first: Any, second: Any, sources: tuple[str, str]) -> Any:
+    """Merge two values: lists and objects add up, unless objects have different values for a key."""
     if isinstance(first, list):
         return [*first, *(each for each in second if each not in first)]
     if isinstance(first, Mapping):
         for key in first.keys() & second.keys():
-            _refuse_if_different(f"{name} {key}", first[key], second[key], sources)
+            _check_equal(f"{name} {key}", first[key], second[key], sources)
         return {**first, **second}
-    _refuse_if_different(name, first, second, sources)
+    _check_equal(name, first, second, sources)
     return first
 
 
-def _refuse_if_different(name: str, first: Any, second: Any, sources: tuple[str, str]) -> None:
+def _check_equal(name: str, first: Any, second: Any, sources: tuple[str, str]) -> None:
     if first != second:
-        raise InvalidSetting(f"{name} is {first!r} by {sources[0]} and {second!r} by {sources[1]}: set it in one place")
+        raise InvalidSetting(f"{name} is {first!r} in {sources[0]} but {second!r} in {sources[1]}: set it in one place")

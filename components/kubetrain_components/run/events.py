@@ -1,4 +1,4 @@
-"""What the stages of a run say while they run, as JSON lines that whoever shows the run reads along."""
+"""The events of a local run: JSON lines that its stages write and its progress display reads."""
 
 import json
 import os
@@ -13,7 +13,7 @@ class EventLog:
         self.path = path
 
     def emit(self, stage: str, event: str, **details: Any) -> None:
-        """One line in one write: several processes may write at once."""
+        """Write a line at once, because several processes may write."""
         line = json.dumps({"time": round(time.time(), 3), "stage": stage, "event": event, **details})
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -23,7 +23,7 @@ class EventLog:
 
 
 class EventReader:
-    """The events so far, then at each call those that have come since."""
+    """Reads events that were added since the last read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,6 +36,6 @@ class EventReader:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
-                    return  # being written
+                    return  # incomplete
                 self._offset += len(line)
                 yield json.loads(line)

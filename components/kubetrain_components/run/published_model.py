@@ -1,4 +1,4 @@
-"""The model that latest.json names, and whether a run would only make it again."""
+"""The model that latest.json names, and the reasons to train another."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class PublishedModel:
 
 
 def latest_model(store: ObjectStore) -> PublishedModel | None:
-    """None: nothing was published yet, or is being replaced at this moment."""
+    """Return the latest model, or None if none is published or it is being replaced right now."""
     found = store.find(LATEST)
     if found is None:
         return None
@@ -40,7 +40,7 @@ def latest_model(store: ObjectStore) -> PublishedModel | None:
 def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
     """
     Raises:
-        ObjectChanged: where it is another one by now.
+        ObjectChanged: if latest.json was replaced.
     """
     content: dict[str, Any] = json.loads(with_retries(lambda: store.read(LATEST, etag).read()))
     return content
@@ -50,16 +50,16 @@ def version_uri(store: ObjectStore, version: str) -> str:
     return f"{store.uri.rstrip('/')}/{version}/"
 
 
-def why_to_train(latest: PublishedModel | None, dataset_digest: str, config_digest: str, image: str) -> str:
-    """What a training would do otherwise than that of the latest model; empty where nothing."""
+def reason_to_train(latest: PublishedModel | None, dataset_digest: str, config_digest: str, image: str) -> str:
+    """Return how training would differ from that of the latest model; empty if it would only repeat it."""
     if "@sha256:" not in image:
-        return f"the image {image} is not named by its digest, so that nobody knows whether it is the same"
+        return f"the image {image} has no digest, so it may have changed"
     if latest is None:
-        return "no model was published yet"
+        return "no model is published yet"
     changes = {
         "dataset": (latest.dataset_digest, dataset_digest),
         "configuration": (latest.config_digest, config_digest),
         "image": (latest.image, image),
     }
-    changed = [f"the {name} is {now}, no longer {before}" for name, (before, now) in changes.items() if before != now]
+    changed = [f"the {name} is now {now}, not {before}" for name, (before, now) in changes.items() if before != now]
     return "; ".join(changed)

@@ -1,4 +1,4 @@
-"""Where a step runs, and with which adapters: one machine, or a cluster."""
+"""The port to the site that a step runs on: one machine or a cluster."""
 
 import os
 from collections.abc import Mapping
@@ -15,24 +15,24 @@ from kubetrain_components.run.stage import Stage
 from kubetrain_trainer.training_output import TrainingOutput
 
 WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
-"""The paths of a local run reach its steps through the environment: kfp.local rewrites "python3" in arguments."""
+"""Steps get the workspace from the environment, because kfp.local rewrites "python3" in arguments, also in paths."""
 
 
 class Site(Protocol):
     def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
-        """What bringing the dataset found and did; where pods find it is in there for DatasetPlace."""
+        """Sync the dataset of a run and return a report, which has the fields of a DatasetPlace."""
         ...
 
     def data_dir(self, dataset: DatasetPlace) -> Path:
-        """Where a training pod sees the dataset version."""
+        """Return the path of the dataset version in training pods."""
         ...
 
     def output(self, run_id: str) -> TrainingOutput:
-        """What training pods write, in the same place for them and for this step."""
+        """Return the output of a run, which has the same path in training pods and in this step."""
         ...
 
     def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
-        """By which training pods see both."""
+        """Return the mounts of the dataset version and the output in training pods."""
         ...
 
     def backend(self) -> AbstractContextManager[JobBackend]: ...

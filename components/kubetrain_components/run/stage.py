@@ -1,4 +1,4 @@
-"""One step while it runs: what it says of itself, to whoever shows the run, and how it ends."""
+"""A running step: it emits events with its progress and result, and reports its failure."""
 
 import contextlib
 import sys
@@ -18,44 +18,46 @@ PROGRESS_SECONDS = 0.2
 
 
 class Stage:
-    """Hears the log of the step's job, and passes on how far it is."""
+    """Prints the log of the step's job and emits its progress."""
 
     def __init__(self, name: str, events: EventLog) -> None:
         self.result: dict[str, Any] = {}
-        """What the step has to show for itself once it succeeded."""
+        """The step sets it when it succeeds."""
         self.progress = ""
-        """The last that the job said of how far it is."""
+        """The last line of the job's log with its progress."""
         self.first_line: float | None = None
-        """When the job began to speak, by time.monotonic()."""
+        """Monotonic time of the first line of the job's log."""
         self.started = time.monotonic()
         self._name = name
         self._events = events
-        self._spoke = 0.0
+        self._reported_at = 0.0
 
     def seconds(self) -> dict[str, float]:
-        """Until the job began to speak, and from then on."""
+        """Return the duration of the startup, until the first line of the log, and of the rest."""
         first_line, now = self.first_line or time.monotonic(), time.monotonic()
-        return {"until its first line": first_line - self.started, "from there on": now - first_line}
+        return {"startup": first_line - self.started, "running": now - first_line}
 
     def on_line(self, line: LogLine) -> None:
         print(f"[{line.pod}] {line.text}", flush=True)
         self.first_line = self.first_line or time.monotonic()
         progress = parse_progress(line.text)
         self.progress = line.text if progress is not None else self.progress
-        if progress is not None and (_is_complete(progress) or time.monotonic() - self._spoke >= PROGRESS_SECONDS):
-            self._spoke = time.monotonic()
+        if progress is not None and (
+            _is_complete(progress) or time.monotonic() - self._reported_at >= PROGRESS_SECONDS
+        ):
+            self._reported_at = time.monotonic()
             self._events.emit(self._name, "progress", progress=progress)
 
 
 def _is_complete(progress: Mapping[str, str | float]) -> bool:
-    """Whether it is the last of its kind, such as step=300/300."""
+    """Return True if a part is complete, such as step=300/300."""
     fractions = (str(value).partition("/") for value in progress.values())
     return any(slash and done == total for done, slash, total in fractions)
 
 
 @contextlib.contextmanager
 def running_stage(name: str, run_id: str, events: EventLog) -> Iterator[Stage]:
-    """Tell how the step fares; where it fails, end the process with the cause as its last line."""
+    """Run the block as a stage; if it fails, exit with the cause as the last line of the log."""
     events.emit(name, "started", run_id=run_id)
     stage = Stage(name, events)
     try:

@@ -1,1 +1,1 @@
-"""Where steps run, with which adapters: one machine, or a Kubernetes cluster."""
+"""The sites that steps run on, with their adapters: one machine and a Kubernetes cluster."""

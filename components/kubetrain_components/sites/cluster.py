@@ -1,4 +1,4 @@
-"""A Kubernetes cluster, seen from a step's pod: claims hold what is there, jobs do what is done."""
+"""A Kubernetes cluster: data is in PVCs, and jobs do the work."""
 
 import os
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""This machine, with a workspace that stands for the cluster's claims."""
+"""This machine, with a workspace instead of PVCs."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

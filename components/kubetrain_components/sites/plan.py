@@ -1,4 +1,4 @@
-"""All that a run will make on a cluster: checked by its first step, printed by `kubetrain render`."""
+"""Everything that a run will create on a cluster, checked by its first step and printed by `kubetrain render`."""
 
 from pathlib import Path
 
@@ -18,10 +18,10 @@ UNKNOWN_DIGEST = "0" * 16
 
 
 def planned_manifests(parameters: RunParameters) -> list[Manifest]:
-    """Claims and jobs in the order of their making, with a digest of zeros: only the transfer learns the real one.
+    """Return the PVCs and jobs in order of creation, with a digest of zeros: only the transfer knows the real one.
 
     Raises:
-        InvalidSetting: for what the cluster would not take or not run as it is meant.
+        InvalidSetting: if the cluster would reject a manifest, or not run it as intended.
     """
     claims = [wanted.manifest() for wanted in wanted_claims(parameters)]
     return [*claims, *(job_manifest(job) for job in _jobs(parameters))]

@@ -1,4 +1,4 @@
-"""The step on a cluster: claims, the transfer's job, what training pods mount, and pruning, in this order."""
+"""The step on a cluster: create PVCs, run the transfer job, expose the version to training pods, prune old versions."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,11 +34,7 @@ def sync_on_cluster(parameters: RunParameters, backend: JobBackend, claims: Clai
         InvalidSetting: before anything is created, if a parameter or PVC cannot be used.
         KubetrainError: if the dataset cannot be synced or the version not exposed.
     """
-
-    def say(sentence: str) -> None:
-        on_line(LogLine(STAGE, sentence))
-
-    storage, transfer = parameters.storage, cluster_transfer_job(parameters)
+    say, storage, transfer = _say_on(on_line), parameters.storage, cluster_transfer_job(parameters)
     for wanted in wanted_claims(parameters):
         ensure_claim(wanted, claims, say)
     check_exposure(storage.exposure_of(parameters.dataset_uri), storage.staging_claim, claims)
@@ -52,14 +48,18 @@ def sync_on_cluster(parameters: RunParameters, backend: JobBackend, claims: Clai
     return {**report, "exposure": exposure.mode.value, "claim": exposure.claim, "sub_path": exposure.sub_path}
 
 
+def _say_on(on_line: OnLine) -> Say:
+    return lambda sentence: on_line(LogLine(STAGE, sentence))
+
+
 def wanted_claims(parameters: RunParameters) -> list[WantedClaim]:
-    """The PVCs that a run needs: a run without training has no output."""
+    """Return the PVCs that a run needs; a run without training has no output."""
     storage = parameters.storage
     return [storage.staging, storage.output] if parameters.framework else [storage.staging]
 
 
 def cluster_transfer_job(parameters: RunParameters) -> Job:
-    """The transfer job, which also mounts the output PVC to check that the run can write to it."""
+    """Return the transfer job, which also mounts the output PVC to check that the run can write to it."""
     staging = ClaimMount(claim=parameters.storage.staging_claim, path=str(STAGING))
     output = ClaimMount(claim=parameters.storage.output_claim, path=OUTPUT_PATH)
     return transfer_job(parameters, STAGING, (staging, output) if parameters.framework else (staging,))
@@ -74,9 +74,7 @@ def _prune(
     claims: Claims,
     on_line: OnLine,
 ) -> None:
-    def say(sentence: str) -> None:
-        on_line(LogLine(STAGE, sentence))
-
+    say = _say_on(on_line)
     limits = {"keep": storage.keep_versions, "current": report["digest"]}
     prune_claims(claims, **limits, say=say)
     prune_snapshots(claims, **limits, say=say)
@@ -101,7 +99,7 @@ def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | N
 
 
 def prune_job(transfer: Job, storage: Storage, current: str, in_use: list[str]) -> Job:
-    """A job for pruning alone, because it has to mount the staging PVC and starts after the version is in use."""
+    """Return the pruning job, separate from the transfer because only after that it is known what is in use."""
     command = ["python", "-m", "kubetrain_components.sync_dataset.prune_versions", "--staging", str(STAGING)]
     command += ["--keep", str(storage.keep_versions), "--current", current]
     command += [part for path in in_use for part in ("--in-use", path)]

@@ -38,40 +38,40 @@ def sync_dataset(
     model_uri: str = "",
     skip_unchanged: bool = False,
 ) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict):
-    """Bring an S3 prefix to the staging volume as a dataset version, after checking every parameter of the run.
+    """Check every parameter of the run, and sync the dataset to a version on the staging PVC.
 
     Args:
-        dataset_uri: Where the dataset is: s3://BUCKET/PREFIX.
-        s3_endpoint: S3 server; empty for AWS.
+        dataset_uri: Dataset: s3://BUCKET/PREFIX.
+        s3_endpoint: URL of the S3 server; empty: AWS.
         s3_secret: Secret with the S3 credentials; may be missing.
         pipeline: Name of the pipeline.
-        run_id: Id of the run.
-        components_image: What the transfer runs in.
-        staging_claim: The claim that dataset versions are brought to.
-        staging_size: Its size where it is made.
-        exposure: How pods see the version read-only.
-        storage_class: Of claims that are made.
-        storage: Further settings of the storage.
-        placement: Further settings of where and how pods run.
-        metrics: What was found and done.
-        dataset_access: How S3 is asked for the dataset: credentials, anonymous or requester-pays.
-        framework: pytorch or tensorflow; empty where nothing is trained.
-        trainer_image: What the training runs in, unless the placement names another.
-        train_config: Settings of the training.
-        output_claim: The claim that the training writes to.
-        workers: Pods of the training.
-        min_workers: Pods that go on when others are lost.
+        run_id: ID of the run.
+        components_image: Image of the transfer's pod.
+        staging_claim: PVC for dataset versions.
+        staging_size: Size of the staging PVC if it is created.
+        exposure: How training pods get read-only access to a version.
+        storage_class: Storage class of both PVCs if they are created.
+        storage: Other storage settings.
+        placement: Other settings for where and how pods run.
+        metrics: Numbers of the sync, such as downloaded objects.
+        dataset_access: How to access the dataset in S3: credentials, anonymous or requester-pays.
+        framework: pytorch or tensorflow; empty: the run does not train.
+        trainer_image: Image of the training pods, unless the placement sets another.
+        train_config: Training settings.
+        output_claim: PVC for checkpoints and models.
+        workers: Number of training pods.
+        min_workers: Min number of pods that training continues with after losing others; 0: all pods restart.
         processes_per_worker: Training processes in each pod.
-        cpu: Processors of each pod.
-        memory: Memory of each pod.
-        gpus: GPUs of each pod.
-        shm_size: Size of /dev/shm in each pod.
-        min_accuracy: What the model must reach on the test split.
-        model_uri: Where the model goes.
-        skip_unchanged: Whether to reuse the latest model where a training would only repeat it.
+        cpu: CPU request of a pod.
+        memory: Memory request of a pod.
+        gpus: GPUs of a pod.
+        shm_size: Size of /dev/shm.
+        min_accuracy: Accuracy on the test split that the model needs to be published.
+        model_uri: Where to publish versions of the model.
+        skip_unchanged: Reuse the latest model if training would only repeat it.
 
     Returns:
-        Where pods find the dataset version, where and how they are to run, and the model that makes them needless.
+        The place of the dataset version, the placement of the training pods, and the model to reuse, if any.
     """
     from kubetrain_components.expose_dataset.storage import Storage
     from kubetrain_components.run.admission import admit_run, model_to_reuse
@@ -113,4 +113,4 @@ def sync_dataset(
         stage.result = site.sync(parameters, backend, stage.on_line)
         reused = model_to_reuse(parameters, stage.result["digest"])
     log_numbers(metrics, stage.result)
-    return DatasetPlace.of(stage.result).to_dict(), parameters.placement.changed_settings(), reused
+    return DatasetPlace.of_report(stage.result).to_dict(), parameters.placement.changed_settings(), reused

@@ -1,4 +1,4 @@
-"""The step: check the run's parameters, then have the transfer job make the dataset version."""
+"""The step that runs the transfer job, and checks that the dataset has the splits of the run."""
 
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from kubetrain_components.run.stages import SYNC
 
 STAGE = SYNC.name
 TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
-"""What a transfer needs; nothing of it grows with the dataset."""
+"""Resources of the transfer's pod, which do not grow with the dataset."""
 EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")
-"""Settings of the training's pods that hold for the transfer's too."""
+"""Settings of the training pods that also apply to the transfer's pod."""
 
 
 def sync_dataset(parameters: RunParameters, transfer: Job, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
