@@ -10,16 +10,16 @@ from kubetrain_pipelines.local_run.embedded_s3 import CREDENTIALS, EmbeddedS3
 from support.cli import Finished, kubetrain, run_json
 
 
-def assert_one_sentence(finished: Finished, exit_code: int, *says: str) -> None:
+def assert_one_sentence(finished: Finished, exit_code: int, *messages: str) -> None:
     assert finished.exit_code == exit_code, finished.output
     assert "Traceback" not in finished.output
-    for each in says:
+    for each in messages:
         assert each in finished.output
     assert len([line for line in finished.output.splitlines() if "error" in line.lower() or "failed:" in line]) == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--pipeline", "train-pytroch"], "unknown pipeline 'train-pytroch': did you mean 'train-pytorch'?"),
         (["--set", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
@@ -46,9 +46,9 @@ def assert_one_sentence(finished: Finished, exit_code: int, *says: str) -> None:
         ),
     ],
 )
-def test_an_invalid_run_starts_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_an_invalid_run_starts_nothing(tmp_path: Path, arguments: list[str], message: str) -> None:
     workspace = tmp_path / "workspace"
-    assert_one_sentence(kubetrain("run", "--workspace", workspace, *arguments), 2, says)
+    assert_one_sentence(kubetrain("run", "--workspace", workspace, *arguments), 2, message)
     assert not workspace.exists()
 
 
@@ -60,7 +60,7 @@ def test_a_workspace_that_cannot_be_written(workspace: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset_uri", "endpoint", "says"),
+    ("dataset_uri", "endpoint", "message"),
     [
         ("s3://no-such-bucket/digits", "", "bucket 'no-such-bucket' does not exist"),
         ("s3://{bucket}/no/such/prefix", "", "no objects under s3://{bucket}/no/such/prefix"),
@@ -69,7 +69,7 @@ def test_a_workspace_that_cannot_be_written(workspace: str) -> None:
     ],
 )
 def test_a_missing_dataset(
-    tmp_path: Path, s3: EmbeddedS3, bucket: str, dataset_uri: str, endpoint: str, says: str
+    tmp_path: Path, s3: EmbeddedS3, bucket: str, dataset_uri: str, endpoint: str, message: str
 ) -> None:
     finished = kubetrain(
         *("run", "--workspace", tmp_path),
@@ -77,7 +77,7 @@ def test_a_missing_dataset(
         *("--set", f"s3_endpoint={endpoint or s3.url}"),
         **CREDENTIALS,
     )
-    assert_one_sentence(finished, 1, says.format(bucket=bucket))
+    assert_one_sentence(finished, 1, message.format(bucket=bucket))
     record = run_json(tmp_path)
     assert (record["status"], record["stages"][-1]["name"]) == ("failed", "sync_dataset")
     assert (tmp_path / "report.html").is_file()
@@ -118,7 +118,7 @@ def assert_one_sentence_about_nothing(finished: Finished) -> None:
 
 class TestTrain:
     @pytest.mark.parametrize(
-        ("arguments", "exit_code", "says"),
+        ("arguments", "exit_code", "message"),
         [
             (["--framework", "pytorhc"], 2, "unknown framework 'pytorhc': did you mean 'pytorch'?"),
             (["--set", "epochs=0"], 2, "epochs must be at least 1"),
@@ -128,10 +128,10 @@ class TestTrain:
             ([], 1, "/no/such/folder is not a directory"),
         ],
     )
-    def test_wrong_settings(self, tmp_path: Path, arguments: list[str], exit_code: int, says: str) -> None:
+    def test_wrong_settings(self, tmp_path: Path, arguments: list[str], exit_code: int, message: str) -> None:
         output = tmp_path / "output"
         finished = kubetrain("train", "--data", "/no/such/folder", "--output", output, *arguments)
-        assert_one_sentence(finished, exit_code, says)
+        assert_one_sentence(finished, exit_code, message)
         assert not output.exists()
 
     def test_an_output_that_cannot_be_written(self, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ class TestTrain:
         assert "--data names no folder" in finished.output
 
     @pytest.mark.parametrize(
-        ("arguments", "says"),
+        ("arguments", "message"),
         [
             ((), "--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic"),
             (("--data", "digits", "--set", "gpu=1"), "unknown setting 'gpu': did you mean 'gpus'?"),
@@ -152,9 +152,9 @@ class TestTrain:
             (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to 2"),
         ],
     )
-    def test_settings_that_no_cluster_accepts(self, arguments: tuple[str, ...], says: str) -> None:
+    def test_settings_that_no_cluster_accepts(self, arguments: tuple[str, ...], message: str) -> None:
         finished = kubetrain("train", "--cluster", "--output", "out", *arguments)
-        assert (finished.exit_code, says in finished.output) == (2, True), finished.output
+        assert (finished.exit_code, message in finished.output) == (2, True), finished.output
 
     def test_no_cluster(self, tmp_path: Path) -> None:
         arguments = ("train", "--cluster", "--data", "digits", "--output", "out")
@@ -201,7 +201,7 @@ class TestRender:
         assert of_file.output == kubetrain("render", *self.URIS, *(f"--set={each}" for each in settings)).output
 
     @pytest.mark.parametrize(
-        ("arguments", "says"),
+        ("arguments", "message"),
         [
             ((), "dataset_uri is missing"),
             ((*URIS, "--set", "stagin_size=1Gi"), "did you mean 'staging_size'?"),
@@ -212,9 +212,9 @@ class TestRender:
             (("--pipeline", "train-torch"), "unknown pipeline 'train-torch'"),
         ],
     )
-    def test_parameters_that_no_run_accepts(self, arguments: tuple[str, ...], says: str) -> None:
+    def test_parameters_that_no_run_accepts(self, arguments: tuple[str, ...], message: str) -> None:
         finished = kubetrain("render", *arguments)
-        assert (finished.exit_code, says in finished.output) == (2, True), finished.output
+        assert (finished.exit_code, message in finished.output) == (2, True), finished.output
 
 
 def test_an_unknown_command_or_option_suggests_the_nearest() -> None:

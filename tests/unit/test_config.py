@@ -57,7 +57,7 @@ def test_an_added_setting_changes_no_digest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"epoch": 3}, "unknown setting 'epoch': did you mean 'epochs'?"),
         ({"epochs": "three"}, "epochs must be a whole number, not 'three'"),
@@ -76,10 +76,10 @@ def test_an_added_setting_changes_no_digest() -> None:
         ([1], "train_config must be a JSON object of settings, not [1]"),
     ],
 )
-def test_an_invalid_setting_is_named_with_its_value_and_the_fix(settings: object, says: str) -> None:
+def test_an_invalid_setting_is_named_with_its_value_and_the_fix(settings: object, message: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         TrainConfig.from_dict(settings)
-    assert str(caught.value) == says
+    assert str(caught.value) == message
 
 
 def test_text_on_the_command_line_is_parsed_by_the_type_of_its_setting() -> None:

@@ -49,12 +49,12 @@ def test_enough_gpus_pass(communication: str, processes: int, gpus: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("communication", "processes", "gpus", "says"),
+    ("communication", "processes", "gpus", "message"),
     [
         ("auto", 4, 2, "each of the pod's 4 processes needs its own GPU, but the pod has 2"),
         ("nccl", 1, 0, "communication=nccl needs GPUs, but this pod has none"),
     ],
 )
-def test_too_few_gpus_are_rejected(communication: str, processes: int, gpus: int, says: str) -> None:
-    with pytest.raises(InvalidSetting, match=says):
+def test_too_few_gpus_are_rejected(communication: str, processes: int, gpus: int, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
         check_gpus(TrainConfig(communication=communication), ProcessRole(local_world_size=processes), gpus)

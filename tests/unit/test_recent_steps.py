@@ -31,22 +31,22 @@ class Group:
 
 def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str = "stop") -> list[str]:
     """Return what the program returns or raises in each process."""
-    group, said = Group(), [""] * PROCESSES
+    group, results = Group(), [""] * PROCESSES
 
     def run(rank: int) -> None:
         member = FakeGroup(rank, lambda values: group.sum(rank, values))
-        recent = RecentSteps(TrainConfig(on_nan=on_nan), member, lambda: "go on so")
+        recent = RecentSteps(TrainConfig(on_nan=on_nan), member, lambda: "resume like this")
         try:
-            said[rank] = str(program(recent, rank))
+            results[rank] = str(program(recent, rank))
         except NotFinite as error:
-            said[rank] = str(error)
+            results[rank] = str(error)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(PROCESSES)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return said
+    return results
 
 
 def test_the_mean_is_over_processes_and_steps_since_the_last_call() -> None:
@@ -60,32 +60,32 @@ def test_the_mean_is_over_processes_and_steps_since_the_last_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "norm", "says"),
+    ("losses", "norm", "message"),
     [
         ((math.nan, 1.0), 1.0, "the loss of rank 0 is nan at step 2, with a learning rate of 0.2: most often"),
         ((math.inf, math.inf), math.nan, "the loss of rank 0 and 1 is inf at step 2"),
         ((1.0, 1.0), math.inf, "the gradient is inf at step 2"),
     ],
 )
-def test_the_first_bad_step_is_reported_by_all_processes(losses: tuple[float, ...], norm: float, says: str) -> None:
+def test_the_first_bad_step_is_reported_by_all_processes(losses: tuple[float, ...], norm: float, message: str) -> None:
     def train(recent: RecentSteps, rank: int) -> None:
         for step, (loss, its_norm) in enumerate([(1.0, 1.0), (losses[rank], norm), (math.nan, math.nan)], start=1):
-            assert recent.accept_step(step, step / 10, loss, its_norm), "nothing is looked at before it must be"
+            assert recent.accept_step(step, step / 10, loss, its_norm), "no check is due yet"
         recent.check()
 
-    said = in_all_processes(train)
-    assert said[0] == said[1]
-    assert said[0].startswith(says)
-    assert said[0].endswith("; go on so")
-    assert len(said[0]) < 600, "Kubernetes shows so much"
+    results = in_all_processes(train)
+    assert results[0] == results[1]
+    assert results[0].startswith(message)
+    assert results[0].endswith("; resume like this")
+    assert len(results[0]) < 600, "Kubernetes shows no more"
 
 
 def test_a_bad_step_is_skipped_by_all_processes_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def train(recent: RecentSteps, rank: int) -> object:
-        took = [recent.accept_step(step, 0.1, math.nan if step == rank else 1.0, 1.0) for step in range(4)]
-        return took, recent.skipped, recent.mean_loss()
+        accepted = [recent.accept_step(step, 0.1, math.nan if step == rank else 1.0, 1.0) for step in range(4)]
+        return accepted, recent.skipped, recent.mean_loss()
 
     assert in_all_processes(train, on_nan="skip") == [str(([False, False, True, True], 2, 1.0))] * PROCESSES
     assert caplog.messages == [
@@ -104,6 +104,6 @@ def test_too_many_bad_steps_in_a_row_fail_the_training() -> None:
             recent.accept_step(MAX_SKIPPED + step, 0.1, math.nan, 1.0)
             assert step < MAX_SKIPPED
 
-    said = in_all_processes(train, on_nan="skip")
-    assert said[0] == said[1]
-    assert "at step 20, with a learning rate of 0.1, and the 9 steps before it were not finite either: " in said[0]
+    results = in_all_processes(train, on_nan="skip")
+    assert results[0] == results[1]
+    assert "at step 20, with a learning rate of 0.1, and the 9 steps before it were not finite either: " in results[0]

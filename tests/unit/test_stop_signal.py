@@ -25,7 +25,7 @@ def test_sigterm_is_recorded_and_repeating_it_changes_nothing(answered: list[int
             signal.raise_signal(signal.SIGTERM)
             assert stop.is_requested
         raise Stopped({})
-    signal.raise_signal(signal.SIGTERM)  # what stops already is left to say its last words
+    signal.raise_signal(signal.SIGTERM)  # ignored, because the process is already stopping
     assert answered == []
 
 

@@ -93,7 +93,7 @@ class TestPacked:
             list_classes(tmp_path / "in")
 
     @pytest.mark.parametrize(
-        ("damage", "says"),
+        ("damage", "message"),
         [
             ("rm train/*0.tar", r"cannot read .*/train/train-000000.tar \(No such file or directory\)"),
             (
@@ -112,9 +112,9 @@ class TestPacked:
             ('sed -i \'s/"split": "train"/"split": "t"/\' manifest.json', "out/train has no tar shards: shards must"),
         ],
     )
-    def test_damaged_files_are_named(self, packed: Path, damage: str, says: str) -> None:
+    def test_damaged_files_are_named(self, packed: Path, damage: str, message: str) -> None:
         subprocess.run(["sh", "-c", damage], cwd=packed, check=True)
-        assert_refused(packed, says)
+        assert_refused(packed, message)
 
     def test_a_shard_that_is_truncated_while_in_use(self, packed: Path) -> None:
         shards = list_images(packed, "train")
@@ -123,8 +123,8 @@ class TestPacked:
             shards.read(len(shards.labels) - 1)
 
 
-def assert_refused(data_dir: Path, says: str, split: str = "train") -> None:
-    with pytest.raises(KubetrainError, match=says) as refused:
+def assert_refused(data_dir: Path, message: str, split: str = "train") -> None:
+    with pytest.raises(KubetrainError, match=message) as refused:
         list_images(data_dir, split)
     assert "\n" not in str(refused.value)
 
@@ -176,7 +176,7 @@ class TestForeign:
         assert sum(path.is_relative_to(tmp_path) for path in opened) == MAX_OPEN
 
     @pytest.mark.parametrize(
-        ("files", "says"),
+        ("files", "message"),
         [
             (
                 {"a.jpg": b"x"},
@@ -193,9 +193,9 @@ class TestForeign:
             ({}, "train has no samples in its shards"),
         ],
     )
-    def test_a_shard_that_cannot_be_used(self, tmp_path: Path, files: dict[str, bytes], says: str) -> None:
+    def test_a_shard_that_cannot_be_used(self, tmp_path: Path, files: dict[str, bytes], message: str) -> None:
         write_shard(tmp_path / "train" / "x.tar", files)
-        assert_refused(tmp_path, says)
+        assert_refused(tmp_path, message)
 
     @pytest.mark.parametrize("tar_format", FORMATS)
     def test_a_shard_truncated_anywhere_is_detected(self, tmp_path: Path, tar_format: int) -> None:

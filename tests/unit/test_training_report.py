@@ -116,12 +116,12 @@ def test_a_training_that_waits_for_data_says_what_to_do(
     train(report, steps, waited_seconds)
     report.steps(TrainingProgress(step=steps), loss=0.5, rate=0.1)
     report.steps(TrainingProgress(step=steps), loss=0.5, rate=0.1)
-    said = [each for each in caplog.messages if "waits" in each]
-    assert len(said) == while_it_trains
+    warnings = [each for each in caplog.messages if "waits" in each]
+    assert len(warnings) == while_it_trains
     report.end()
-    said = [each for each in caplog.messages if "waits" in each]
-    assert len(said) == at_the_end
-    assert all("waits for data 62% of the time: " in each and "raise loader_workers" in each for each in said)
+    warnings = [each for each in caplog.messages if "waits" in each]
+    assert len(warnings) == at_the_end
+    assert all("waits for data 62% of the time: " in each and "raise loader_workers" in each for each in warnings)
 
 
 def test_a_training_logs_its_hardware_first(monkeypatch: pytest.MonkeyPatch) -> None:

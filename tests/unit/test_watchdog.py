@@ -33,19 +33,19 @@ print("well ended")
 
 
 def run(tmp_path: Path, *body: str) -> tuple[int, str, dict[str, object]]:
-    words = tmp_path / "words"
-    words.write_text("")
+    file = tmp_path / "message"
+    file.write_text("")
     program = PROGRAM.format(body="\n".join(f"    {line}" for line in body))
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": ":".join(sys.path), LOG_VARIABLE: str(words)},
+        env={"PYTHONPATH": ":".join(sys.path), LOG_VARIABLE: str(file)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=30,
         check=False,
     )
-    return ended.returncode, ended.stdout, parse_termination_message(words.read_text())
+    return ended.returncode, ended.stdout, parse_termination_message(file.read_text())
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def run(tmp_path: Path, *body: str) -> tuple[int, str, dict[str, object]]:
     ],
 )
 def test_a_process_that_hangs_is_ended_and_reports_where(before: str, doing: str, tmp_path: Path) -> None:
-    exit_code, said, words = run(tmp_path, before, "stand_still()")
+    exit_code, log, message = run(tmp_path, before, "stand_still()")
     assert exit_code == 134
-    assert 'File "<string>", line 11 in stand_still' in said
-    assert words == {
+    assert 'File "<string>", line 11 in stand_still' in log
+    assert message == {
         "status": "failed",
         "curable": True,
         "error": f"rank 3 hangs: {doing} (nccl_timeout_seconds); it is in stand_still (<string>:11), "
@@ -69,22 +69,22 @@ def test_a_process_that_hangs_is_ended_and_reports_where(before: str, doing: str
 
 @pytest.mark.slow
 def test_a_process_that_holds_the_gil_is_ended_with_its_stack(tmp_path: Path) -> None:
-    exit_code, said, _ = run(tmp_path, "dog.beat('step 7')", "time.sleep(0.3)", "keep_the_lock()")
+    exit_code, log, _ = run(tmp_path, "dog.beat('step 7')", "time.sleep(0.3)", "keep_the_lock()")
     assert exit_code == -signal.SIGALRM, "more than 128, as Kubernetes counts: it may be tried again"
-    assert 'File "<string>", line 14 in keep_the_lock' in said
+    assert 'File "<string>", line 14 in keep_the_lock' in log
 
 
 def test_a_late_process_that_moves_gets_more_time(tmp_path: Path) -> None:
     late = ["time.sleep(0.95)", *10 * ["time.sleep(0.02)"]]
-    exit_code, said, words = run(tmp_path, "watchdog.PEERS_FACTOR = 3", "dog.beat('step 7')", *late, "dog.beat('8')")
-    assert (exit_code, said, words) == (0, "well ended\n", {})
+    exit_code, log, message = run(tmp_path, "watchdog.PEERS_FACTOR = 3", "dog.beat('step 7')", *late, "dog.beat('8')")
+    assert (exit_code, log, message) == (0, "well ended\n", {})
 
 
 @pytest.mark.slow
 def test_a_pause_may_take_as_long_as_needed(tmp_path: Path) -> None:
     beats = "for step in range(8): dog.beat('step'); time.sleep(0.3)"
-    exit_code, said, words = run(tmp_path, beats, "with dog.paused(): time.sleep(2.5)", "time.sleep(0.5)")
-    assert (exit_code, said, words) == (0, "well ended\n", {})
+    exit_code, log, message = run(tmp_path, beats, "with dog.paused(): time.sleep(2.5)", "time.sleep(0.5)")
+    assert (exit_code, log, message) == (0, "well ended\n", {})
 
 
 def test_a_stack_sample_names_the_call_and_whether_it_waits_for_others() -> None:

@@ -42,50 +42,50 @@ def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "termination-log"
     path.write_text("")
     monkeypatch.setenv(termination.LOG_VARIABLE, str(path))
     return path
 
 
-def test_the_first_failure_of_a_pod_is_kept(words: Path) -> None:
+def test_the_first_failure_of_a_pod_is_kept(file: Path) -> None:
     report_failure("rank 1 ran out of memory", curable=True)
     report_failure("connection reset by peer", curable=True)
-    said = parse_termination_message(words.read_text())
-    assert said == {"status": "failed", "error": "rank 1 ran out of memory", "curable": True}
+    message = parse_termination_message(file.read_text())
+    assert message == {"status": "failed", "error": "rank 1 ran out of memory", "curable": True}
 
 
-def test_a_long_message_stays_valid_within_kubernetes_limit(words: Path) -> None:
+def test_a_long_message_stays_valid_within_kubernetes_limit(file: Path) -> None:
     report_failure("é" * 5000, curable=False)
-    assert len(words.read_bytes()) <= termination.MAX_BYTES
-    assert parse_termination_message(words.read_text())["status"] == "failed"
+    assert len(file.read_bytes()) <= termination.MAX_BYTES
+    assert parse_termination_message(file.read_text())["status"] == "failed"
 
 
-def test_a_result_is_its_own_json(words: Path) -> None:
+def test_a_result_is_its_own_json(file: Path) -> None:
     report_result({"status": "completed", "step": 3, "source": "s3://größe"})
     report_result({"status": "completed", "step": 3})
-    assert parse_termination_message(words.read_text()) == {"status": "completed", "step": 3}
+    assert parse_termination_message(file.read_text()) == {"status": "completed", "step": 3}
 
 
-def test_a_result_that_is_too_long_is_an_error(words: Path) -> None:
+def test_a_result_that_is_too_long_is_an_error(file: Path) -> None:
     with pytest.raises(ValueError, match="Kubernetes reads only 4096"):
         report_result({"status": "completed", "folders": ["x" * 10] * 1000})
-    assert words.read_text() == ""
+    assert file.read_text() == ""
 
 
-def test_of_processes_that_fail_at_once_one_message_is_kept_intact(words: Path) -> None:
+def test_of_processes_that_fail_at_once_one_message_is_kept_intact(file: Path) -> None:
     program = (
         "import sys; from kubetrain_trainer.termination import report_failure as f; f(sys.argv[1]*500, curable=True)"
     )
-    speakers = [subprocess.Popen([sys.executable, "-c", program, letter]) for letter in "abcdefgh"]
-    assert [speaker.wait() for speaker in speakers] == [0] * 8
-    assert len(set(parse_termination_message(words.read_text())["error"])) == 1
+    processes = [subprocess.Popen([sys.executable, "-c", program, letter]) for letter in "abcdefgh"]
+    assert [process.wait() for process in processes] == [0] * 8
+    assert len(set(parse_termination_message(file.read_text())["error"])) == 1
 
 
 def test_outside_a_pod_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(termination.LOG_VARIABLE, str(tmp_path / "absent"))
-    report_failure("unheard", curable=True)
+    report_failure("ignored", curable=True)
     assert not (tmp_path / "absent").exists()
 
 
