@@ -195,7 +195,7 @@ def test_an_account_with_few_permissions_is_told_its_own(api: KubernetesApi) -> 
     assert found["staging PVC"].status is OK
 
 
-def test_what_only_pods_can_tell(api: KubernetesApi, digits: Bucket) -> None:
+def test_the_checks_that_pods_make(api: KubernetesApi, digits: Bucket) -> None:
     pairs = (f"dataset_uri={digits.uri('nothing-here')}", "model_uri=s3://no-such-bucket/models")
     image = "image=docker.io/library/python:there-is-no-such-tag"
     found = examine(api, *pairs, image, with_pods=True, tests_dataset=True, tests_model=True)

@@ -204,7 +204,7 @@ def test_only_pytorch_with_a_master_has_an_init_container() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer_", "status", "evidence"),
+    ("health", "status", "evidence"),
     [
         ({"tag_name": "2.17.0", "multi_user": True}, OK, "version 2.17.0, multi-user"),
         ({"tag_name": "2.3.0"}, WARNING, "compiled for 2.17"),
@@ -212,8 +212,8 @@ def test_only_pytorch_with_a_master_has_an_init_container() -> None:
         (None, SKIPPED, "not found"),
     ],
 )
-def test_kubeflow_pipelines(answer_: dict[str, Any] | None, status: Status, evidence: str) -> None:
-    check(installed.judge_kfp(answer_, "http://kfp"), status, evidence)
+def test_kubeflow_pipelines(health: dict[str, Any] | None, status: Status, evidence: str) -> None:
+    check(installed.judge_kfp(health, "http://kfp"), status, evidence)
 
 
 def test_istio() -> None:
@@ -477,15 +477,15 @@ def test_the_reports_of_pods() -> None:
     assert found["S3 dataset"] == (MISSING, "access denied")
 
 
-def test_an_image_that_cannot_be_pulled_says_nothing_of_the_storage() -> None:
-    gone = JobFailed("read failed: probe-0: trainer:1 not found", trouble=TroubleKind.IMAGE_PULL)
-    found = judged({"write": "writes", "dataset": "lists"}, gone)
+def test_an_image_that_cannot_be_pulled_leaves_the_storage_unknown() -> None:
+    not_found = JobFailed("read failed: probe-0: trainer:1 not found", trouble=TroubleKind.IMAGE_PULL)
+    found = judged({"write": "writes", "dataset": "lists"}, not_found)
     assert found["components image"] == (OK, "components:1 starts in a pod")
     assert found["trainer image"][0] is MISSING
     assert found["read-only mount"][0] is UNKNOWN
 
 
-def test_a_pod_that_does_not_start_says_nothing_of_its_image() -> None:
+def test_a_pod_that_does_not_start_leaves_its_image_unknown() -> None:
     unbound = JobFailed("write failed: probe-0: its image is ready, its volume unbound", trouble=TroubleKind.VOLUME)
     found = judged(unbound, KubetrainError("not tried"))
     assert [found[name][0] for name in ("components image", "write")] == [UNKNOWN, MISSING]
@@ -534,7 +534,7 @@ def test_remedies_are_printed_unwrapped_below_the_table(capsys: pytest.CaptureFi
     assert f"\nrights (missing):\n{long}\n" in shown
 
 
-def test_on_a_terminal_there_are_ticks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_on_a_terminal_has_marks(capsys: pytest.CaptureFixture[str]) -> None:
     doctor_command.show([Finding(OK, "there", "", "account")], Console(force_terminal=True, width=60))
     assert "✓" in capsys.readouterr().out
 
@@ -579,7 +579,7 @@ def run_doctor(**options: Any) -> int:
     return doctor_command.examine_and_show(DoctorOptions(no_pods=True, as_json=True, **options))
 
 
-def test_no_cluster_is_a_finding_too(
+def test_a_missing_cluster_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))

@@ -63,7 +63,7 @@ def api(server: KfpServer) -> DyingApi:
     return api
 
 
-def test_a_schedule_is_made_with_no_overlap_and_no_catching_up(
+def test_a_schedule_is_created_without_overlap_or_catchup(
     server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
@@ -76,7 +76,7 @@ def test_a_schedule_is_made_with_no_overlap_and_no_catching_up(
     assert "the server's time zone (CRON_SCHEDULE_TIMEZONE" in output
 
 
-def test_one_of_the_same_name_is_replaced_and_its_runs_go_on(server: KfpServer, api: KfpApi) -> None:
+def test_a_schedule_replaces_the_one_with_its_name_but_not_its_runs(server: KfpServer, api: KfpApi) -> None:
     schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
     schedule_and_show(api, RUN, ScheduleOptions(every="6h", max_concurrency=2, catchup=True))
     (made,) = server.schedules
@@ -106,7 +106,7 @@ def test_killed_at_any_point_at_most_one_runs_and_the_next_call_repairs(
 
 @pytest.mark.parametrize("fault", [answer(500, "no database"), answer(409), answer(403)], ids=["500", "409", "403"])
 @pytest.mark.parametrize("request_", ["POST /apis/v2beta1/recurringruns", ":disable", ":enable"])
-def test_an_error_on_the_way_is_undone(server: KfpServer, api: KfpApi, request_: str, fault: Fault) -> None:
+def test_a_replacement_that_fails_is_undone(server: KfpServer, api: KfpApi, request_: str, fault: Fault) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     (before,) = server.schedules
     server.fail(request_, fault)
@@ -131,8 +131,8 @@ def test_an_answer_that_is_lost_is_looked_for(server: KfpServer, api: KfpApi, re
     assert len(server.schedules) == server.most_enabled == 1
 
 
-def test_the_old_one_is_not_enabled_beside_a_new_one_that_may_be(server: KfpServer, api: KfpApi) -> None:
-    """The new one is enabled, but nobody hears of it."""
+def test_the_old_one_is_not_enabled_before_the_new_one_is_disabled(server: KfpServer, api: KfpApi) -> None:
+    """The new one is enabled, but the answer is lost."""
     replace_schedule(api, wanted("0 0 1 * * *"))
     server.fail(":enable", cut(0))
     server.fail("GET /apis/v2beta1/recurringruns/", answer(403))
@@ -142,7 +142,7 @@ def test_the_old_one_is_not_enabled_beside_a_new_one_that_may_be(server: KfpServ
     assert server.most_enabled == 1
 
 
-def test_a_server_that_goes_away_leaves_at_most_one(server: KfpServer, api: KfpApi) -> None:
+def test_a_server_that_goes_down_leaves_at_most_one(server: KfpServer, api: KfpApi) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     server.fail(":enable", answer(503), times=99)
     with pytest.raises(KfpError, match=r"undoing the replacement failed too .*`kubetrain schedule --list`"):
@@ -154,7 +154,7 @@ def test_a_server_that_goes_away_leaves_at_most_one(server: KfpServer, api: KfpA
     assert len(server.schedules) == 1
 
 
-def test_what_cannot_be_deleted_is_told_and_stays_disabled(server: KfpServer, api: KfpApi) -> None:
+def test_an_old_schedule_that_cannot_be_deleted_is_reported_and_stays_disabled(server: KfpServer, api: KfpApi) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     server.fail("DELETE", answer(500, "no database"))
     _, (leftover,) = replace_schedule(api, wanted("0 0 2 * * *"))
@@ -162,8 +162,8 @@ def test_what_cannot_be_deleted_is_told_and_stays_disabled(server: KfpServer, ap
     assert enabled(server) == ["0 0 2 * * *"]
 
 
-def test_two_who_replace_it_at_once_do_not_both_succeed(server: KfpServer, api: KfpApi) -> None:
-    """The other one's appears between our look and ours."""
+def test_two_concurrent_replacements_do_not_both_succeed(server: KfpServer, api: KfpApi) -> None:
+    """Another schedule of this name appears after ours has listed them."""
 
     def intrude(handler: Any) -> bool:
         server.add("recurringruns", {**wanted("0 0 9 * * *"), "mode": "DISABLE"})
@@ -196,7 +196,7 @@ def test_schedules_are_listed_paused_resumed_and_deleted(
     assert server.schedules == []
 
 
-def test_of_several_of_a_name_one_is_resumed(server: KfpServer, api: DyingApi) -> None:
+def test_only_one_of_several_with_the_same_name_is_resumed(server: KfpServer, api: DyingApi) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     api.changes_left = 2
     with pytest.raises(Killed):
@@ -220,7 +220,7 @@ def test_of_several_of_a_name_one_is_resumed(server: KfpServer, api: DyingApi) -
         ({"list": True}, "exactly one of PIPELINE, --list, --pause NAME"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_any_request(
+def test_unusable_options_are_refused_before_any_request(
     server: KfpServer, api: KfpApi, options: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(InvalidSetting) as refused:

@@ -69,7 +69,7 @@ def play(server: KfpServer, *names: str) -> None:
     server.next_story = [recorded(name) for name in names]
 
 
-def test_a_version_has_the_name_that_the_form_for_gitops_has() -> None:
+def test_a_version_has_the_same_name_as_in_the_manifests_for_gitops() -> None:
     options = OutputFormat().options("train-pytorch", TRAIN.read_bytes())["kubernetes_manifest_options"]
     assert CompiledFile.read(TRAIN).version == options.pipeline_version_name
 
@@ -163,7 +163,7 @@ def test_a_run_is_followed_through_an_outage(
     assert output.endswith("succeeded\n")
 
 
-def test_a_server_that_stays_away_is_given_up_and_the_run_left_alone(
+def test_a_server_that_stays_down_is_given_up_and_the_run_left_alone(
     server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow_run, "OUTAGE_TIMEOUT_SECONDS", 0.1)
@@ -176,7 +176,7 @@ def test_a_server_that_stays_away_is_given_up_and_the_run_left_alone(
     assert f"run {run_id} continues: follow it with `kubetrain status {run_id} --watch`" in capsys.readouterr().out
 
 
-def test_a_failed_run_fails_with_the_cause_that_the_logs_have(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+def test_a_failed_run_fails_with_the_cause_in_its_logs(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     failed = recorded("run_failed")
     server.next_story = [failed]
     *_, (_, node) = Run.of(failed, {}).attempts
@@ -188,7 +188,7 @@ def test_a_failed_run_fails_with_the_cause_that_the_logs_have(server: KfpServer,
         submit_and_show(api, RunOptions(pipeline=str(pipeline)))
 
 
-def test_a_failed_run_without_any_evidence_says_where_to_look(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+def test_a_failed_run_without_a_known_cause_says_where_to_look(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     play(server, "run_failed")
     with pytest.raises(RunFailed, match=r"failed: see `kubetrain logs .*`"):
         submit_and_show(api, RunOptions(pipeline=str(pipeline)))
@@ -208,7 +208,7 @@ def test_a_run_whose_answer_is_lost_is_found_and_not_started_twice(
     assert len(server.kinds["runs"]) == 1
 
 
-def test_a_run_that_never_arrived_is_not_started_by_guess(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+def test_a_run_that_may_not_have_started_is_not_started_again(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     server.fail("POST /apis/v2beta1/runs", answer(502))
     with pytest.raises(KfpError, match=r"no run has started so far: check `kubetrain status`"):
         submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)

@@ -61,7 +61,7 @@ def check_cron(text: str) -> None:
         )
     try:
         fires = _fires(*fields[3:])
-    except ValueError:  # malformed, and the server says how
+    except ValueError:  # malformed: the server reports the error
         return
     if not fires:
         raise InvalidSetting(
