@@ -10,7 +10,7 @@ from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUES
 
 def answer(requests: InFlight, *seconds: float) -> None:
     for each in seconds:
-        requests.answered(each)
+        requests.record_latency(each)
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(0.0001, MIN_REQUESTS), (0.01, 20), (0.03, 60), (1.0, 64)])
@@ -39,13 +39,13 @@ def test_a_burst_of_refusals_halves_the_limit_once_and_answers_raise_it_again(mo
     requests = InFlight(64)
     answer(requests, 1.0)
     for _ in range(20):
-        requests.overloaded()
+        requests.back_off()
     assert requests.limit == 32
     answer(requests, *[1.0] * 200)
     assert 32 < requests.limit < 64
     monkeypatch.setattr(in_flight, "BURST_SECONDS", 0.0)
     for _ in range(20):
-        requests.overloaded()
+        requests.back_off()
     assert requests.limit == 1
 
 
@@ -60,7 +60,7 @@ def test_others_take_the_turns_of_those_that_are_stuck() -> None:
 
 def test_an_overloaded_store_is_spared_by_all_workers() -> None:
     requests = InFlight(8)
-    requests.overloaded()
+    requests.back_off()
     requests.set_stuck(8)
     assert not has_turn(requests, MIN_REQUESTS)
 

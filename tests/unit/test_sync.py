@@ -33,7 +33,7 @@ from kubetrain_components.sync_dataset.plan import (
     plan_sync,
 )
 from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
-from kubetrain_components.sync_dataset.transfer import Progress, transfer_dataset
+from kubetrain_components.sync_dataset.transfer import SyncProgress, transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import MAX_BYTES
@@ -382,10 +382,10 @@ class TestTransfer:
         assert len(json.dumps({"status": "completed", **asdict(report)})) < MAX_BYTES
 
     def test_progress_ends_with_everything(self, source: Path, tmp_path: Path) -> None:
-        seen: list[Progress] = []
+        seen: list[SyncProgress] = []
         transfer_dataset(DirectoryStore(source), tmp_path / "staging", on_progress=seen.append)
-        assert seen[0] == Progress(objects=0, bytes=0, total_objects=3, total_bytes=6)
-        assert seen[-1] == Progress(objects=3, bytes=6, total_objects=3, total_bytes=6)
+        assert seen[0] == SyncProgress(objects=0, bytes=0, total_objects=3, total_bytes=6)
+        assert seen[-1] == SyncProgress(objects=3, bytes=6, total_objects=3, total_bytes=6)
 
     def test_a_target_that_cannot_be_written_is_said(self, source: Path) -> None:
         with pytest.raises(KubetrainError, match="cannot write to /proc/nowhere"):

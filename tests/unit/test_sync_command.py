@@ -2,19 +2,19 @@
 
 import pytest
 
-from kubetrain_components.sync_dataset.transfer import Progress
+from kubetrain_components.sync_dataset.transfer import SyncProgress
 from kubetrain_pipelines.cli import sync as sync_command
 from kubetrain_pipelines.cli.sync import describe_progress, progress_lines
 
 
 def test_a_line_tells_rate_and_time_left() -> None:
-    halfway = Progress(objects=5, bytes=50_000_000, total_objects=10, total_bytes=100_000_000)
+    halfway = SyncProgress(objects=5, bytes=50_000_000, total_objects=10, total_bytes=100_000_000)
     assert describe_progress(halfway, 2_000_000) == "5/10 objects, 50.0 MB of 100.0 MB, 2.0 MB/s, 0:00:25 left"
     assert describe_progress(halfway, 0) == "5/10 objects, 50.0 MB of 100.0 MB, nothing arrives"
 
 
 def test_a_line_tells_early_that_a_sync_will_fail() -> None:
-    doomed = Progress(objects=5, bytes=5, total_objects=10, total_bytes=10, unusable=2)
+    doomed = SyncProgress(objects=5, bytes=5, total_objects=10, total_bytes=10, unusable=2)
     assert describe_progress(doomed, 0).startswith("5/10 objects (2 more cannot be files: the sync will fail), ")
 
 
@@ -25,5 +25,5 @@ def test_lines_come_every_now_and_then(
     monkeypatch.setattr(sync_command, "LINE_SECONDS", seconds)
     with progress_lines() as show:
         for done in (1, 2):
-            show(Progress(objects=done, bytes=done, total_objects=2, total_bytes=2))
+            show(SyncProgress(objects=done, bytes=done, total_objects=2, total_bytes=2))
     assert len(capsys.readouterr().err.splitlines()) == lines

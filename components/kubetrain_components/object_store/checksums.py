@@ -55,9 +55,9 @@ HASHERS: dict[str, Callable[[], Hasher]] = {
     "sha1": lambda: hashlib.sha1(usedforsecurity=False),
     "md5": lambda: hashlib.md5(usedforsecurity=False),
 }
-"""The fastest first."""
+"""Fastest first."""
 DEFAULT_ALGORITHM = "crc64nvme"
-"""For objects that the store reports no checksum of."""
+"""The algorithm for objects without a checksum of the store."""
 
 
 def checksum_of(path: Path, algorithm: str, start: int = 0, end: int | None = None) -> str:

@@ -89,7 +89,7 @@ class DirectoryStore:
             self._check_unchanged(file, path, etag)
 
     def _check_unchanged(self, file: BinaryIO, path: Path, etag: str | None) -> int:
-        """Return the size of the file, unless it was written to since it had this ETag."""
+        """Return the size of the file if it still has this ETag."""
         found = self._describe(path, os.fstat(file.fileno()))
         if etag not in (None, found.etag):
             raise ObjectChanged(f"{path} changed while it was being read")

@@ -14,9 +14,9 @@ class Access(StrEnum):
 
     CREDENTIALS = "credentials"
     ANONYMOUS = "anonymous"
-    """For public buckets."""
+    """No credentials: the bucket is public."""
     REQUESTER_PAYS = "requester-pays"
-    """Credentials whose account pays for the requests."""
+    """Credentials, whose account pays for the requests."""
 
 
 class StoreError(KubetrainError):

@@ -22,10 +22,10 @@ class Stage:
 
     def __init__(self, name: str, events: EventLog) -> None:
         self.result: dict[str, Any] = {}
-        """The step sets it when it succeeds."""
+        """Result of the step, set if it succeeds."""
         self.progress = ""
         """The last line of the job's log with its progress."""
-        self.first_line: float | None = None
+        self.first_line_at: float | None = None
         """Monotonic time of the first line of the job's log."""
         self.started = time.monotonic()
         self._name = name
@@ -34,12 +34,12 @@ class Stage:
 
     def seconds(self) -> dict[str, float]:
         """Return the duration of the startup, until the first line of the log, and of the rest."""
-        first_line, now = self.first_line or time.monotonic(), time.monotonic()
-        return {"startup": first_line - self.started, "running": now - first_line}
+        first_line_at, now = self.first_line_at or time.monotonic(), time.monotonic()
+        return {"startup": first_line_at - self.started, "running": now - first_line_at}
 
     def on_line(self, line: LogLine) -> None:
         print(f"[{line.pod}] {line.text}", flush=True)
-        self.first_line = self.first_line or time.monotonic()
+        self.first_line_at = self.first_line_at or time.monotonic()
         progress = parse_progress(line.text)
         self.progress = line.text if progress is not None else self.progress
         if progress is not None and (

@@ -74,7 +74,11 @@ class Downloader:
         )
 
     def download_part(self, large: LargeObject, span: Span | None) -> Fetched | None:
-        """Download a part of an object, and return the object if it was the last one; None means no part is missing."""
+        """Download a part of an object, and return the object if that completes it.
+
+        Args:
+            span: The bytes of the part; None if only the verification of the object is missing.
+        """
         if span is None:
             return self._finish(large)
         start, end = span
@@ -124,7 +128,7 @@ class Downloader:
     def _request(self, wanted: StoredObject, start: int, end: int | None) -> ObjectContent:
         started = time.perf_counter()
         content = self._store.read(wanted.key, wanted.etag, start, end)
-        self._in_flight.answered(time.perf_counter() - started)
+        self._in_flight.record_latency(time.perf_counter() - started)
         return content
 
     def _check(self, wanted: StoredObject, at: int, end: int) -> None:
@@ -147,7 +151,7 @@ class Downloader:
         max_attempts = MAX_ATTEMPTS_WITHOUT_PROGRESS
         if error.is_overloaded:
             max_attempts = MAX_ATTEMPTS_IF_OVERLOADED
-            self._in_flight.overloaded()
+            self._in_flight.back_off()
         seconds = min(MAX_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** (failures - 1))
         if failures >= max_attempts or self._stop.wait(random.uniform(seconds / 2, seconds)):
             raise error

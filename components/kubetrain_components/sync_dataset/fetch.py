@@ -20,7 +20,7 @@ from kubetrain_components.sync_dataset.partial_version import LargeObject, Parti
 PART_BYTES = 32 << 20
 LARGE_BYTES = 2 * PART_BYTES
 MAX_FAILURES_IN_A_ROW = 8
-"""So many failures without a success are blamed on the store, not on the objects."""
+"""After this many failures without a success, the store is to blame, not the objects."""
 SHOWN_FAILURES = 5
 POLL_SECONDS = 0.05
 STUCK_SECONDS = 0.5
@@ -31,7 +31,7 @@ Piece = StoredObject | tuple[LargeObject, Span | None]
 
 
 class Fetch:
-    """Downloads objects once."""
+    """One download of many objects."""
 
     def __init__(
         self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, concurrency: int

@@ -5,7 +5,7 @@ import time
 from collections import deque
 
 MIN_REQUESTS = 4
-"""Minimum for large pieces, which so many threads write and hash in parallel."""
+"""Minimum for large pieces: that many threads can write and hash in parallel."""
 MIN_REQUESTS_FOR_SMALL_OBJECTS = 2
 """One waits for the store while the other works; more would wait for the interpreter lock."""
 WORK_SECONDS = 0.0005
@@ -33,7 +33,7 @@ class InFlight:
             with self._turns:
                 self._turns.wait_for(lambda: self._has_turn(worker) or self._is_over)
 
-    def answered(self, seconds: float) -> None:
+    def record_latency(self, seconds: float) -> None:
         """Record the latency of a response.
 
         The limit follows the shortest latency of many: the others include waits of our own threads for each other.
@@ -44,7 +44,7 @@ class InFlight:
             self._set_limit(int(min(self._latencies) / WORK_SECONDS))
 
     def lower_minimum(self) -> None:
-        """Only small objects are left to start."""
+        """Allow fewer requests, because only small objects are left to start."""
         self._minimum = MIN_REQUESTS_FOR_SMALL_OBJECTS
 
     def set_stuck(self, workers: int) -> None:
@@ -54,7 +54,7 @@ class InFlight:
                 self._stuck = workers
                 self._turns.notify_all()
 
-    def overloaded(self) -> None:
+    def back_off(self) -> None:
         """Halve the limit because the store is overloaded; a burst of such responses counts once."""
         with self._turns:
             if time.monotonic() - self._overloaded_at > BURST_SECONDS:

@@ -150,7 +150,7 @@ class PartialVersion:
         """Flush all files to disk with one call for the file system instead of one for each file."""
         libc = ctypes.CDLL(None, use_errno=True)
         if not hasattr(libc, "syncfs"):
-            os.sync()  # outside Linux; on Linux it would flush every file system and hide errors
+            os.sync()  # not first choice: it flushes every file system and reports no errors
             return
         descriptor = os.open(self.path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""The report of a sync, which has to fit into a termination message."""
+"""The JSON report of what a sync found and did, which has to fit into a termination message."""
 
 import json
 from bisect import bisect_left
@@ -13,14 +13,12 @@ from kubetrain_components.sync_dataset.download import Fetched
 from kubetrain_components.sync_dataset.plan import SyncPlan
 
 MAX_FOLDERS_LENGTH = 2000
-"""As JSON."""
+"""Maximum length of the list of folders as JSON."""
 AFTER_SLASH = chr(ord("/") + 1)
 
 
 @dataclass(kw_only=True)
 class SyncReport:
-    """What a sync found and did, as its JSON report."""
-
     digest: str
     source: str
     objects: int

@@ -40,7 +40,7 @@ DEFAULT_CONCURRENCY = 64
 
 
 @dataclass(frozen=True)
-class Progress:
+class SyncProgress:
     """The part of a version that has arrived."""
 
     objects: int
@@ -51,7 +51,7 @@ class Progress:
     """Number of keys that cannot be files, so that the sync will fail."""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[SyncProgress], None]
 
 
 def transfer_dataset(
@@ -135,13 +135,13 @@ def _fetch_all(
         missing = [each for each in plan.objects if each.key not in checksums]
         missing_bytes = sum(each.size for each in missing)
         _check_space(staging, missing_bytes)
-        present = Progress(
+        present = SyncProgress(
             len(checksums), plan.bytes - missing_bytes, len(plan.objects), plan.bytes, len(plan.unusable)
         )
         return checksums | _download(Fetch(store, missing, partial, concurrency), present, on_progress, report)
 
 
-def _download(fetch: Fetch, present: Progress, on_progress: OnProgress, report: SyncReport) -> dict[str, str]:
+def _download(fetch: Fetch, present: SyncProgress, on_progress: OnProgress, report: SyncReport) -> dict[str, str]:
     """Download the missing objects and return their checksums by key."""
     checksums: dict[str, str] = {}
     on_progress(present)
@@ -150,8 +150,8 @@ def _download(fetch: Fetch, present: Progress, on_progress: OnProgress, report: 
             for fetched in arrived:
                 checksums[fetched.entry.object.key] = fetched.entry.checksum
                 report.count(fetched)
-            bytes_there = min(present.bytes + fetch.bytes, present.total_bytes)
-            on_progress(replace(present, objects=present.objects + len(checksums), bytes=bytes_there))
+            arrived_bytes = min(present.bytes + fetch.bytes, present.total_bytes)
+            on_progress(replace(present, objects=present.objects + len(checksums), bytes=arrived_bytes))
     return checksums
 
 
@@ -195,14 +195,14 @@ def _reuse_interrupted(staging: Path, plan: SyncPlan, partial: PartialVersion, r
 def _progress_printer() -> OnProgress:
     last = 0.0
 
-    def print_sometimes(progress: Progress) -> None:
+    def print_progress(progress: SyncProgress) -> None:
         nonlocal last
         if progress.objects == progress.total_objects or time.monotonic() - last >= 0.5:
             last = time.monotonic()
             objects = f"{progress.objects}/{progress.total_objects}"
             print(format_progress(objects=objects, bytes=progress.bytes), flush=True)
 
-    return print_sometimes
+    return print_progress
 
 
 def main() -> None:

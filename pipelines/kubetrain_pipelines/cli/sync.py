@@ -18,7 +18,7 @@ from kubetrain_components.sync_dataset.plan import SyncPlan
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import (
     OnProgress,
-    Progress,
+    SyncProgress,
     plan_from_listing,
     transfer_dataset,
 )
@@ -57,7 +57,7 @@ def progress_bar() -> Iterator[OnProgress]:
     with transfer_bar() as bar:
         task = bar.add_task("sync", total=None, counted="listing")
 
-        def show(progress: Progress) -> None:
+        def show(progress: SyncProgress) -> None:
             if bar.tasks[task].total is None:
                 # What was there already must not count as speed.
                 bar.reset(task, completed=progress.bytes)
@@ -72,7 +72,7 @@ def progress_lines() -> Iterator[OnProgress]:
     spoken = time.monotonic()
     before: int | None = None
 
-    def show(progress: Progress) -> None:
+    def show(progress: SyncProgress) -> None:
         nonlocal spoken, before
         if before is None:
             before = progress.bytes  # what was there already must not count as speed
@@ -84,7 +84,7 @@ def progress_lines() -> Iterator[OnProgress]:
     yield show
 
 
-def describe_progress(progress: Progress, rate: float) -> str:
+def describe_progress(progress: SyncProgress, rate: float) -> str:
     done = f"{count_of(progress)}, {decimal(progress.bytes)} of {decimal(progress.total_bytes)}"
     if not rate:
         return f"{done}, nothing arrives"
@@ -92,7 +92,7 @@ def describe_progress(progress: Progress, rate: float) -> str:
     return f"{done}, {decimal(round(rate))}/s, {left} left"
 
 
-def count_of(progress: Progress) -> str:
+def count_of(progress: SyncProgress) -> str:
     unusable = f" ({progress.unusable} more cannot be files: the sync will fail)" if progress.unusable else ""
     return f"{progress.objects}/{progress.total_objects} objects{unusable}"
 

@@ -56,7 +56,7 @@ def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterat
 
 
 def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
-    """Return the folders at which to split the keys into ranges, sorted; none if there are no folders."""
+    """Return the folders at which to split the keys into ranges, sorted; empty without folders."""
     folders = [prefix]
     for _ in range(MAX_SPLIT_DEPTH):
         found = _run_in_parallel([partial(_folders, get_page, each) for each in folders])
