@@ -1,4 +1,4 @@
-"""compiled/*.yaml is what the pipelines compile to: byte for byte, on any run, with nothing of this machine in it."""
+"""compiled/*.yaml are current, reproducible byte for byte, and contain nothing of this machine."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ class TestDrift:
         (compiled / "sync_only.yaml").unlink()
         assert f"{compiled / 'sync_only.yaml'} is missing" in self.check(compiled)
 
-    def test_a_file_of_no_pipeline_is_named(self, compiled: Path) -> None:
+    def test_a_file_without_a_pipeline_is_named(self, compiled: Path) -> None:
         (compiled / "old.yaml").write_text("")
         assert "old.yaml: no pipeline compiles to this file" in self.check(compiled)
 
@@ -91,7 +91,7 @@ def test_every_task_runs_in_our_image_and_is_never_cached(name: str) -> None:
 
 
 def pod_settings(name: str) -> dict[str, Any]:
-    """By task."""
+    """Return the pod settings by task."""
     platform = list(yaml.safe_load_all((COMPILED / name).read_text()))[1]
     executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     return {executor.removeprefix("exec-"): settings for executor, settings in executors.items()}
@@ -103,7 +103,7 @@ def test_every_pod_has_a_deadline_and_no_root() -> None:
         assert int(settings["activeDeadlineSeconds"]) == 30 * 24 * 3600
 
 
-def test_those_that_follow_jobs_are_not_moved_and_those_that_read_the_output_mount_it() -> None:
+def test_steps_that_follow_jobs_are_not_evicted_and_steps_that_read_the_output_mount_it() -> None:
     by_task = pod_settings("train_pytorch.yaml")
     budget = yaml.safe_load((ROOT / "deploy/launcher/disruption_budget.yaml").read_text())
     launchers = {task for task, each in by_task.items() if "podMetadata" in each}
@@ -118,7 +118,7 @@ def test_those_that_follow_jobs_are_not_moved_and_those_that_read_the_output_mou
     assert secret["optional"] is True
 
 
-def test_what_is_set_on_the_launch_task_describes_its_workers_so_we_set_nothing() -> None:
+def test_we_set_no_resources_on_the_launch_task_because_they_would_apply_to_the_training_pods() -> None:
     spec = next(yaml.safe_load_all((COMPILED / "train_pytorch.yaml").read_text()))
     executors = spec["deploymentSpec"]["executors"]
     assert {name for name, each in executors.items() if "resources" not in each["container"]} == {
@@ -132,15 +132,15 @@ def test_what_is_set_on_the_launch_task_describes_its_workers_so_we_set_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_parameters_default_is_that_of_its_setting(name: str) -> None:
-    """Or it would count as set, and contradict the JSON beside it."""
+def test_a_parameter_has_the_default_of_its_setting(name: str) -> None:
+    """Another default would count as set, and conflict with the JSON parameter."""
     spec = next(yaml.safe_load_all((COMPILED / name).read_text()))
     parameters = spec["root"]["inputDefinitions"]["parameters"]
     assert all(each["description"] for each in parameters.values())
-    usual = {**Placement().to_dict(), **Storage().to_dict()}
-    same = parameters.keys() & usual.keys()
+    defaults = {**Placement().to_dict(), **Storage().to_dict()}
+    same = parameters.keys() & defaults.keys()
     assert {"staging_claim", "staging_size", "exposure", "storage_class"} <= same
-    assert {each: parameters[each]["defaultValue"] for each in same} == {each: usual[each] for each in same}
+    assert {each: parameters[each]["defaultValue"] for each in same} == {each: defaults[each] for each in same}
 
 
 def test_the_stages_follow_each_other() -> None:

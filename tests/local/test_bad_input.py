@@ -141,15 +141,15 @@ class TestTrain:
     def test_no_data(self) -> None:
         finished = kubetrain("train", "--output", "out")
         assert finished.exit_code == 2
-        assert "--data names no folder" in finished.output
+        assert "--data is missing" in finished.output
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((), "--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic"),
+            ((), "--data has no PVC: write PVC or PVC:PATH"),
             (("--data", "digits", "--set", "gpu=1"), "unknown setting 'gpu': did you mean 'gpus'?"),
             (("--data", "digits", "--set", "memory=16GB"), "memory '16GB' is not a Kubernetes quantity"),
-            (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to 2"),
+            (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to"),
         ],
     )
     def test_settings_that_no_cluster_accepts(self, arguments: tuple[str, ...], message: str) -> None:
@@ -160,7 +160,7 @@ class TestTrain:
         arguments = ("train", "--cluster", "--data", "digits", "--output", "out")
         finished = kubetrain(*arguments, KUBECONFIG=str(tmp_path / "absent"))
         assert finished.exit_code == 1
-        assert "name one by KUBECONFIG" in finished.output
+        assert "no cluster is configured" in finished.output
 
     def test_a_dry_run_prints_a_manifest(self) -> None:
         data = ("--data", "digits:versions/0123456789abcdef/data")

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM or a crash at any stage: everything stops within five seconds, and the next run goes on cleanly."""
+"""Ctrl-C, SIGTERM or a crash at any stage: everything stops within five seconds, and the next run succeeds."""
 
 import json
 import os
@@ -18,12 +18,12 @@ SHORT = ("--set", "max_steps=5", "--set", "workers=1")
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One workspace for all: each run finds what the interrupted one before it left."""
+    """One workspace for all tests, so that each run finds what the interrupted one before it left."""
     return tmp_path_factory.mktemp("interrupted") / "workspace"
 
 
 def run_arguments(workspace: Path, data: Path | None = None) -> list[str]:
-    """Without data of its own the run brings up an S3 server first."""
+    """Without data the run starts an S3 server first."""
     return ["run", "--workspace", str(workspace), *(["--set", f"dataset_uri={data}"] if data else [])]
 
 
@@ -53,14 +53,14 @@ def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: st
     assert "Stopped in " + stage in (workspace / "report.html").read_text()
 
 
-def test_after_all_that_a_run_goes_on_cleanly(workspace: Path, digits: Path) -> None:
+def test_the_next_run_succeeds(workspace: Path, digits: Path) -> None:
     finished = kubetrain(*run_arguments(workspace, digits), *SHORT)
     assert finished.exit_code == 0, finished.output
     assert len(published_versions(workspace / "staging")) == 1
     assert not [problem for each in verify_folder(workspace / "staging") for problem in each.problems]
 
 
-def test_sigterm_stops_in_order_too(workspace: Path, digits: Path) -> None:
+def test_sigterm_stops_a_run_in_order(workspace: Path, digits: Path) -> None:
     run = start(*run_arguments(workspace, digits))
     read_until(run, "launch_training: started")
     stopped = interrupt(run, signal.SIGTERM)
@@ -80,7 +80,7 @@ def test_a_killed_run_leaves_no_process(workspace: Path, digits: Path, line: str
     assert [process for process in processes_of(workspace) if process in left] == []
 
 
-def test_a_stage_that_dies_without_a_word_is_a_failure(workspace: Path, digits: Path) -> None:
+def test_a_stage_that_dies_silently_fails_the_run(workspace: Path, digits: Path) -> None:
     run = start(*run_arguments(workspace, digits))
     read_until(run, "launch_training: started")
     for process in processes_of(workspace):
@@ -88,6 +88,6 @@ def test_a_stage_that_dies_without_a_word_is_a_failure(workspace: Path, digits: 
             process.kill()
     output, _ = run.communicate(timeout=30)
     assert run.returncode == 1
-    assert "no stage said why" in output
+    assert "no stage reported a cause" in output
     assert json.loads((workspace / "run.json").read_text())["stages"][-1]["status"] == "failed"
     assert processes_of(workspace) == []

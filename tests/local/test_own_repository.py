@@ -1,4 +1,4 @@
-"""Pipelines that a team writes on top of ours, compiled and checked in the team's own repository."""
+"""A team's own pipelines, built on ours and compiled in the team's repository."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ def repository(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EXAMPLE, tmp_path / "team"))
 
 
-def test_its_pipelines_are_compiled_and_drift_is_seen(repository: Path) -> None:
+def test_its_pipelines_are_compiled_and_drift_is_detected(repository: Path) -> None:
     first = kubetrain("compile", cwd=repository)
     assert (first.exit_code, first.output) == (0, "wrote compiled/nightly.yaml\n")
     assert kubetrain("compile", "--check", cwd=repository).exit_code == 0
@@ -27,7 +27,7 @@ def test_its_pipelines_are_compiled_and_drift_is_seen(repository: Path) -> None:
     assert "constant: 0.9" in changed.output
 
 
-def test_its_images_its_step_and_what_it_sets_on_the_launch_task(repository: Path) -> None:
+def test_its_images_its_step_and_its_settings_of_the_launch_task(repository: Path) -> None:
     kubetrain("compile", cwd=repository)
     spec, platform = yaml.safe_load_all((repository / "compiled" / "nightly.yaml").read_text())
     executors = spec["deploymentSpec"]["executors"]
@@ -71,7 +71,7 @@ def test_for_gitops_a_version_is_named_by_its_content(repository: Path) -> None:
         ("[tool.kubetrain]", "[tool.kubetrain", "is not valid TOML"),
     ],
 )
-def test_what_is_wrong_in_its_table_is_named(repository: Path, before: str, after: str, says: str) -> None:
+def test_errors_in_its_table_are_named(repository: Path, before: str, after: str, says: str) -> None:
     table = repository / "pyproject.toml"
     table.write_text(table.read_text().replace(before, after))
     finished = kubetrain("compile", cwd=repository)

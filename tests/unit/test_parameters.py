@@ -1,4 +1,4 @@
-"""What users set, and where a local run finds its places."""
+"""The checks of a run's parameters, the URIs of a local run, and the paths at each site."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE, this_site
-from kubetrain_pipelines.local_run.storage import with_local_places
+from kubetrain_pipelines.local_run.storage import with_local_uris
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -32,13 +32,13 @@ PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="ver
         ({"run_id": "../../escape"}, r"run_id '../../escape'"),
     ],
 )
-def test_a_run_is_checked_whole_before_anything_is_made(changes: dict[str, object], says: str) -> None:
-    usual = {"dataset_uri": "s3://b/p", "framework": "pytorch", "model_uri": "s3://b/m", "workers": 2}
+def test_every_parameter_is_checked_before_anything_is_created(changes: dict[str, object], says: str) -> None:
+    valid = {"dataset_uri": "s3://b/p", "framework": "pytorch", "model_uri": "s3://b/m", "workers": 2}
     with pytest.raises(InvalidSetting, match=says):
-        RunParameters(**{**usual, **changes})
+        RunParameters(**{**valid, **changes})
 
 
-def test_a_sync_alone_needs_only_its_source() -> None:
+def test_a_run_that_only_syncs_needs_only_its_source() -> None:
     RunParameters(dataset_uri="s3://b/p")
 
 
@@ -50,38 +50,38 @@ def test_a_missing_split_is_found_in_the_listing() -> None:
 
 
 @pytest.mark.parametrize("config", [TrainConfig(model="own.task:build"), TrainConfig(data="synthetic")])
-def test_a_task_of_ones_own_lays_out_its_data_as_it_likes(config: TrainConfig) -> None:
+def test_a_custom_task_or_synthetic_data_needs_no_splits(config: TrainConfig) -> None:
     run = RunParameters(dataset_uri="s3://b/p", framework="pytorch", model_uri="s3://b/m", train_config=config)
     run.check_folders(["anything"])
 
 
-class TestLocalPlaces:
-    def test_without_a_dataset_all_is_in_the_embedded_s3(self, tmp_path: Path) -> None:
-        assert with_local_places({"workers": 3}, "train-pytorch", tmp_path) == {
+class TestLocalUris:
+    def test_without_a_dataset_the_run_uses_the_embedded_s3_server(self, tmp_path: Path) -> None:
+        assert with_local_uris({"workers": 3}, "train-pytorch", tmp_path) == {
             "workers": 3,
             "dataset_uri": "s3://datasets/digits",
             "model_uri": "s3://models/train-pytorch",
         }
 
-    def test_a_folder_of_ones_own_needs_no_s3_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_folder_needs_no_s3(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        places = with_local_places({"dataset_uri": "images"}, "train-pytorch", tmp_path)
-        assert places["dataset_uri"] == str(tmp_path / "images")
-        assert places["model_uri"] == (tmp_path / "models" / "train-pytorch").as_uri()
+        uris = with_local_uris({"dataset_uri": "images"}, "train-pytorch", tmp_path)
+        assert uris["dataset_uri"] == str(tmp_path / "images")
+        assert uris["model_uri"] == (tmp_path / "models" / "train-pytorch").as_uri()
 
-    def test_a_bucket_of_ones_own(self, tmp_path: Path) -> None:
+    def test_your_own_bucket_is_used_as_given(self, tmp_path: Path) -> None:
         given = {"dataset_uri": "s3://b/p", "model_uri": "s3://b/m", "s3_endpoint": "http://s3"}
-        assert with_local_places(given, "train-pytorch", tmp_path) == given
+        assert with_local_uris(given, "train-pytorch", tmp_path) == given
 
 
 class TestSite:
-    def test_a_workspace_stands_for_the_claims(self, tmp_path: Path) -> None:
+    def test_on_one_machine_folders_replace_the_pvcs(self, tmp_path: Path) -> None:
         site = this_site({WORKSPACE_VARIABLE: str(tmp_path)})
         assert site.data_dir(PLACE) == tmp_path / "staging" / "versions" / PLACE.digest / "data"
         assert site.output("run").path == tmp_path / "output" / "run"
         assert site.mounts(PLACE, "out") == ()
 
-    def test_without_one_pods_see_claims(self) -> None:
+    def test_on_a_cluster_pods_mount_pvcs(self) -> None:
         site = this_site({})
         assert (site.data_dir(PLACE), site.output("run").path) == (Path("/data"), Path("/output/run"))
         data, output = site.mounts(PLACE, "out")

@@ -1,4 +1,4 @@
-"""A run's record, folded from its events, and what the closing table shows of it."""
+"""The record of a local run, built from its events, and the progress and summary that are printed."""
 
 import io
 from pathlib import Path
@@ -29,7 +29,7 @@ def finished(stage: str, **result: object) -> dict[str, object]:
     return {"stage": stage, "event": "finished", "time": 105.5, "result": result}
 
 
-def test_results_land_where_a_script_looks_for_them(tmp_path: Path) -> None:
+def test_results_have_the_keys_that_scripts_read(tmp_path: Path) -> None:
     run = record(
         tmp_path,
         started("sync_dataset"),
@@ -45,14 +45,14 @@ def test_results_land_where_a_script_looks_for_them(tmp_path: Path) -> None:
     assert content["training"] == content["model"] == {}
 
 
-def test_a_run_has_failed_until_it_is_known_to_have_succeeded(tmp_path: Path) -> None:
+def test_a_run_counts_as_failed_until_it_has_succeeded(tmp_path: Path) -> None:
     run = record(tmp_path, started("sync_dataset"), started("launch_training"))
     assert run.status == "failed"
     run.close()
     assert [stage.status for stage in run.stages] == ["failed", "failed"]
 
 
-def test_the_failed_stage_gives_the_error_and_its_lines(tmp_path: Path) -> None:
+def test_the_failed_stage_provides_the_error_and_its_last_lines(tmp_path: Path) -> None:
     failure = {"stage": "launch_training", "event": "failed", "error": "it broke", "log_tail": ["a", "b"]}
     run = record(tmp_path, started("launch_training"), failure)
     assert (run.error, run.log_tail) == ("it broke", ("a", "b"))
@@ -66,7 +66,7 @@ def summary(run: RunRecord) -> str:
     return console.file.getvalue()
 
 
-def test_the_summary_never_cuts_a_path(tmp_path: Path) -> None:
+def test_the_summary_never_truncates_a_path(tmp_path: Path) -> None:
     folder = tmp_path / ("deep" * 30) / "models" / "v1"
     folder.mkdir(parents=True)
     run = record(tmp_path, started("promote_model"), finished("promote_model", uri=folder.as_uri() + "/"))
@@ -82,18 +82,18 @@ def test_the_model_is_found_under_a_path_with_spaces(tmp_path: Path) -> None:
     assert Path(run.model["path"]) == folder
 
 
-def test_what_is_not_a_number_is_said_so(tmp_path: Path) -> None:
+def test_a_metric_that_is_not_a_number_is_shown_as_such(tmp_path: Path) -> None:
     diverged = {**EVALUATED, "metrics": {"loss": None}}
-    told = record(tmp_path, started("evaluate_model"), finished("evaluate_model", **diverged))
-    assert "not a number" in summary(told)
+    run = record(tmp_path, started("evaluate_model"), finished("evaluate_model", **diverged))
+    assert "not a number" in summary(run)
 
 
 def test_the_summary_says_that_nothing_was_downloaded(tmp_path: Path) -> None:
     run = record(tmp_path, started("sync_dataset"), finished("sync_dataset", **SYNCED))
-    assert "3 objects, nothing downloaded: all of it was there" in summary(run)
+    assert "3 objects, nothing to download" in summary(run)
 
 
-def test_progress_in_words() -> None:
+def test_progress_lines() -> None:
     progress = {"step": "3/10", "loss": 0.123456, "samples_per_second": 4127.4}
     assert describe_progress(progress) == "step 3/10 · loss 0.1235 · 4127 samples/s"
     assert describe_progress({"objects": "5/9", "bytes": 100.0}) == "objects 5/9"
@@ -136,7 +136,7 @@ def test_a_terminal_gets_a_bar_for_each_stage() -> None:
     assert "failed" in shown
 
 
-def test_events_are_read_once_and_whole(tmp_path: Path) -> None:
+def test_events_are_read_once_and_completely(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     reader = EventReader(path)
     assert list(reader.new_events()) == []

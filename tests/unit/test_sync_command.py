@@ -1,4 +1,4 @@
-"""What `kubetrain sync` says in a log, where no bar can be drawn."""
+"""The lines that `kubetrain sync` prints in a log instead of a progress bar."""
 
 import pytest
 
@@ -7,19 +7,19 @@ from kubetrain_pipelines.cli import sync as sync_command
 from kubetrain_pipelines.cli.sync import describe_progress, progress_lines
 
 
-def test_a_line_tells_rate_and_time_left() -> None:
+def test_a_line_has_the_rate_and_the_time_left() -> None:
     halfway = SyncProgress(objects=5, bytes=50_000_000, total_objects=10, total_bytes=100_000_000)
     assert describe_progress(halfway, 2_000_000) == "5/10 objects, 50.0 MB of 100.0 MB, 2.0 MB/s, 0:00:25 left"
-    assert describe_progress(halfway, 0) == "5/10 objects, 50.0 MB of 100.0 MB, nothing arrives"
+    assert describe_progress(halfway, 0) == "5/10 objects, 50.0 MB of 100.0 MB, no data arriving"
 
 
-def test_a_line_tells_early_that_a_sync_will_fail() -> None:
+def test_a_line_warns_early_that_a_sync_will_fail() -> None:
     doomed = SyncProgress(objects=5, bytes=5, total_objects=10, total_bytes=10, unusable=2)
     assert describe_progress(doomed, 0).startswith("5/10 objects (2 more cannot be files: the sync will fail), ")
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(0.0, 2), (60.0, 0)])
-def test_lines_come_every_now_and_then(
+def test_lines_are_printed_at_intervals(
     seconds: float, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sync_command, "LINE_SECONDS", seconds)

@@ -1,4 +1,4 @@
-"""`kubetrain pack`: an image folder as tar shards."""
+"""`kubetrain pack`: pack an image folder into tar shards."""
 
 import json
 import time
@@ -28,7 +28,7 @@ def pack_and_show(directory: Path, out: Path, *, shard_size: str, as_json: bool)
 
 @contextmanager
 def progress_bar(plan: PackPlan) -> Iterator[OnSample]:
-    """Images, bytes, rate and time left, on a terminal."""
+    """Show images, bytes, rate and time left on a terminal."""
     sizes = [sample.size for shard in plan.shards for sample in shard.samples]
     with transfer_bar() as bar:
         task = bar.add_task("pack", total=sum(sizes), counted=f"0/{len(sizes)} images")

@@ -1,4 +1,4 @@
-"""`kubetrain sync`: one dataset version into a directory."""
+"""`kubetrain sync`: copy a dataset into a directory as a version."""
 
 import json
 import sys
@@ -50,8 +50,8 @@ def sync_and_show(
 
 @contextmanager
 def progress_bar() -> Iterator[OnProgress]:
-    """Objects, bytes, rate and time left."""
-    # A log, as that of a pod, needs none of it.
+    """Show objects, bytes, rate and time left on a terminal."""
+    # Imported here because the import takes time, and logs need no bar.
     from kubetrain_pipelines.cli.transfer_bar import transfer_bar
 
     with transfer_bar() as bar:
@@ -59,7 +59,7 @@ def progress_bar() -> Iterator[OnProgress]:
 
         def show(progress: SyncProgress) -> None:
             if bar.tasks[task].total is None:
-                # What was there already must not count as speed.
+                # Files from an earlier sync must not count as speed.
                 bar.reset(task, completed=progress.bytes)
             bar.update(task, completed=progress.bytes, total=progress.total_bytes, counted=count_of(progress))
 
@@ -68,18 +68,18 @@ def progress_bar() -> Iterator[OnProgress]:
 
 @contextmanager
 def progress_lines() -> Iterator[OnProgress]:
-    """The same for a log, every ten seconds."""
-    spoken = time.monotonic()
+    """Print the same facts as lines for a log, every ten seconds."""
+    printed_at = time.monotonic()
     before: int | None = None
 
     def show(progress: SyncProgress) -> None:
-        nonlocal spoken, before
+        nonlocal printed_at, before
         if before is None:
-            before = progress.bytes  # what was there already must not count as speed
-        seconds = time.monotonic() - spoken
+            before = progress.bytes  # files from an earlier sync must not count as speed
+        seconds = time.monotonic() - printed_at
         if seconds >= LINE_SECONDS:
             print(describe_progress(progress, (progress.bytes - before) / seconds), file=sys.stderr, flush=True)
-            spoken, before = time.monotonic(), progress.bytes
+            printed_at, before = time.monotonic(), progress.bytes
 
     yield show
 
@@ -87,7 +87,7 @@ def progress_lines() -> Iterator[OnProgress]:
 def describe_progress(progress: SyncProgress, rate: float) -> str:
     done = f"{count_of(progress)}, {decimal(progress.bytes)} of {decimal(progress.total_bytes)}"
     if not rate:
-        return f"{done}, nothing arrives"
+        return f"{done}, no data arriving"
     left = timedelta(seconds=round((progress.total_bytes - progress.bytes) / rate))
     return f"{done}, {decimal(round(rate))}/s, {left} left"
 
@@ -118,13 +118,13 @@ def describe(report: SyncReport, directory: Path) -> str:
     )
     notes = [
         done,
-        f"{report.resumed} downloaded before" if report.resumed else "",
+        f"{report.resumed} downloaded earlier" if report.resumed else "",
         f"{report.linked} linked" if report.linked else "",
         f"{report.cloned} cloned" if report.cloned else "",
         f"{report.copied} copied" if report.copied else "",
     ]
     if report.unverified:
-        notes.append(f"{report.unverified} checked by size only: the source offers no checksum for them")
+        notes.append(f"{report.unverified} verified by size only, because the source has no checksums for them")
     return (
         f"dataset {report.digest}: {report.objects} objects, {decimal(report.bytes)}; "
         f"{', '.join(note for note in notes if note)}\n{directory / 'versions' / report.digest}"

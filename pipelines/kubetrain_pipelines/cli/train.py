@@ -1,4 +1,4 @@
-"""`kubetrain train`: one training job, followed to its end, or as the manifest it would be."""
+"""`kubetrain train`: run one training job and follow it, or print its manifest."""
 
 import re
 import secrets
@@ -34,8 +34,6 @@ VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What the command line says."""
-
     framework: str
     data: str
     output: str
@@ -57,36 +55,28 @@ def train_and_show(options: TrainOptions) -> None:
     if options.dry_run:
         print(yaml.safe_dump(job_manifest(training.to_job()), sort_keys=False), end="")
         return
-    print(f"run {training.run_id} (the same --run-id resumes it)", flush=True)
+    print(f"run {training.run_id} (resume it with --run-id)", flush=True)
     for warning in training.placement.warnings():
         print(f"warning: {warning}", flush=True)
     with interrupted_by_sigterm(), _backend(options, training) as backend:
         result = launch_training(
             training, backend, important_lines(training.to_job().lead, print_line) if options.quiet else print_line
         )
-    place = f"claim {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
+    place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     print(f"trained {result['step']} steps; the model is in {place}/export")
 
 
 def training_of(options: TrainOptions) -> TrainingJob:
     """
     Raises:
-        InvalidSetting: where anything on the command line cannot be used.
+        InvalidSetting: if an option or setting is invalid.
     """
     if options.dry_run and not options.cluster:
-        raise InvalidSetting("--dry-run shows what --cluster would create: add --cluster")
-    names = {TrainConfig.PARAMETER, *([Placement.PARAMETER] if options.cluster else [])}
+        raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
+    names = ("train_config", "placement") if options.cluster else ("train_config",)
     settings = parse_parameters([each for each in PARAMETERS if each.name in names], options.pairs, options.params)
-    config = TrainConfig.from_dict(settings.get(TrainConfig.PARAMETER, {}))
-    RunParameters(
-        dataset_uri=options.data or "none",
-        framework=options.framework,
-        train_config=config,
-        workers=options.workers,
-        processes_per_worker=options.processes_per_worker,
-        model_uri=options.output,
-        run_id=options.run_id,
-    )
+    config = TrainConfig.from_dict(settings.get("train_config", {}))
+    _check(options, config)
     run_id = options.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     training = TrainingJob(
         framework=options.framework,
@@ -99,23 +89,35 @@ def training_of(options: TrainOptions) -> TrainingJob:
         processes_per_worker=options.processes_per_worker,
         max_restarts=options.max_restarts,
         min_workers=options.min_workers,
-        placement=Placement.from_dict(settings.get(Placement.PARAMETER, {})),
+        placement=Placement.from_dict(settings.get("placement", {})),
     )
-    return _on_claims(training, options) if options.cluster else _on_folders(training, options)
+    return _on_pvcs(training, options) if options.cluster else _on_folders(training, options)
+
+
+def _check(options: TrainOptions, config: TrainConfig) -> None:
+    RunParameters(
+        dataset_uri=options.data or "none",
+        framework=options.framework,
+        train_config=config,
+        workers=options.workers,
+        processes_per_worker=options.processes_per_worker,
+        model_uri=options.output,
+        run_id=options.run_id,
+    )
 
 
 def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     if not options.data and training.config.data != "synthetic":
-        raise InvalidSetting("--data names no folder: name a dataset version or a folder, or train on data=synthetic")
+        raise InvalidSetting("--data is missing: pass a dataset version or a folder, or set data=synthetic")
     data_dir, digest = _dataset(Path(options.data).resolve(), training.config)
     output_dir = Path(options.output).resolve() / training.run_id
     return replace(training, data_dir=data_dir, dataset_digest=digest, output_dir=output_dir)
 
 
-def _on_claims(training: TrainingJob, options: TrainOptions) -> TrainingJob:
+def _on_pvcs(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     claim, _, path = options.data.partition(":")
     if not claim and training.config.data != "synthetic":
-        raise InvalidSetting("--data names no claim: write CLAIM or CLAIM:PATH, or train on data=synthetic")
+        raise InvalidSetting("--data has no PVC: write PVC or PVC:PATH, or set data=synthetic")
     version = VERSION_PATH.fullmatch(path)
     dataset = DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
     placement = training.placement.with_default_image(TRAINERS[training.framework])
@@ -123,10 +125,10 @@ def _on_claims(training: TrainingJob, options: TrainOptions) -> TrainingJob:
 
 
 def _dataset(folder: Path, config: TrainConfig) -> tuple[Path, str]:
-    """The samples, and their digest where the folder is a dataset version."""
+    """Return the folder of the samples, and its digest if it is a dataset version."""
     if not folder.is_dir() and config.data != "synthetic":
         raise KubetrainError(
-            f"{folder} is not a directory: name a dataset version, or a folder of <split>/<class>/<image>"
+            f"{folder} is not a directory: pass a dataset version, or a folder of <split>/<class>/<image>"
         )
     version = read_version(folder)
     return (version.data, str(version.header["digest"])) if version else (folder, "")

@@ -1,11 +1,11 @@
-"""The bar of a command that moves bytes: what it counts, bytes, rate and time left."""
+"""The progress bar of commands that transfer bytes."""
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 
 def transfer_bar() -> Progress:
-    """On a terminal, and nothing elsewhere; each task has a field, counted."""
+    """Return a bar that is shown on terminals only. Each of its tasks needs the field "counted"."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.fields[counted]}"),

@@ -1,4 +1,4 @@
-"""A real data set that comes with a library: scikit-learn's 1,797 handwritten digits, as images in folders.
+"""The example dataset: the 1,797 handwritten digits of scikit-learn, as images in folders.
 
 python -m kubetrain_pipelines.local_run.digits FOLDER
 """
@@ -16,7 +16,7 @@ TEST_SHARE = 0.15
 
 
 def write_digits(folder: Path) -> None:
-    """Write <split>/<class>/<number>.png, by a stratified split that is always the same."""
+    """Write <split>/<class>/<number>.png with a stratified, deterministic split."""
     digits = load_digits()
     training, rest = _split(np.arange(len(digits.target)), digits.target, VALIDATION_SHARE + TEST_SHARE)
     validation, test = _split(rest, digits.target, TEST_SHARE / (VALIDATION_SHARE + TEST_SHARE))

@@ -1,8 +1,8 @@
-"""An S3 server for local runs: moto's, in a process of its own, on a free port of the loopback device.
+"""The S3 server of local runs: moto, in its own process, on a free port of the loopback interface.
 
-It keeps its objects in memory; what must outlast a run is kept as files under the workspace and brought back.
+Its objects are in memory. A run saves those that later runs need as files in the workspace, and restores them.
 
-python -m kubetrain_pipelines.local_run.embedded_s3 [BUCKET FOLDER]...     prints its URL and serves until it is ended
+python -m kubetrain_pipelines.local_run.embedded_s3 [BUCKET FOLDER]...     prints its URL and serves until it is killed
 """
 
 import contextlib
@@ -24,8 +24,8 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "kubetrain",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-# A user's own settings, which would lead to another account or place than this server.
-FOREIGN_SETTINGS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+# The user's AWS settings, which would lead to another server or account.
+USER_SETTINGS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class EmbeddedS3:
     url: str
 
     def mirror_bucket(self, bucket: str, folder: Path) -> None:
-        """Keep the bucket's objects as files."""
+        """Save the bucket's objects as files."""
         store = open_store(f"s3://{bucket}", self.url)
         for each in store.list():
             path = folder / each.key
@@ -43,7 +43,7 @@ class EmbeddedS3:
 
 @contextlib.contextmanager
 def embedded_s3(environment: Mapping[str, str], log: Path, buckets: Mapping[str, Path]) -> Iterator[EmbeddedS3]:
-    """Each bucket begins with what its folder holds; where there is none, empty."""
+    """Start the server with these buckets, filled from their folders if those exist."""
     folders = [str(part) for bucket in buckets.items() for part in bucket]
     with log.open("wb") as output:
         server = subprocess.Popen(
@@ -65,15 +65,15 @@ def embedded_s3(environment: Mapping[str, str], log: Path, buckets: Mapping[str,
             server.wait()
 
 
-def without_foreign_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if name not in FOREIGN_SETTINGS}
+def without_user_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in environment.items() if name not in USER_SETTINGS}
     direct = {name: f"{kept[name]},{HOST}" if kept.get(name) else HOST for name in ("NO_PROXY", "no_proxy")}
     return kept | direct | CREDENTIALS
 
 
 @contextlib.contextmanager
-def own_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    """This environment for this process too: there is no other way to keep boto3 from a user's profile."""
+def replaced_environment(environment: Mapping[str, str]) -> Iterator[None]:
+    """Replace this process's environment, because boto3 would otherwise read the user's profile."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(environment)
@@ -98,7 +98,7 @@ def _serve(buckets: Mapping[str, Path]) -> None:
 
 
 def _fill(bucket: str, folder: Path) -> None:
-    """Not by requests: for the digits those would take ten seconds."""
+    """Fill a bucket through moto's internals: requests for the digits would take ten seconds."""
     from moto.backends import get_backend
     from moto.core import DEFAULT_ACCOUNT_ID
 

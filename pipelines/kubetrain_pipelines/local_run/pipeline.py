@@ -1,4 +1,4 @@
-"""One pipeline under kfp.local, in a process of its own: kfp.local patches print and replaces the root logger.
+"""Runs a pipeline under kfp.local, which patches print and the root logger and therefore gets its own process.
 
 python -m kubetrain_pipelines.local_run.pipeline PIPELINE WORKSPACE <parameters.json
 """
@@ -16,8 +16,8 @@ from kubetrain_trainer.import_path import load_function
 
 def main() -> None:
     pipeline, workspace = sys.argv[1], Path(sys.argv[2])
-    # kfp.local puts sys.executable in place of every "python3" in a step's command line, paths among its arguments
-    # included, and does not quote it. This way the text stays what it was, and PATH finds the interpreter.
+    # kfp.local replaces every "python3" in a step's command line, even within paths, with sys.executable, unquoted.
+    # This value keeps the text as it is; PATH leads to the right interpreter.
     sys.executable = "python3"
     warnings.filterwarnings("ignore", message="You may be attemping to run a task that uses custom")
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(workspace / "kfp"), raise_on_error=True)

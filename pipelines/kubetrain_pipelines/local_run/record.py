@@ -1,4 +1,4 @@
-"""What is known of a run, folded from its events: run.json, the closing table and the report all show this."""
+"""The record of a local run, built from its events and shown by run.json, the summary and the report."""
 
 import time
 from dataclasses import dataclass, field
@@ -23,9 +23,9 @@ class StageRecord:
     seconds: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
 
-    def end(self, status: str, moment: float) -> None:
+    def end(self, status: str, ended: float) -> None:
         self.status = status
-        self.seconds = round(moment - self.started, 3)
+        self.seconds = round(ended - self.started, 3)
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,7 @@ class RunRecord:
     started: float
     run_id: str = ""
     status: str = "failed"
-    """succeeded, failed or stopped: a run has failed until it is known to have succeeded."""
+    """succeeded, failed or stopped; failed until success is certain."""
     error: str = ""
     log_tail: tuple[str, ...] = ()
     finished: float = 0.0
@@ -55,7 +55,7 @@ class RunRecord:
             self.error, self.log_tail = event["error"], tuple(event.get("log_tail", ()))
 
     def close(self) -> None:
-        """A stage that never said how it ended, ended with the run."""
+        """End the run, and with it the stages whose end was not reported."""
         self.finished = time.time()
         for stage in self.stages:
             if stage.status == "running":
@@ -74,13 +74,13 @@ class RunRecord:
 
     @property
     def model(self) -> dict[str, Any]:
-        """The published version, and where its files are on this machine."""
+        """The published version, with the path of its files if they are on this machine."""
         published = self.result_of(PROMOTE)
         if not published:
             return {}
         uri = published["uri"]
-        place = local_path(uri, mirror=self.workspace / "s3")
-        return {**published, "path": str(place) if place.is_dir() else ""}
+        path = local_path(uri, mirror=self.workspace / "s3")
+        return {**published, "path": str(path) if path.is_dir() else ""}
 
     def to_json(self) -> dict[str, Any]:
         evaluation = self.result_of(EVALUATE)
@@ -108,7 +108,7 @@ class RunRecord:
 
 
 def write_record(record: RunRecord) -> None:
-    """run.json first: it is what a script reads, and quick."""
+    """Write run.json and report.html. Scripts read run.json, so it comes first."""
     content = record.to_json()
     write_json(record.workspace / "run.json", content)
     output = TrainingOutput(record.workspace / "output" / record.run_id) if record.run_id else None

@@ -1,4 +1,4 @@
-"""A whole pipeline on this machine: the very steps that a cluster runs, under kfp.local, with an embedded S3."""
+"""A local run: the same steps as on a cluster, under kfp.local, with an embedded S3 server if needed."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.local_run.record import RunRecord, write_record
-from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_places
+from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_uris
 from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import RunView
 from kubetrain_trainer.config import TrainConfig
@@ -29,21 +29,21 @@ POLL_SECONDS = 0.1
 
 
 def run_local(pipeline: str, workspace: Path, parameters: Mapping[str, Any], view: RunView) -> RunRecord:
-    """Run the pipeline and say how it went; run.json and report.html are written however it ends.
+    """Run the pipeline, and write run.json and report.html even if it fails.
 
     Raises:
-        KubetrainError: where the run cannot begin; how one that began failed is in its record.
-        KeyboardInterrupt: once everything that was started has been stopped.
+        KubetrainError: if the run cannot start. A later failure is in the returned record.
+        KeyboardInterrupt: after everything that was started has stopped.
     """
     workspace = workspace.absolute()
-    places = with_local_places(parameters, pipeline, workspace)
-    config = TrainConfig.from_dict(places.pop(TrainConfig.PARAMETER, {}))
-    _check(pipeline, config, places)
+    values = with_local_uris(parameters, pipeline, workspace)
+    config = TrainConfig.from_dict(values.pop(TrainConfig.PARAMETER, {}))
+    _check(pipeline, config, values)
     with _locked(workspace):
         record = RunRecord(
             pipeline=pipeline,
             workspace=workspace,
-            parameters=places,
+            parameters=values,
             config=config.to_dict(),
             started=time.time(),
         )
@@ -71,20 +71,20 @@ def _check(pipeline: str, config: TrainConfig, parameters: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def _locked(workspace: Path) -> Iterator[None]:
-    """The workspace for this run alone."""
+    """Lock the workspace for this run."""
     try:
         (workspace / "logs").mkdir(parents=True, exist_ok=True)
         lock = (workspace / ".lock").open("w")
     except OSError as error:
         raise KubetrainError(
-            f"cannot write to the workspace {workspace} ({error.strerror}): choose one that you may write (--workspace)"
+            f"cannot write to the workspace {workspace} ({error.strerror}): choose a writable folder with --workspace"
         ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise KubetrainError(
-                f"another run is using the workspace {workspace}: wait for it, or choose another (--workspace)"
+                f"another run is using the workspace {workspace}: wait, or choose another folder with --workspace"
             ) from None
         yield
 
@@ -94,25 +94,25 @@ def _run_stages(record: RunRecord, environment: dict[str, str], view: RunView) -
     events.path.write_text("")
     reader = EventReader(events.path)
 
-    def show_news() -> None:
+    def show_events() -> None:
         for event in reader.new_events():
             record.add(event)
             view.show(event)
 
     try:
-        with local_storage(record, environment, events, show_news) as with_storage:
-            exit_code = _run_pipeline(record, with_storage, show_news)
+        with local_storage(record, environment, events, show_events) as with_storage:
+            exit_code = _run_pipeline(record, with_storage, show_events)
     finally:
-        show_news()
+        show_events()
     if exit_code == 0 and record.has_finished(STAGES[-1]):
         record.status = "succeeded"
     elif not record.error:
         raise KubetrainError(
-            f"the pipeline ended (exit code {exit_code}) and no stage said why: see {_log(record.workspace)}"
+            f"the pipeline exited with code {exit_code}, but no stage reported a cause: see {_log(record.workspace)}"
         )
 
 
-def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_news: Callable[[], None]) -> int:
+def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_events: Callable[[], None]) -> int:
     with tempfile.TemporaryDirectory(prefix="kubetrain-", ignore_cleanup_errors=True) as temporary:
         with _log(record.workspace).open("wb") as log:
             process = subprocess.Popen(
@@ -127,18 +127,18 @@ def _run_pipeline(record: RunRecord, environment: Mapping[str, str], show_news: 
                     **environment,
                     WORKSPACE_VARIABLE: str(record.workspace),
                     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}",
-                    "TMPDIR": temporary,  # kfp.local leaves a folder there for every step
+                    "TMPDIR": temporary,  # kfp.local leaves a folder here for each step
                 },
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to pass on, in order
+                start_new_session=True,  # so that Ctrl-C stops the steps in order
             )
         assert process.stdin is not None
         with process.stdin as arguments:
             arguments.write(json.dumps({**record.parameters, "train_config": record.config}).encode())
         while process.poll() is None:
-            show_news()
+            show_events()
             time.sleep(POLL_SECONDS)
         return process.returncode
 

@@ -1,6 +1,6 @@
-"""Where a local run's dataset comes from and its model goes to: the user's places, or an S3 server of its own.
+"""The dataset and model storage of a local run: the user's, or an embedded S3 server.
 
-<workspace>/s3/<bucket>/<key> is what the server holds: its memory ends with it, and the next run brings this back.
+The server keeps its objects in memory. They are saved as <workspace>/s3/<bucket>/<key> for the next run.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.events import EventLog
-from kubetrain_pipelines.local_run.embedded_s3 import embedded_s3, own_environment, without_foreign_settings
+from kubetrain_pipelines.local_run.embedded_s3 import embedded_s3, replaced_environment, without_user_settings
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.pipeline_parameters import Parameter, framework_of, parameters_of, with_defaults
 from kubetrain_trainer.errors import InvalidSetting
@@ -31,10 +31,10 @@ def local_parameters(pipeline: str) -> list[Parameter]:
     return with_defaults(local, {"dataset_uri": "", "model_uri": ""})
 
 
-def with_local_places(parameters: Mapping[str, Any], pipeline: str, workspace: Path) -> dict[str, Any]:
-    """The run's parameters with what a user may leave out on one machine.
+def with_local_uris(parameters: Mapping[str, Any], pipeline: str, workspace: Path) -> dict[str, Any]:
+    """Return the parameters with the URIs that a local run does not require.
 
-    Without a dataset of the user's the run trains on scikit-learn's digits, and everything is in the embedded S3.
+    Without a dataset_uri, the run trains on scikit-learn's digits and uses the embedded S3 server.
     """
     if "dataset_uri" in parameters:
         models = (workspace / MODELS / pipeline).as_uri()
@@ -43,25 +43,27 @@ def with_local_places(parameters: Mapping[str, Any], pipeline: str, workspace: P
         return {"model_uri": models, "s3_endpoint": "", **parameters, "dataset_uri": absolute}
     for name in ("model_uri", "s3_endpoint", "dataset_access"):
         if name in parameters:
-            raise InvalidSetting(f"{name} is set without dataset_uri: a run without a dataset uses an S3 of its own")
+            raise InvalidSetting(
+                f"{name} is set without dataset_uri: set both, or neither to use the embedded S3 server"
+            )
     return {**parameters, "dataset_uri": f"s3://{DATASETS}/{DIGITS}", "model_uri": f"s3://{MODELS}/{pipeline}"}
 
 
 @contextlib.contextmanager
 def local_storage(
-    record: RunRecord, environment: Mapping[str, str], events: EventLog, show_news: Callable[[], None]
+    record: RunRecord, environment: Mapping[str, str], events: EventLog, show_events: Callable[[], None]
 ) -> Iterator[dict[str, str]]:
-    """The environment in which the run finds its storage; the embedded server's URL becomes a parameter of the run."""
+    """Start the embedded S3 server if the run needs it, add its URL to the parameters, and yield the environment."""
     if "s3_endpoint" in record.parameters:
         yield dict(environment)
         return
     folder = record.workspace / "s3"
-    embedded = without_foreign_settings(environment)
+    embedded = without_user_settings(environment)
     events.emit(STAGE, "started")
-    show_news()
+    show_events()
     _write_digits_once(folder / DATASETS / DIGITS, embedded)
     buckets = {bucket: folder / bucket for bucket in (DATASETS, MODELS)}
-    with own_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log", buckets) as server:
+    with replaced_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log", buckets) as server:
         record.parameters["s3_endpoint"] = server.url
         events.emit(STAGE, "finished", result={"endpoint": server.url})
         yield embedded
@@ -69,7 +71,7 @@ def local_storage(
 
 
 def _write_digits_once(folder: Path, environment: Mapping[str, str]) -> None:
-    """In a process of its own: a Ctrl-C in the middle of a large import may be lost."""
+    """Write the digits in a separate process, because Ctrl-C during a large import may be lost."""
     if folder.is_dir():
         return
     partial = folder.with_name(f".{folder.name}.partial")

@@ -1,4 +1,4 @@
-"""What a local run came to, as the closing table."""
+"""The summary at the end of a local run."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from kubetrain_pipelines.local_run.record import RunRecord
 
 
 def print_summary(console: Console, record: RunRecord) -> None:
-    """What the run came to; the last line says how it ended, and where to look."""
+    """Print the results of the run, and in the last line whether it succeeded."""
     rows = summary_rows(record)
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        # Not a table of rich's: it would cut off paths that people want to copy.
+        # Not a rich table, which would truncate paths.
         console.print(f"[dim]{name:{width}}[/]  {escape(value)}", highlight=False, soft_wrap=True)
     if record.status == "succeeded":
         console.print("[bold green]succeeded[/]")
@@ -25,7 +25,7 @@ def print_summary(console: Console, record: RunRecord) -> None:
 
 
 def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
-    """What a run came to, in the order in which it happened; nothing of stages that it did not reach."""
+    """Return the results in order, without stages that the run did not reach."""
     rows = []
     if dataset := record.result_of(SYNC):
         rows.append(("dataset", f"{dataset['digest']}, {dataset['objects']} objects, {_downloaded(dataset)}"))
@@ -51,5 +51,5 @@ def _number(value: float | None) -> str:
 
 def _downloaded(dataset: dict[str, Any]) -> str:
     if dataset["downloaded"] == 0:
-        return "nothing downloaded: all of it was there"
+        return "nothing to download"
     return f"{dataset['downloaded']} downloaded"
