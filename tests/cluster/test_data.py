@@ -1,4 +1,4 @@
-"""A dataset from S3 to a claim that training pods see read-only, on a real cluster."""
+"""Syncs from S3 to a PVC that training pods mount read-only, on a real cluster."""
 
 import multiprocessing
 import threading
@@ -61,7 +61,7 @@ def sync_in_a_process(namespace: str, bucket: str) -> None:
 
 
 class Cluster:
-    """One user's namespace, with credentials for S3."""
+    """The namespace of a user, with credentials for S3."""
 
     def __init__(self, api: KubernetesApi, bucket: Bucket) -> None:
         self.api = api
@@ -77,7 +77,7 @@ class Cluster:
         return [each["metadata"]["name"] for each in self.claims.all(kind)]
 
     def in_pod(self, program: str, *mounts: ClaimMount, run_id: str = "reader") -> list[str]:
-        """What the program prints in a pod of a user's own image."""
+        """Run a program in a pod with a custom image, and return its output."""
         lines: list[LogLine] = []
         job = replace(pods_job(program, run_id=run_id, kind=JobKind.BATCH_JOB), mounts=mounts)
         with KubernetesBackend(self.api) as backend:
@@ -97,7 +97,7 @@ class Cluster:
         return str(found["metadata"]["uid"])
 
     def volume(self, name: str, claim: str, access_mode: str, source: dict[str, Any]) -> None:
-        """As an administrator makes it, with a claim for it."""
+        """Create a volume and a PVC for it, as an administrator would."""
         reference = {"kind": CLAIM, "namespace": self.api.namespace, "name": claim}
         spec = {"capacity": {"storage": "1Gi"}, "accessModes": [access_mode], "claimRef": reference, **source}
         spec["persistentVolumeReclaimPolicy"] = "Retain"
@@ -141,14 +141,14 @@ def test_pods_read_a_clone_that_the_next_run_reuses(cluster: Cluster) -> None:
     assert cluster.heard[-1] == f"PVC {report['claim']} is ready with version {report['digest']}"
 
 
-def test_a_launcher_started_again_ends_the_same(cluster: Cluster) -> None:
+def test_a_restarted_launcher_ends_the_same(cluster: Cluster) -> None:
     report = cluster.sync()
     jobs = cluster.api.get(cluster.api.path("batch/v1", "jobs"))
     assert cluster.sync() == report
     assert cluster.api.get(cluster.api.path("batch/v1", "jobs"))["items"] == jobs["items"]
 
 
-def test_a_launcher_killed_at_any_moment_and_started_again_ends_the_same(cluster: Cluster) -> None:
+def test_a_launcher_killed_at_any_time_and_restarted_ends_the_same(cluster: Cluster) -> None:
     for seconds in (2.0, 2.5, 3.0, 4.0, 5.0, 6.5):
         launcher = spawned.Process(target=sync_in_a_process, args=(cluster.api.namespace, cluster.bucket.name))
         launcher.start()
@@ -161,7 +161,7 @@ def test_a_launcher_killed_at_any_moment_and_started_again_ends_the_same(cluster
     assert cluster.names() == [report["claim"], STORAGE.output_claim, STORAGE.staging_claim]
 
 
-def test_an_account_with_no_more_than_our_role_may_do_it(cluster: Cluster) -> None:
+def test_an_account_with_only_our_role_can_sync(cluster: Cluster) -> None:
     for manifest in [each for path in ROLES for each in yaml.safe_load_all(path.read_text())]:
         group = {"ServiceAccount": "v1"}.get(manifest["kind"], "rbac.authorization.k8s.io/v1")
         if "subjects" in manifest:
@@ -175,14 +175,14 @@ def test_an_account_with_no_more_than_our_role_may_do_it(cluster: Cluster) -> No
     assert restricted.claims.delete(CLAIM, report["claim"], exposed["metadata"])
 
 
-def test_a_shared_staging_claim_is_mounted_itself(cluster: Cluster) -> None:
+def test_a_shared_staging_pvc_is_mounted_directly(cluster: Cluster) -> None:
     report = cluster.sync(storage=replace(STORAGE, exposure="shared"), framework="")
     assert report["claim"] == STORAGE.staging_claim
     assert cluster.read(report) == ["train a", "EROFS"]
     assert cluster.names() == [STORAGE.staging_claim], "a run that trains nothing has no output"
 
 
-def test_an_administrators_claim_over_the_same_storage(cluster: Cluster) -> None:
+def test_a_pvc_of_the_administrator_over_the_same_storage(cluster: Cluster) -> None:
     storage = replace(STORAGE, exposure="static", static_claim="admins")
     with pytest.raises(KubetrainError, match="no PVC admins: create it"):
         cluster.sync(storage=storage)
@@ -196,7 +196,7 @@ def test_an_administrators_claim_over_the_same_storage(cluster: Cluster) -> None
     assert cluster.read(report) == ["train a", "EROFS"]
 
 
-def test_a_claim_that_is_not_ours_is_refused_and_left_alone(cluster: Cluster) -> None:
+def test_a_pvc_of_someone_else_is_refused_and_left_unchanged(cluster: Cluster) -> None:
     report = cluster.sync()
     theirs = f"ds-theirs-{report['digest']}"
     wanted = replace(STORAGE.staging, name=theirs).manifest()
@@ -207,7 +207,7 @@ def test_a_claim_that_is_not_ours_is_refused_and_left_alone(cluster: Cluster) ->
     assert cluster.claims.find(CLAIM, theirs)["metadata"].get("annotations", {}).get("kubetrain/last-used") is None
 
 
-def test_an_output_claim_that_the_pods_may_not_write_fails_before_anything_is_transferred(cluster: Cluster) -> None:
+def test_an_output_pvc_that_is_not_writable_fails_before_anything_is_transferred(cluster: Cluster) -> None:
     folder = {"hostPath": {"path": "/opt", "type": "Directory"}}
     cluster.volume(f"{cluster.api.namespace}-output", STORAGE.output_claim, "ReadWriteMany", folder)
     with pytest.raises(JobFailed) as failed:
@@ -217,7 +217,7 @@ def test_an_output_claim_that_the_pods_may_not_write_fails_before_anything_is_tr
     assert cluster.versions("list") == []
 
 
-def test_nobody_waits_for_claims_that_wait_for_a_pod(cluster: Cluster) -> None:
+def test_a_pvc_that_waits_for_its_first_pod_is_not_waited_for(cluster: Cluster) -> None:
     late = cluster.api.namespace
     cluster.api.create(
         "/apis/storage.k8s.io/v1/storageclasses",
@@ -239,7 +239,7 @@ def test_nobody_waits_for_claims_that_wait_for_a_pod(cluster: Cluster) -> None:
     assert {claim["status"]["phase"] for claim in cluster.claims.all(CLAIM)} == {"Pending"}
 
 
-def test_two_at_once_make_one_claim(cluster: Cluster) -> None:
+def test_two_runs_at_once_create_one_pvc(cluster: Cluster) -> None:
     ensure_claim(STORAGE.staging, cluster.claims, cluster.heard.append)
     request = STORAGE.exposure_of("s3://bucket/digits", "0123456789abcdef", 1)
     arguments = (request, STORAGE.staging_claim, cluster.claims, cluster.heard.append, 60.0)
@@ -252,7 +252,7 @@ def test_two_at_once_make_one_claim(cluster: Cluster) -> None:
     assert len(cluster.claims.all(CLAIM)) == 2
 
 
-def test_what_nobody_needs_is_pruned(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_versions_are_pruned(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, reports = replace(STORAGE, keep_versions=1), []
     for number in range(3):
         cluster.bucket.put({"digits/train/a/1.png": f"train a {number}".encode()})

@@ -1,4 +1,4 @@
-"""What every object store promises to the steps."""
+"""The contract of every object store."""
 
 import threading
 import tracemalloc
@@ -20,7 +20,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return open_store(f"s3://{request.getfixturevalue('bucket')}/some/prefix", server.url)
 
 
-def test_what_is_written_is_listed_and_read(store: ObjectStore, tmp_path: Path) -> None:
+def test_written_objects_are_listed_and_read(store: ObjectStore, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * 3_000_000)
     contents = {"a.txt": b"first", "deep/er/ünï çødé.txt": b"", "big": file.read_bytes()}
@@ -46,14 +46,14 @@ def test_an_etag_changes_with_the_content(store: ObjectStore) -> None:
     assert store.read("key", second.etag).read() == b"two"
 
 
-def test_what_is_not_there_is_said(store: ObjectStore) -> None:
+def test_a_missing_object_is_not_found(store: ObjectStore) -> None:
     store.write("there", b"")
     assert store.find("absent") is None
     with pytest.raises(ObjectChanged):
         store.read("absent").read()
 
 
-def test_writing_on_condition(store: ObjectStore) -> None:
+def test_a_conditional_write(store: ObjectStore) -> None:
     store.write_if("latest", b"one", None)
     with pytest.raises(ObjectChanged):
         store.write_if("latest", b"two", None)
@@ -83,7 +83,7 @@ def test_of_two_writers_at_once_one_wins(store: ObjectStore) -> None:
     assert [str(number).encode() for number in won] == [store.read("latest").read()]
 
 
-def test_what_is_deleted_is_gone(store: ObjectStore) -> None:
+def test_deleted_objects_are_gone(store: ObjectStore) -> None:
     for key in ("deleted", "deep/er/deleted", "kept"):
         store.write(key, b"x")
     store.delete("deleted")
@@ -93,7 +93,7 @@ def test_what_is_deleted_is_gone(store: ObjectStore) -> None:
     assert store.find("deleted") is None
 
 
-def test_only_what_lies_below_the_prefix_is_listed(s3: EmbeddedS3, bucket: str) -> None:
+def test_only_objects_below_the_prefix_are_listed(s3: EmbeddedS3, bucket: str) -> None:
     whole = open_store(f"s3://{bucket}", s3.url)
     for key in ("train/1", "train/2", "training/3"):
         whole.write(key, b"x")
@@ -113,7 +113,7 @@ def test_a_range_of_an_object_is_read(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(10, None), (10, 12), (5, 5), (5, 3)])
-def test_a_range_without_a_byte_is_refused(store: ObjectStore, start: int, end: int | None) -> None:
+def test_an_empty_range_is_refused(store: ObjectStore, start: int, end: int | None) -> None:
     store.write("key", b"0123456789")
     with pytest.raises(StoreError):
         store.read("key", start=start, end=end).read()
@@ -125,7 +125,7 @@ def test_a_range_of_a_changed_object_is_refused(store: ObjectStore) -> None:
         store.read("key", "another etag", start=2, end=5).read()
 
 
-def test_hidden_files_are_objects_and_the_stores_own_are_not(store: ObjectStore) -> None:
+def test_hidden_files_are_objects_but_files_of_the_store_are_not(store: ObjectStore) -> None:
     store.write(".hidden", b"x")
     store.write(".git/config", b"x")
     store.write_if("latest", b"x", None)
@@ -133,20 +133,20 @@ def test_hidden_files_are_objects_and_the_stores_own_are_not(store: ObjectStore)
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "/etc", "nowhere"])
-def test_a_symbolic_link_in_a_directory_is_named(tmp_path: Path, target: str) -> None:
+def test_a_symbolic_link_in_a_directory_is_refused(tmp_path: Path, target: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link").symlink_to(target)
     with pytest.raises(StoreError, match="folder/link is a symbolic link"):
         list(open_store(str(tmp_path)).list())
 
 
-def test_a_directory_may_itself_be_a_link(tmp_path: Path) -> None:
+def test_the_directory_may_be_a_link(tmp_path: Path) -> None:
     open_store(str(tmp_path / "folder")).write("key", b"x")
     (tmp_path / "link").symlink_to("folder")
     assert [each.key for each in open_store(str(tmp_path / "link")).list()] == ["key"]
 
 
-def test_a_file_that_is_written_to_while_it_is_read_has_changed(tmp_path: Path) -> None:
+def test_a_file_written_to_while_it_is_read_has_changed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 3_000_000)
     store = open_store(str(tmp_path))
     found = store.find("file")
@@ -176,7 +176,7 @@ def test_a_directory_that_cannot_be_written_is_named() -> None:
             write()
 
 
-def test_writing_to_a_bucket_that_is_not_there_is_said(s3: EmbeddedS3, s3_credentials: None, tmp_path: Path) -> None:
+def test_writing_to_a_missing_bucket_names_it(s3: EmbeddedS3, s3_credentials: None, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     store = open_store("s3://no-such-bucket/x", s3.url)
     for content in (b"x", tmp_path / "file"):
@@ -185,18 +185,18 @@ def test_writing_to_a_bucket_that_is_not_there_is_said(s3: EmbeddedS3, s3_creden
 
 
 @pytest.mark.parametrize("endpoint", ["not a url", "localhost:9000"])
-def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
+def test_an_endpoint_that_is_not_a_url_is_refused(endpoint: str) -> None:
     with pytest.raises(InvalidSetting, match=f"{endpoint}.*check the endpoint URL"):
         open_store("s3://bucket/x", endpoint)
 
 
-def test_a_profile_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobodys")
     with pytest.raises(InvalidSetting, match=r"nobodys.*AWS_PROFILE"):
         open_store("s3://bucket/x")
 
 
-def test_s3_knows_what_its_bytes_must_hash_to(s3: EmbeddedS3, bucket: str) -> None:
+def test_s3_reports_checksums(s3: EmbeddedS3, bucket: str) -> None:
     store = open_store(f"s3://{bucket}", s3.url)
     store.write("key", b"hello")
     found = store.find("key")
@@ -212,14 +212,12 @@ def test_s3_knows_what_its_bytes_must_hash_to(s3: EmbeddedS3, bucket: str) -> No
         ("/no/such/directory", "", "/no/such/directory is not a directory"),
     ],
 )
-def test_a_place_that_is_not_there_is_named(
-    s3: EmbeddedS3, s3_credentials: None, uri: str, endpoint: str, says: str
-) -> None:
+def test_a_missing_location_is_named(s3: EmbeddedS3, s3_credentials: None, uri: str, endpoint: str, says: str) -> None:
     with pytest.raises(StoreError, match=says):
         list(open_store(uri, endpoint or s3.url).list())
 
 
-def test_missing_credentials_are_said(s3: EmbeddedS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_credentials_are_reported(s3: EmbeddedS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -229,7 +227,7 @@ def test_missing_credentials_are_said(s3: EmbeddedS3, monkeypatch: pytest.Monkey
         list(open_store("s3://bucket/x", s3.url).list())
 
 
-def test_a_public_bucket_needs_none(
+def test_a_public_bucket_needs_no_credentials(
     s3: EmbeddedS3, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     open_store(f"s3://{bucket}", s3.url).write("key", b"x")
@@ -248,7 +246,7 @@ def test_a_public_bucket_needs_none(
         ("s3://two words", "bucket 'two words'"),
     ],
 )
-def test_a_uri_that_names_no_store_is_refused(uri: str, says: str) -> None:
+def test_an_invalid_uri_is_refused(uri: str, says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         check_uri("dataset_uri", uri)
 
@@ -256,5 +254,5 @@ def test_a_uri_that_names_no_store_is_refused(uri: str, says: str) -> None:
 @pytest.mark.parametrize(
     "uri", ["s3://My_Old.Bucket", "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint:mine/x", "dir/!", "file:///a%20b"]
 )
-def test_what_boto3_accepts_and_any_path_is_accepted(uri: str) -> None:
+def test_bucket_names_that_boto3_accepts_and_any_path_are_accepted(uri: str) -> None:
     check_uri("dataset_uri", uri)

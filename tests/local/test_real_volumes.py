@@ -1,4 +1,4 @@
-"""File systems that cannot link, share blocks or ignore case, made in a file and mounted: where root may do so."""
+"""File systems that cannot link, share blocks or ignore case, mounted from image files if the user is root."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def used_bytes(point: Path) -> int:
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
-def test_what_cannot_be_linked_shares_its_blocks_where_the_volume_can(
+def test_files_that_cannot_be_linked_share_blocks_if_the_volume_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source"
@@ -61,7 +61,7 @@ def test_what_cannot_be_linked_shares_its_blocks_where_the_volume_can(
         assert kubetrain("verify", point).exit_code == 0
 
 
-def test_names_that_differ_by_case_only_are_refused_where_the_volume_ignores_it(tmp_path: Path) -> None:
+def test_keys_that_differ_only_by_case_are_refused_if_the_volume_ignores_case(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "A.txt").write_bytes(b"1")

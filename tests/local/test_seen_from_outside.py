@@ -1,4 +1,4 @@
-"""Trainings of real processes as Prometheus sees them, also across a kill."""
+"""The metrics pages of real trainings, also after a process is killed."""
 
 import re
 import signal
@@ -44,7 +44,7 @@ def check_page(port: int, workers: int) -> None:
 
 
 def chief_at(port: int, output: Path) -> psutil.Process:
-    """The process that listens there."""
+    """Return the process that listens on the port."""
     return next(
         process
         for process in processes_of(output)
@@ -67,7 +67,7 @@ def test_a_training_of_two_processes_is_scraped_while_it_runs_and_ends_at_ctrl_c
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "workers"), [("pytorch", 2), ("tensorflow", 1)])
-def test_a_training_whose_chief_was_killed_is_scraped_again(
+def test_a_training_is_scraped_again_after_its_chief_was_killed(
     framework: str, workers: int, digits: Path, tmp_path: Path
 ) -> None:
     port = free_port()

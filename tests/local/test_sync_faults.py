@@ -1,4 +1,4 @@
-"""`kubetrain sync` against servers that stall, break off or refuse, disks that are full, and other syncs."""
+"""`kubetrain sync` with servers that stall or fail, full disks, and other syncs."""
 
 import fcntl
 import json
@@ -52,7 +52,7 @@ def wait_for_downloads(directory: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [slow, silent])
-def test_ctrl_c_waits_for_no_server_and_the_next_sync_goes_on(
+def test_ctrl_c_does_not_wait_for_a_server_and_the_next_sync_resumes(
     tmp_path: Path, objects: dict[str, bytes], fault: Fault
 ) -> None:
     with hostile_s3(objects, {key: [fault] for key in ("object-3", "object-7")}) as url:
@@ -74,7 +74,9 @@ def test_ctrl_c_waits_for_no_server_and_the_next_sync_goes_on(
         ("credentials", "x-amz-request-payer", None),
     ],
 )
-def test_the_transfer_job_asks_as_the_run_says(tmp_path: Path, access: str, header: str, value: str | None) -> None:
+def test_the_transfer_job_uses_the_access_of_the_run(
+    tmp_path: Path, access: str, header: str, value: str | None
+) -> None:
     store = FaultyS3()
     store.put("data/key", b"x")
     with store.serving() as url:
@@ -86,7 +88,7 @@ def test_the_transfer_job_asks_as_the_run_says(tmp_path: Path, access: str, head
     assert {sent.get(header) for sent in store.headers} == {value}
 
 
-def test_ctrl_c_waits_for_no_listing(tmp_path: Path, objects: dict[str, bytes]) -> None:
+def test_ctrl_c_does_not_wait_for_a_listing(tmp_path: Path, objects: dict[str, bytes]) -> None:
     store = FaultyS3()
     store.page_keys = 3
     for number in range(40):
@@ -103,7 +105,7 @@ def test_ctrl_c_waits_for_no_listing(tmp_path: Path, objects: dict[str, bytes]) 
     assert stopped.seconds < 5
 
 
-def test_a_sync_killed_goes_on(tmp_path: Path, objects: dict[str, bytes]) -> None:
+def test_a_killed_sync_is_resumed(tmp_path: Path, objects: dict[str, bytes]) -> None:
     with hostile_s3(objects, {"object-3": [silent]}) as url:
         sync = start(*arguments(url, tmp_path))
         wait_for_downloads(tmp_path, 19)
@@ -114,21 +116,21 @@ def test_a_sync_killed_goes_on(tmp_path: Path, objects: dict[str, bytes]) -> Non
 
 
 @pytest.mark.parametrize("faults", [[CUT], [CUT, CUT], [BUSY, BUSY, BUSY]])
-def test_a_store_that_recovers_is_no_failure(tmp_path: Path, objects: dict[str, bytes], faults: list[Fault]) -> None:
+def test_a_sync_succeeds_if_the_store_recovers(tmp_path: Path, objects: dict[str, bytes], faults: list[Fault]) -> None:
     with hostile_s3(objects, {"object-3": faults}) as url:
         finished = kubetrain(*arguments(url, tmp_path))
         assert json.loads(finished.output)["downloaded"] == 20
         assert kubetrain("verify", tmp_path).exit_code == 0
 
 
-def test_a_store_that_does_not_recover_is_said_in_one_sentence(tmp_path: Path, objects: dict[str, bytes]) -> None:
+def test_a_store_that_does_not_recover_is_reported_in_one_sentence(tmp_path: Path, objects: dict[str, bytes]) -> None:
     with hostile_s3(objects, {"object-3": [CUT] * 99}) as url:
         finished = kubetrain(*arguments(url, tmp_path))
         assert_one_sentence(finished, f"cannot reach S3 at {url} for object 'object-3' of s3://bucket/")
         assert not list((tmp_path / "versions").glob("[!.]*"))
 
 
-def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "large").write_bytes(bytes(200_000))
     limited = f"ulimit -f 100; exec {KUBETRAIN} sync {tmp_path}/source {tmp_path}/staging"
@@ -149,7 +151,7 @@ def test_a_sync_that_waits_for_another_says_so(tmp_path: Path) -> None:
     assert second.returncode == 0
 
 
-def test_a_dry_run_says_what_is_there_already(tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_exists_already(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     for name in ("a", "b"):
         (tmp_path / "source" / name).write_bytes(b"1")

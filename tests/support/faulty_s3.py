@@ -1,4 +1,4 @@
-"""An S3 server that misbehaves as it is told: what no real one can be made to do."""
+"""An S3 server with configurable faults, which a real server cannot produce on demand."""
 
 import base64
 import contextlib
@@ -30,18 +30,18 @@ class Stored:
 
 
 Fault = Callable[["Handler", Stored], bool]
-"""Answers a GET of an object in its own way; False: does nothing, and the object is sent."""
+"""Handles a GET of an object; returns False to let the server send the object."""
 
 
 class FaultyS3:
     def __init__(self) -> None:
         self.objects: dict[str, Stored] = {}
         self.faults: dict[str, list[Fault]] = defaultdict(list)
-        """By key, each used once, in turn; "*" for every key, "list" for listings."""
+        """Faults by key, each used once, in order; "*" for every key, "list" for listings."""
         self.requests: list[str] = []
-        """Method, path and range of each, in the order of their arrival."""
+        """Method, path and range of each request, in order of arrival."""
         self.headers: list[dict[str, str]] = []
-        """Of each request, by name in lower case."""
+        """Headers of each request, by lowercase name."""
         self.latency = 0.0
         self.most_at_once = 0
         self._waiting = 0
@@ -56,7 +56,7 @@ class FaultyS3:
         self.faults[key] += [fault] * times
 
     def wait(self) -> None:
-        """The latency, which many requests may share."""
+        """Wait for the latency, in parallel with other requests."""
         with self.lock:
             self._waiting += 1
             self.most_at_once = max(self.most_at_once, self._waiting)
@@ -75,7 +75,7 @@ class FaultyS3:
         return [each for each in self.requests if each.startswith(f"GET /{BUCKET}/{quote(key)}")]
 
     def page(self, query: dict[str, str]) -> bytes:
-        """Of a listing."""
+        """Return a page of a listing."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         token = query.get("continuation-token", "")
         after = bytes.fromhex(token).decode() if token else query.get("start-after", "")
@@ -157,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_object(stored, stored.content)
 
     def send_object(self, stored: Stored, content: bytes, *, cut: int | None = None) -> None:
-        """The content, or the range of it that is asked for; only the first `cut` bytes of what is announced."""
+        """Send the requested range of the content, but only its first `cut` bytes."""
         status, headers = 200, {"ETag": f'"{stored.etag}"', **stored.headers}
         if span := self.headers.get("Range"):
             first, _, last = span.removeprefix("bytes=").partition("-")
@@ -210,7 +210,7 @@ def base64_of(hexadecimal: str) -> str:
 
 
 def flipped(handler: Handler, stored: Stored) -> bool:
-    """Bits are others."""
+    """Send the content with flipped bits."""
     handler.send_object(stored, stored.content.translate(bytes(each ^ 1 for each in range(256))))
     return True
 
@@ -232,14 +232,14 @@ def refused(status: int, code: str) -> Fault:
 
 
 def silent(handler: Handler, stored: Stored) -> bool:
-    """It says how long the answer will be, and then nothing."""
+    """Send the headers but no body."""
     handler.answer(200, stored.content, {"ETag": f'"{stored.etag}"'}, withheld=True)
     handler.store.is_over.wait()
     return True
 
 
 def slow(handler: Handler, stored: Stored) -> bool:
-    """A byte every now and then."""
+    """Send a byte at a time, slowly."""
     handler.answer(200, stored.content, {"ETag": f'"{stored.etag}"'}, withheld=True)
     with contextlib.suppress(OSError):
         while not handler.store.is_over.wait(0.2):
@@ -247,14 +247,14 @@ def slow(handler: Handler, stored: Stored) -> bool:
     return True
 
 
-def heedless(handler: Handler, stored: Stored) -> bool:
-    """It heeds neither a range nor a condition."""
+def ignores_range(handler: Handler, stored: Stored) -> bool:
+    """Send the whole object, ignoring range and conditions."""
     handler.answer(200, stored.content, {"ETag": f'"{stored.etag}"'})
     return True
 
 
 def replaced(key: str, content: bytes) -> Fault:
-    """Someone writes another object under the key just before it is read."""
+    """Replace the object just before it is read."""
 
     def fault(handler: Handler, _: Stored) -> bool:
         handler.store.put(key, content)

@@ -1,6 +1,6 @@
-"""A compiled pipeline's steps on the test cluster, each as a pod as Kubeflow Pipelines' driver and launcher make it.
+"""The steps of a compiled pipeline on the test cluster, in pods like those of Kubeflow Pipelines.
 
-Inputs come from the compiled file, outputs from what the step's executor writes: which a backend would store.
+Inputs come from the compiled file and from the outputs that executors of earlier steps wrote.
 """
 
 import json
@@ -26,7 +26,7 @@ RESTRICTED = {
 
 
 class StepFailed(Exception):
-    """With what the pod left as its termination message, which a run's page shows."""
+    """A step failed, with this termination message."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class PipelineRun:
     parameters: dict[str, Any]
     account: str = "pipeline-runner"
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By task: its parameters' values, and its artifacts as the executor describes them."""
+    """Output parameters and artifacts of each task, as its executor wrote them."""
     logs: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class PipelineRun:
     def run(self, task: str, **task_config: Any) -> dict[str, Any]:
         """
         Raises:
-            StepFailed: with the step's last words.
+            StepFailed: if the step failed.
         """
         component = self._spec["components"][self._task(task)["componentRef"]["name"]]
         pod = self._pod(task, component, self._executor_input(task, component, task_config))
@@ -172,7 +172,7 @@ class PipelineRun:
 
 
 def _as_go_writes_it(value: Any) -> Any:
-    """The launcher knows one kind of number, and writes 2.0 as 2."""
+    """Write 2.0 as 2, like the launcher, which has one type for numbers."""
     if isinstance(value, dict):
         return {key: _as_go_writes_it(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A pod or a machine that is given its credentials by the cloud that it runs in."""
+"""Pods and machines that get their credentials from the cloud."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ METADATA = {
 
 @contextlib.contextmanager
 def cloud(answers: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """The URL of a service that gives these answers, and what it was sent."""
+    """Serve these responses; yield the URL and the bodies that are received."""
     sent: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ def no_other_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         monkeypatch.setenv(name, str(tmp_path / "none"))
 
 
-def assert_asked_as_issued() -> None:
+def assert_requests_use_issued_credentials() -> None:
     s3 = FaultyS3()
     s3.put("data/key", b"x")
     with s3.serving() as url:
@@ -76,18 +76,20 @@ def assert_asked_as_issued() -> None:
     assert s3.headers[-1]["x-amz-security-token"] == "issued-token"
 
 
-def test_a_service_accounts_token_is_traded_for_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_token_of_a_service_account_is_exchanged_for_credentials(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "token").write_text("token-of-the-account")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with cloud({"POST /": ASSUMED}) as (url, sent):
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
-        assert_asked_as_issued()
+        assert_requests_use_issued_credentials()
     assert "WebIdentityToken=token-of-the-account" in sent[0]
 
 
 def test_a_machines_role_gives_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     with cloud(METADATA) as (url, _):
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", url)
-        assert_asked_as_issued()
+        assert_requests_use_issued_credentials()

@@ -1,4 +1,4 @@
-"""The step on a cluster, with claims in memory: what is made, taken, waited for, refused and deleted."""
+"""The sync step on a cluster, with PVCs in memory."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def claims() -> MemoryClaims:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
@@ -67,8 +67,8 @@ def wanted(**settings: Any) -> ExposureRequest:
     return replace(STORAGE, **settings).exposure_of("s3://bucket/digits", DIGEST, 5)
 
 
-def exposed(claims: MemoryClaims, said: list[str], seconds: float = 5.0, **settings: Any) -> Exposure:
-    return expose_version(wanted(**settings), STORAGE.staging_claim, claims, said.append, seconds)
+def exposed(claims: MemoryClaims, messages: list[str], seconds: float = 5.0, **settings: Any) -> Exposure:
+    return expose_version(wanted(**settings), STORAGE.staging_claim, claims, messages.append, seconds)
 
 
 def changed(claims: MemoryClaims, name: str, change: Callable[[Any], object], kind: str = CLAIM) -> None:
@@ -79,8 +79,8 @@ def changed(claims: MemoryClaims, name: str, change: Callable[[Any], object], ki
 
 
 class TestEnsure:
-    def test_what_is_missing_is_made(self, claims: MemoryClaims, said: list[str]) -> None:
-        ensure_claim(Storage(staging_size="5Gi", storage_class="slow").staging, claims, said.append)
+    def test_a_missing_pvc_is_created(self, claims: MemoryClaims, messages: list[str]) -> None:
+        ensure_claim(Storage(staging_size="5Gi", storage_class="slow").staging, claims, messages.append)
         found = claims.find(CLAIM, "kubetrain-staging")
         assert found is not None
         assert found["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "kubetrain"}
@@ -91,24 +91,24 @@ class TestEnsure:
             "resources": {"requests": {"storage": "5Gi"}},
             "storageClassName": "slow",
         }
-        assert said == ["created staging PVC kubetrain-staging: 5Gi, ReadWriteOnce"]
+        assert messages == ["created staging PVC kubetrain-staging: 5Gi, ReadWriteOnce"]
 
-    def test_the_default_class_is_the_clusters_choice(self) -> None:
+    def test_the_default_storage_class_is_left_to_the_cluster(self) -> None:
         assert "storageClassName" not in STORAGE.staging.manifest()["spec"]
 
-    def test_pods_of_many_nodes_share_what_the_run_says(self) -> None:
+    def test_the_access_mode_follows_the_settings(self) -> None:
         assert Storage(exposure="shared").staging.access_mode == "ReadWriteMany"
         assert Storage().output.access_mode == "ReadWriteMany"
         assert Storage(output_access_mode="ReadWriteOnce").output.access_mode == "ReadWriteOnce"
 
-    def test_what_is_there_is_used_as_it_is(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_an_existing_pvc_is_used_unchanged(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims)
-        found = ensure_claim(Storage(staging_size="9Ti", exposure="shared").staging, claims, said.append)
+        found = ensure_claim(Storage(staging_size="9Ti", exposure="shared").staging, claims, messages.append)
         assert found["spec"]["resources"]["requests"]["storage"] == "100Gi"
-        assert (claims.made, said) == ([], [])
+        assert (claims.made, messages) == ([], [])
 
-    def test_nobody_waits_for_it_to_be_bound(self, said: list[str]) -> None:
-        ensure_claim(STORAGE.staging, MemoryClaims(phase="Pending"), said.append)
+    def test_an_unbound_pvc_is_not_waited_for(self, messages: list[str]) -> None:
+        ensure_claim(STORAGE.staging, MemoryClaims(phase="Pending"), messages.append)
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -119,60 +119,60 @@ class TestEnsure:
             (lambda claim: claim["spec"].update(accessModes=["ReadOnlyMany"]), "is ReadOnlyMany, so pods cannot write"),
         ],
     )
-    def test_what_cannot_serve_is_refused(self, claims: MemoryClaims, change: Any, words: str) -> None:
+    def test_an_unusable_pvc_is_refused(self, claims: MemoryClaims, change: Any, words: str) -> None:
         changed(with_staging(claims), "kubetrain-staging", change)
         with pytest.raises(InvalidSetting, match=f"^staging PVC kubetrain-staging {words}.*staging_claim"):
             ensure_claim(STORAGE.staging, claims, lambda sentence: None)
 
-    def test_a_size_that_is_none_is_refused_before_anything_is_made(self) -> None:
+    def test_an_invalid_size_is_refused_before_anything_is_created(self) -> None:
         with pytest.raises(InvalidSetting, match="'100 GB' is not a Kubernetes quantity"):
             Storage(staging_size="100 GB").staging  # noqa: B018 - it checks itself
 
 
 class TestExpose:
-    def test_a_clone_is_made_once_and_its_use_noted(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_a_clone_is_created_once_and_its_use_recorded(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims)
         for _ in range(2):
-            assert exposed(claims, said).claim == NAME
+            assert exposed(claims, messages).claim == NAME
         assert claims.made == [(CLAIM, NAME)]
         found = claims.find(CLAIM, NAME)
         assert found is not None
         assert datetime.fromisoformat(found["metadata"]["annotations"]["kubetrain/last-used"]).tzinfo
-        assert said[0].startswith(f"version {DIGEST} is exposed by clone as PVC {NAME}")
-        assert said[-1] == f"PVC {NAME} is ready with version {DIGEST}"
+        assert messages[0].startswith(f"version {DIGEST} is exposed by clone as PVC {NAME}")
+        assert messages[-1] == f"PVC {NAME} is ready with version {DIGEST}"
 
-    def test_nobody_waits_where_the_first_pod_has_it_filled(self, said: list[str]) -> None:
+    def test_a_pvc_that_its_first_pod_fills_is_not_waited_for(self, messages: list[str]) -> None:
         claims = with_staging(MemoryClaims(phase="Pending"))
         claims.classes["fast-ssd"] = LATE
-        exposed(claims, said, seconds=0.0)
+        exposed(claims, messages, seconds=0.0)
         assert claims.made == [(CLAIM, NAME)]
 
-    def test_where_claims_bind_at_once_it_is_waited_for(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_a_pvc_that_binds_immediately_is_waited_for(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims).phase = "Pending"
         fill = threading.Timer(0.1, changed, [claims, NAME, lambda claim: claim["status"].update(phase="Bound")])
         fill.start()
-        exposed(claims, said)
-        assert f"waiting: PVC {NAME} is still being filled (0 s)" in said
-        assert len([each for each in said if "waiting" in each]) == 1
+        exposed(claims, messages)
+        assert f"waiting: PVC {NAME} is still being filled (0 s)" in messages
+        assert len([each for each in messages if "waiting" in each]) == 1
 
-    def test_but_not_for_ever(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_waiting_for_a_pvc_times_out(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims).phase = "Pending"
         claims.complaints = ["failed to provision volume: csi.example.com cannot clone"]
         with pytest.raises(KubetrainError) as caught:
-            exposed(claims, said, seconds=0.05)
+            exposed(claims, messages, seconds=0.05)
         for part in (NAME, claims.complaints[0], "timeout", f"kubectl describe pvc {NAME}"):
             assert part in str(caught.value)
 
-    def test_a_claim_that_is_being_deleted_is_waited_for_and_made_again(
-        self, claims: MemoryClaims, said: list[str]
+    def test_a_pvc_that_is_being_deleted_is_waited_for_and_created_again(
+        self, claims: MemoryClaims, messages: list[str]
     ) -> None:
-        exposed(with_staging(claims), said)
+        exposed(with_staging(claims), messages)
         changed(claims, NAME, lambda claim: claim["metadata"].update(deletionTimestamp="x"))
         threading.Timer(0.1, claims.vanish, [CLAIM, NAME]).start()
-        exposed(claims, said)
+        exposed(claims, messages)
         assert claims.made == [(CLAIM, NAME)] * 2
 
-    def test_one_that_goes_between_the_look_and_the_note_is_made_again(self, said: list[str]) -> None:
+    def test_a_pvc_deleted_before_its_use_is_recorded_is_created_again(self, messages: list[str]) -> None:
         class Stolen(MemoryClaims):
             has_gone = False
 
@@ -183,24 +183,24 @@ class TestExpose:
                 return super().annotate(found, values)
 
         claims = with_staging(Stolen())
-        exposed(claims, said)
+        exposed(claims, messages)
         assert claims.made == [(CLAIM, NAME)] * 2
 
-    def test_a_claim_that_is_not_ours_is_refused(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_a_pvc_of_someone_else_is_refused(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims).put({**STORAGE.staging.manifest(), "metadata": {"name": NAME, "uid": "x"}})
         with pytest.raises(KubetrainError, match=f"PVC {NAME} was not created by kubetrain: delete it"):
-            exposed(claims, said)
+            exposed(claims, messages)
 
-    def test_shared_and_static_make_nothing(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_shared_and_static_exposure_create_nothing(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims, Storage(exposure="shared"))
-        assert exposed(claims, said, exposure="shared").claim == "kubetrain-staging"
+        assert exposed(claims, messages, exposure="shared").claim == "kubetrain-staging"
         manifest = {**STORAGE.staging.manifest(), "metadata": {"name": "admins", "uid": "x"}}
         manifest["spec"]["accessModes"] = ["ReadOnlyMany"]
         claims.put({**manifest, "status": {"phase": "Bound"}})
-        assert exposed(claims, said, exposure="static", static_claim="admins").claim == "admins"
+        assert exposed(claims, messages, exposure="static", static_claim="admins").claim == "admins"
         assert claims.made == []
 
-    def test_what_cannot_work_is_said_before_the_transfer(self, claims: MemoryClaims) -> None:
+    def test_an_impossible_exposure_is_refused_before_the_transfer(self, claims: MemoryClaims) -> None:
         with_staging(claims)
         with pytest.raises(KubetrainError, match="no PVC admins"):
             check_exposure(wanted(exposure="static", static_claim="admins"), "kubetrain-staging", claims)
@@ -208,104 +208,104 @@ class TestExpose:
             check_exposure(wanted(exposure="shared"), "kubetrain-staging", claims)
         assert claims.made == []
 
-    def test_a_snapshot_comes_first_and_what_a_killed_launcher_left_is_taken(
-        self, claims: MemoryClaims, said: list[str]
+    def test_a_snapshot_comes_first_and_that_of_a_killed_launcher_is_reused(
+        self, claims: MemoryClaims, messages: list[str]
     ) -> None:
-        exposed(with_staging(claims), said, exposure="snapshot")
+        exposed(with_staging(claims), messages, exposure="snapshot")
         assert claims.made == [(SNAPSHOT, NAME), (CLAIM, NAME)]
         claims.vanish(CLAIM, NAME)
-        exposed(claims, said, exposure="snapshot")
+        exposed(claims, messages, exposure="snapshot")
         assert claims.made[2:] == [(CLAIM, NAME)]
         snapshot = claims.find(SNAPSHOT, NAME)
         assert snapshot is not None
         assert "kubetrain/last-used" in snapshot["metadata"]["annotations"]
 
-    def test_a_snapshot_of_something_else_is_refused(self, claims: MemoryClaims, said: list[str]) -> None:
-        exposed(with_staging(claims), said, exposure="snapshot")
+    def test_a_snapshot_of_something_else_is_refused(self, claims: MemoryClaims, messages: list[str]) -> None:
+        exposed(with_staging(claims), messages, exposure="snapshot")
         claims.vanish(CLAIM, NAME)
         other = {"persistentVolumeClaimName": "another"}
         changed(claims, NAME, lambda snapshot: snapshot["spec"].update(source=other), SNAPSHOT)
         with pytest.raises(KubetrainError, match=f"snapshot {NAME} was not created by kubetrain for this version"):
-            exposed(claims, said, exposure="snapshot")
+            exposed(claims, messages, exposure="snapshot")
 
-    def test_without_that_kind_no_snapshot_is_tried(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_no_snapshot_is_tried_without_the_api(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims).knows_snapshots = False
         with pytest.raises(InvalidSetting, match=r"this cluster has no VolumeSnapshot API.*set exposure to clone"):
-            exposed(claims, said, exposure="snapshot")
+            exposed(claims, messages, exposure="snapshot")
 
-    def test_two_at_once_make_one_claim(self, claims: MemoryClaims, said: list[str]) -> None:
+    def test_two_runs_at_once_create_one_pvc(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims)
-        launchers = [threading.Thread(target=exposed, args=(claims, said)) for _ in range(8)]
+        launchers = [threading.Thread(target=exposed, args=(claims, messages)) for _ in range(8)]
         for launcher in launchers:
             launcher.start()
         for launcher in launchers:
             launcher.join()
         assert claims.made == [(CLAIM, NAME)]
-        assert said.count(f"PVC {NAME} is ready with version {DIGEST}") == 8
+        assert messages.count(f"PVC {NAME} is ready with version {DIGEST}") == 8
 
 
 class TestPruneClaims:
     @pytest.fixture
-    def old(self, claims: MemoryClaims, said: list[str]) -> MemoryClaims:
-        """Three versions, the first of which is the newest."""
+    def old(self, claims: MemoryClaims, messages: list[str]) -> MemoryClaims:
+        """Exposed versions, newest first."""
         with_staging(claims)
         for number, digest in enumerate((DIGEST, OTHER, "0" * 16)):
             request = replace(wanted(exposure="snapshot"), digest=digest)
-            exposure = expose_version(request, "kubetrain-staging", claims, said.append, 5.0)
+            exposure = expose_version(request, "kubetrain-staging", claims, messages.append, 5.0)
             for kind in (CLAIM, SNAPSHOT):
                 age = (datetime.now(UTC) - timedelta(days=number + 2)).isoformat()
                 stamps = {"creationTimestamp": age, "annotations": {"kubetrain/source": request.source}}
                 changed(claims, exposure.claim, lambda each, stamps=stamps: each["metadata"].update(stamps), kind)
-        said.clear()
+        messages.clear()
         return claims
 
-    def test_what_nobody_needs_goes_with_its_snapshot(self, old: MemoryClaims, said: list[str]) -> None:
-        prune_claims(old, keep=1, current=OTHER, say=said.append)
+    def test_an_unused_pvc_is_deleted_with_its_snapshot(self, old: MemoryClaims, messages: list[str]) -> None:
+        prune_claims(old, keep=1, current=OTHER, say=messages.append)
         gone = f"ds-digits-{'0' * 16}"
         assert old.deleted == [(CLAIM, gone), (SNAPSHOT, gone)]
-        assert said == [f"delete PVC {gone} and snapshot {gone}: not among the 1 newest and not in use"]
+        assert messages == [f"delete PVC {gone} and snapshot {gone}: not among the 1 newest and not in use"]
 
-    def test_what_somebody_mounts_stays(self, old: MemoryClaims, said: list[str]) -> None:
+    def test_a_mounted_pvc_is_kept(self, old: MemoryClaims, messages: list[str]) -> None:
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"ds-digits-{'0' * 16}"}}
         pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}
         old.pods = [pod]
-        prune_claims(old, keep=1, current=OTHER, say=said.append)
+        prune_claims(old, keep=1, current=OTHER, say=messages.append)
         assert old.deleted == []
 
-    def test_what_a_run_takes_meanwhile_stays(self, old: MemoryClaims, said: list[str]) -> None:
+    def test_a_pvc_that_a_run_starts_to_use_is_kept(self, old: MemoryClaims, messages: list[str]) -> None:
         class Taken(type(old)):  # type: ignore[misc]
             def users(self) -> Any:
                 changed(self, f"ds-digits-{'0' * 16}", lambda claim: None)
                 return []
 
         old.__class__ = Taken
-        prune_claims(old, keep=1, current=OTHER, say=said.append)
-        assert (old.deleted, said) == ([], [])
+        prune_claims(old, keep=1, current=OTHER, say=messages.append)
+        assert (old.deleted, messages) == ([], [])
 
-    def test_a_snapshot_without_its_claim_goes_once_it_is_old(self, old: MemoryClaims, said: list[str]) -> None:
+    def test_a_snapshot_without_its_pvc_is_deleted_when_it_is_old(self, old: MemoryClaims, messages: list[str]) -> None:
         for digest in (OTHER, "0" * 16):
             old.vanish(CLAIM, f"ds-digits-{digest}")
         ready = {"readyToUse": True}
         for digest in (OTHER, "0" * 16):
             changed(old, f"ds-digits-{digest}", lambda snapshot: snapshot.update(status=ready), SNAPSHOT)
-        prune_snapshots(old, keep=1, current=DIGEST, say=said.append)
+        prune_snapshots(old, keep=1, current=DIGEST, say=messages.append)
         assert old.deleted == [(SNAPSHOT, f"ds-digits-{'0' * 16}")]
 
-    def test_where_the_users_cannot_be_known_nothing_goes(self, old: MemoryClaims, said: list[str]) -> None:
+    def test_nothing_is_deleted_if_the_users_are_unknown(self, old: MemoryClaims, messages: list[str]) -> None:
         class Forbidden(type(old)):  # type: ignore[misc]
             def users(self) -> Any:
                 raise KubetrainError("you may not list pods")
 
         old.__class__ = Forbidden
         with pytest.raises(KubetrainError):
-            prune_claims(old, keep=1, current=DIGEST, say=said.append)
+            prune_claims(old, keep=1, current=DIGEST, say=messages.append)
         assert old.deleted == []
 
 
 class TestPruneVersions:
     @pytest.fixture
     def staging(self, tmp_path: Path) -> Path:
-        """Four versions of one source, each a month older than the one before."""
+        """Four versions of one dataset, a month apart."""
         source = tmp_path / "source"
         source.mkdir()
         for number in range(4):
@@ -323,37 +323,37 @@ class TestPruneVersions:
         os.utime(version, (then.timestamp(), then.timestamp()))
 
     def _digests(self, staging: Path) -> list[str]:
-        """The oldest first."""
+        """Return the digests of the versions, oldest first."""
         versions = [path for path in (staging / "versions").iterdir() if not path.name.startswith(".")]
         return [path.name for path in sorted(versions, key=lambda path: path.stat().st_mtime)]
 
     def _prune(self, staging: Path, keep: int = 1, current: str = "", in_use: tuple[str, ...] = ()) -> None:
         prune_versions(staging, keep=keep, current=current, in_use=in_use, now=datetime.now(UTC))
 
-    def test_the_newest_the_current_and_those_in_use_stay(self, staging: Path) -> None:
+    def test_the_newest_the_current_and_used_versions_are_kept(self, staging: Path) -> None:
         oldest, second, _, newest = self._digests(staging)
         self._prune(staging, current=oldest, in_use=(f"versions/{second}/data",))
         assert self._digests(staging) == [oldest, second, newest]
         assert (staging / "versions" / second / "data" / "file").read_text() == "xx"
         assert sorted(path.name for path in (staging / "versions").glob(".*")) == []
 
-    def test_what_sees_all_keeps_all(self, staging: Path) -> None:
+    def test_a_mount_of_the_whole_volume_keeps_all_versions(self, staging: Path) -> None:
         self._prune(staging, in_use=("",))
         assert len(self._digests(staging)) == 4
 
-    def test_a_sync_that_takes_a_version_keeps_it(self, staging: Path, tmp_path: Path) -> None:
+    def test_a_version_that_a_sync_uses_is_kept(self, staging: Path, tmp_path: Path) -> None:
         taken = self._digests(staging)[-1]
         self._make_older(staging / "versions" / taken, days=300)
         assert transfer_dataset(DirectoryStore(tmp_path / "source"), staging).digest == taken
         self._prune(staging)
         assert self._digests(staging) == [taken]
 
-    def test_while_a_sync_is_at_it_nothing_goes(self, staging: Path) -> None:
+    def test_nothing_is_pruned_during_a_sync(self, staging: Path) -> None:
         with locked(staging), pytest.raises(KubetrainError, match="another sync is using"):
             self._prune(staging)
         assert len(self._digests(staging)) == 4
 
-    def test_what_was_begun_is_ended(self, staging: Path) -> None:
+    def test_an_interrupted_pruning_is_completed(self, staging: Path) -> None:
         left = staging / "versions" / f".pruned-{OTHER}"
         (left / "data").mkdir(parents=True)
         self._prune(staging, keep=9)
@@ -371,14 +371,14 @@ PARAMETERS = RunParameters(
 
 
 class TestJobs:
-    def test_pods_mount_both_claims_and_see_first_that_they_may_write(self) -> None:
+    def test_the_transfer_mounts_both_pvcs_and_first_checks_that_they_are_writable(self) -> None:
         spec = job_manifest(cluster_transfer_job(PARAMETERS))["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         assert container["command"][-4:] == ["--check-writable", "/staging", "--check-writable", "/output"]
         assert container["envFrom"] == [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
         assert [mount["mountPath"] for mount in container["volumeMounts"]][:2] == ["/staging", "/output"]
 
-    def test_the_transfers_pod_is_placed_like_those_that_train_but_needs_less(self) -> None:
+    def test_the_transfer_shares_settings_of_training_pods_but_needs_fewer_resources(self) -> None:
         training = Placement(image="trainer", gpus=8, memory="100Gi", user=1000, image_pull_secrets=["registry"])
         storage = Storage(transfer={"memory": "2Gi", "tolerations": [{"key": "io"}]})
         placed = transfer_placement(replace(PARAMETERS, placement=training, storage=storage, s3_secret="s3"))
@@ -390,7 +390,7 @@ class TestJobs:
         own = replace(PARAMETERS, storage=Storage(transfer={"env_secrets": ["mine"]}))
         assert transfer_placement(own).env_secrets == ["mine"]
 
-    def test_a_folder_that_may_not_be_written_is_named(self, tmp_path: Path) -> None:
+    def test_a_folder_that_is_not_writable_is_named(self, tmp_path: Path) -> None:
         check_writable(tmp_path)
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(KubetrainError) as caught:
@@ -400,7 +400,7 @@ class TestJobs:
 
 
 class Finishing(MemoryBackend):
-    """Its jobs succeed at once, the transfer with this report."""
+    """A backend whose jobs succeed at once, the transfer with this report."""
 
     def __init__(self, versions: int = 1) -> None:
         super().__init__()
@@ -423,19 +423,19 @@ class TestWhole:
         report = sync_on_cluster(parameters, backend, claims, lines.append)
         return report, [line.text for line in lines]
 
-    def test_a_run_learns_what_to_mount(self, claims: MemoryClaims) -> None:
+    def test_the_report_says_what_to_mount(self, claims: MemoryClaims) -> None:
         report, _ = self._sync(claims, Finishing())
         assert (report["claim"], report["exposure"]) == (NAME, "clone")
         assert report["sub_path"] == f"versions/{DIGEST}/data"
         assert claims.made == [(CLAIM, "kubetrain-staging"), (CLAIM, "kubetrain-output"), (CLAIM, NAME)]
 
-    def test_what_cannot_be_exposed_is_not_transferred(self, claims: MemoryClaims) -> None:
+    def test_nothing_is_transferred_if_the_exposure_is_impossible(self, claims: MemoryClaims) -> None:
         backend = Finishing()
         with pytest.raises(InvalidSetting, match="is ReadWriteOnce, not ReadWriteMany"):
             self._sync(with_staging(claims), backend, exposure="shared")
         assert backend.commands == []
 
-    def test_versions_are_pruned_by_a_job_where_there_are_more_than_kept(self, claims: MemoryClaims) -> None:
+    def test_a_job_prunes_versions_if_there_are_more_than_are_kept(self, claims: MemoryClaims) -> None:
         claims.pods = [
             {"kind": "TFJob", "metadata": {"name": "t", "labels": {"kubetrain/dataset": OTHER}}, "spec": {}},
         ]
@@ -447,7 +447,7 @@ class TestWhole:
             *("--staging", "/staging", "--keep", "3", "--current", DIGEST, "--in-use", f"versions/{OTHER}"),
         )
 
-    def test_none_is_where_anything_sees_all(self, claims: MemoryClaims) -> None:
+    def test_no_version_is_pruned_if_something_mounts_the_whole_volume(self, claims: MemoryClaims) -> None:
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": "kubetrain-staging"}}
         claims.pods = [{"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}]
         backend = Finishing(versions=9)
@@ -455,7 +455,7 @@ class TestWhole:
         assert len(backend.commands) == 1
         assert lines[-1] == "no versions are pruned: Pod p mounts all of kubetrain-staging"
 
-    def test_that_nothing_could_be_pruned_fails_no_run(self, claims: MemoryClaims) -> None:
+    def test_a_run_does_not_fail_if_pruning_fails(self, claims: MemoryClaims) -> None:
         class Forbidden(MemoryClaims):
             def users(self) -> Any:
                 raise KubetrainError("you may not list pods")
@@ -463,7 +463,7 @@ class TestWhole:
         _, lines = self._sync(Forbidden(), Finishing(versions=9))
         assert lines[-1] == "pruning was incomplete: you may not list pods"
 
-    def test_a_run_that_trains_nothing_has_no_output(self, claims: MemoryClaims) -> None:
+    def test_a_sync_only_run_has_no_output(self, claims: MemoryClaims) -> None:
         parameters = replace(PARAMETERS, framework="", storage=STORAGE)
         sync_on_cluster(parameters, Finishing(), claims, lambda line: None)
         assert (CLAIM, "kubetrain-output") not in claims.made

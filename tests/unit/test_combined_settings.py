@@ -1,4 +1,4 @@
-"""Settings from several places, a pipeline author's configuration of the launch task among them."""
+"""Settings from several sources, including the launch task of a custom pipeline."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ def placed(parameters: dict[str, Any], placement: dict[str, Any]) -> Placement:
     return combine_settings(Placement, {"its parameter": parameters, "placement": placement})
 
 
-def test_what_stands_at_its_default_says_nothing() -> None:
+def test_a_setting_at_its_default_counts_as_not_set() -> None:
     made = placed({"cpu": "1", "memory": "8Gi", "gpus": 0}, {"cpu": "4", "gpus": 2.0, "queue": ""})
     assert made.changed_settings() == {"cpu": "4", "memory": "8Gi", "gpus": 2}
 
 
-def test_the_same_said_twice_is_no_contradiction() -> None:
+def test_equal_values_of_two_sources_are_accepted() -> None:
     assert placed({"gpus": 2}, {"gpus": 2}).gpus == 2
 
 
@@ -35,7 +35,7 @@ def test_the_same_said_twice_is_no_contradiction() -> None:
         ({"gpus": -1}, {}, "gpus must be at least 0"),
     ],
 )
-def test_contradictions_are_refused_by_name(parameters: dict[str, Any], placement: dict[str, Any], says: str) -> None:
+def test_contradictions_are_refused(parameters: dict[str, Any], placement: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         placed(parameters, placement)
 
@@ -47,7 +47,7 @@ def test_lists_and_objects_add_up() -> None:
     assert made.labels == {"a": "1", "b": "2"}
 
 
-def test_what_an_author_sets_on_the_launch_task_describes_its_workers() -> None:
+def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
     volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
     mount = {"name": "cache", "mountPath": "/cache"}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
@@ -88,7 +88,7 @@ def test_what_an_author_sets_on_the_launch_task_describes_its_workers() -> None:
     assert mount in container["volumeMounts"]
 
 
-def test_a_task_on_which_nothing_is_set_says_nothing() -> None:
+def test_a_task_without_settings_changes_nothing() -> None:
     nothing = dict.fromkeys(
         ("affinity", "tolerations", "node_selector", "env", "volumes", "volume_mounts", "resources")
     )

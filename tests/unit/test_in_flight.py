@@ -20,7 +20,7 @@ def test_the_limit_follows_the_latency(seconds: float, limit: int) -> None:
     assert requests.limit == limit
 
 
-def test_small_objects_near_by_take_turns_with_fewer_workers() -> None:
+def test_small_objects_of_a_fast_store_need_fewer_workers() -> None:
     requests = InFlight(64)
     requests.lower_minimum()
     answer(requests, 0.0001)
@@ -29,13 +29,15 @@ def test_small_objects_near_by_take_turns_with_fewer_workers() -> None:
     assert requests.limit == 60
 
 
-def test_waiting_for_our_own_other_requests_is_no_latency() -> None:
+def test_waits_of_our_own_threads_do_not_count_as_latency() -> None:
     requests = InFlight(64)
     answer(requests, 0.05, 0.001, 0.05, 0.05)
     assert requests.limit == MIN_REQUESTS
 
 
-def test_a_burst_of_refusals_halves_the_limit_once_and_answers_raise_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_of_refusals_halves_the_limit_once_and_responses_raise_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     requests = InFlight(64)
     answer(requests, 1.0)
     for _ in range(20):
@@ -49,7 +51,7 @@ def test_a_burst_of_refusals_halves_the_limit_once_and_answers_raise_it_again(mo
     assert requests.limit == 1
 
 
-def test_others_take_the_turns_of_those_that_are_stuck() -> None:
+def test_others_run_instead_of_stuck_workers() -> None:
     requests = InFlight(64)
     requests.set_stuck(2)
     assert has_turn(requests, MIN_REQUESTS + 1)
@@ -58,7 +60,7 @@ def test_others_take_the_turns_of_those_that_are_stuck() -> None:
     assert not has_turn(requests, MIN_REQUESTS + 1)
 
 
-def test_an_overloaded_store_is_spared_by_all_workers() -> None:
+def test_no_worker_runs_instead_of_a_stuck_one_if_the_store_is_overloaded() -> None:
     requests = InFlight(8)
     requests.back_off()
     requests.set_stuck(8)
@@ -72,7 +74,7 @@ def has_turn(requests: InFlight, worker: int) -> bool:
     return not waiting.is_alive()
 
 
-def test_workers_beyond_the_limit_wait_until_it_rises_or_all_is_over() -> None:
+def test_workers_above_the_limit_wait_until_it_rises_or_the_work_ends() -> None:
     requests = InFlight(64)
     passed: list[int] = []
 

@@ -40,13 +40,13 @@ def published(**changes: Any) -> PublishedModel:
         (published(image="old@sha256:2"), IMAGE, "the image is now"),
     ],
 )
-def test_only_a_repetition_is_needless(latest: PublishedModel | None, image: str, says: str) -> None:
+def test_training_is_skipped_only_if_nothing_changed(latest: PublishedModel | None, image: str, says: str) -> None:
     reason = reason_to_train(latest, DIGEST, CONFIG.digest, image)
     assert reason.startswith(says)
     assert bool(reason) == bool(says)
 
 
-def test_a_run_says_which_model_it_reuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_which_model_it_reuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parameters = RunParameters(
         dataset_uri="s3://b/d",
         framework="pytorch",

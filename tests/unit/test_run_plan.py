@@ -1,4 +1,4 @@
-"""All that a run will make on a cluster, known before anything is made."""
+"""The plan of everything that a run creates on a cluster."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def images(manifest: dict[str, Any]) -> set[str]:
     return {container["image"] for template in templates for container in template["spec"]["containers"]}
 
 
-def test_a_training_makes_two_claims_and_three_jobs() -> None:
+def test_a_training_run_creates_two_pvcs_and_three_jobs() -> None:
     made = plan(staging_claim="stage", output_claim="out")
     names = [(each["kind"], each["metadata"]["name"].rsplit("-", 2)[0]) for each in made]
     assert names[:2] == [("PersistentVolumeClaim", "stage"), ("PersistentVolumeClaim", "out")]
@@ -35,7 +35,7 @@ def test_a_training_makes_two_claims_and_three_jobs() -> None:
     assert [images(each) for each in made[2:]] == [{"components:1"}, {"trainer:1"}, {"trainer:1"}]
 
 
-def test_the_trainings_pods_see_the_version_read_only_and_their_output() -> None:
+def test_training_pods_mount_the_version_read_only_and_the_output() -> None:
     master = plan()[3]["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     data, output = (each["persistentVolumeClaim"] for each in master["volumes"][:2])
     assert data == {"claimName": "ds-digits-v2-0000000000000000", "readOnly": True}
@@ -45,11 +45,11 @@ def test_the_trainings_pods_see_the_version_read_only_and_their_output() -> None
     assert mounts[1]["mountPath"] == "/output"
 
 
-def test_an_image_of_ones_own_trains_and_evaluates() -> None:
+def test_a_custom_image_trains_and_evaluates() -> None:
     assert [images(each) for each in plan(placement={"image": "mine:2"})[3:]] == [{"mine:2"}, {"mine:2"}]
 
 
-def test_a_sync_alone_makes_one_claim_and_one_job() -> None:
+def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:
     assert [each["kind"] for each in plan(framework="")] == ["PersistentVolumeClaim", "Job"]
 
 
@@ -67,6 +67,6 @@ def test_a_sync_alone_makes_one_claim_and_one_job() -> None:
         ({"memory": "1Gi", "placement": {"memory": "2Gi"}}, "set it in one place"),
     ],
 )
-def test_what_would_fail_hours_later_is_refused_now(changes: dict[str, Any], says: str) -> None:
+def test_settings_that_would_fail_hours_later_are_refused_first(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         plan(**changes)

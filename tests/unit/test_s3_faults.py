@@ -1,4 +1,4 @@
-"""The dataset engine against an S3 server that does what real ones do on bad days. No fault may tear a version."""
+"""Syncs from an S3 server with faults, none of which may damage a version."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ from kubetrain_components.sync_dataset.publish import read_version, verify_versi
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
-from support.faulty_s3 import FaultyS3, Handler, Stored, cut_short, flipped, heedless, refused, replaced, silent
+from support.faulty_s3 import FaultyS3, Handler, Stored, cut_short, flipped, ignores_range, refused, replaced, silent
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ class TestKeys:
     @pytest.mark.parametrize(
         "key", ["../../evil", "a/../../evil", "/evil", "p//../evil", "./evil", "..", "nul\x00", "a\nb"]
     )
-    def test_a_key_that_would_leave_the_target_is_named_and_never_asked_for(
+    def test_a_key_outside_the_target_is_named_and_never_requested(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, key: str
     ) -> None:
         put(s3)
@@ -108,7 +108,7 @@ class TestKeys:
         assert_published(tmp_path, report, contents)
         assert (report.resumed, report.downloaded) == (len(contents), 0)
 
-    def test_a_version_that_is_there_does_not_hide_a_key_that_cannot_be_a_file(
+    def test_a_published_version_does_not_hide_a_key_that_cannot_be_a_file(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         put(s3)
@@ -117,12 +117,12 @@ class TestKeys:
         with pytest.raises(KubetrainError, match="1 keys under s3://bucket/data cannot be files: 'a//b'"):
             transfer_dataset(store, tmp_path)
 
-    def test_a_dataset_of_none_but_such_keys_is_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_a_dataset_of_only_such_keys_is_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         s3.put("data/../x", b"x")
         with pytest.raises(KubetrainError, match=r"cannot be files: '\.\./x'"):
             transfer_dataset(store, tmp_path)
 
-    def test_a_file_that_is_a_folder_too_is_found_before_a_byte_comes(
+    def test_a_key_that_is_also_a_folder_is_found_before_any_download(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         put(s3)
@@ -135,14 +135,12 @@ class TestKeys:
         "key",
         ["file..txt", "a..b", "...", "50%25 + more", "a&b<c>\"d'", "ünï/çødé", "日本", "x" * 255, "-rf", "~", "a b"],
     )
-    def test_a_key_that_only_looks_odd_is_a_file(
-        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, key: str
-    ) -> None:
+    def test_an_odd_but_valid_key_is_a_file(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, key: str) -> None:
         s3.put(f"data/{key}", b"fine")
         report = transfer_dataset(store, tmp_path)
         assert_published(tmp_path, report, {key: b"fine"})
 
-    def test_markers_of_folders_are_no_files_and_those_with_content_are_mistakes(
+    def test_folder_markers_are_skipped_but_refused_if_they_have_content(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         contents = put(s3)
@@ -153,7 +151,9 @@ class TestKeys:
         with pytest.raises(KubetrainError, match="'folder/'"):
             transfer_dataset(store, tmp_path)
 
-    def test_a_link_in_the_way_is_not_followed(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_a_link_in_an_unfinished_version_is_not_followed(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
         contents = put(s3)
         s3.fail("data/folder/0", refused(404, "NoSuchBucket"))
         with pytest.raises(StoreError):
@@ -169,21 +169,21 @@ class TestKeys:
 
 
 class TestBytes:
-    @pytest.mark.parametrize("vouched", ["md5", "crc64nvme", "crc32", "sha256", "sha1"])
-    def test_a_flipped_bit_is_cured_by_asking_again(
-        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, vouched: str
+    @pytest.mark.parametrize("reported", ["md5", "crc64nvme", "crc32", "sha256", "sha1"])
+    def test_a_corrupt_object_is_requested_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, reported: str
     ) -> None:
         content = os.urandom(10_000)
-        s3.put("data/key", content, etag="" if vouched == "md5" else "0-1", **checksum_header(vouched, content))
+        s3.put("data/key", content, etag="" if reported == "md5" else "0-1", **checksum_header(reported, content))
         s3.fail("data/key", flipped, times=2)
         report = transfer_dataset(store, tmp_path)
         assert_published(tmp_path, report, {"key": content})
         assert (report.unverified, len(s3.gets("data/key"))) == (0, 3)
         assert json.loads((tmp_path / "versions" / report.digest / "manifest.jsonl").read_text().splitlines()[1])[
             "checksum"
-        ].startswith(f"{vouched}:")
+        ].startswith(f"{reported}:")
 
-    def test_what_stays_corrupt_is_named_and_does_not_stop_the_others(
+    def test_an_object_that_stays_corrupt_is_named_and_does_not_stop_the_others(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         put(s3, 30)
@@ -195,7 +195,7 @@ class TestBytes:
         assert len(files_below(data)) == 29
         assert not (data / "folder" / "7").exists()
 
-    def test_without_a_checksum_the_size_counts_and_is_reported(
+    def test_an_object_without_a_checksum_is_checked_by_size_and_reported(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         s3.put("data/key", b"content", etag="0123-2")
@@ -204,17 +204,19 @@ class TestBytes:
         assert_published(tmp_path, report, {"key": b"content"})
 
     @pytest.mark.parametrize("checksum", ["AAAAAA==-2", "AAAAAA=="])
-    def test_the_checksum_of_a_sum_over_parts_is_none_of_the_whole(
+    def test_a_composite_checksum_is_not_used(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, checksum: str
     ) -> None:
         s3.put("data/key", b"content", etag="0123-2", x_amz_checksum_crc32=checksum, x_amz_checksum_type="COMPOSITE")
         assert transfer_dataset(store, tmp_path).unverified == 1
 
-    def test_the_etag_of_what_a_key_encrypts_is_no_md5(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_the_etag_of_an_encrypted_object_is_not_used_as_md5(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
         s3.put("data/key", b"content", etag="0" * 32, x_amz_server_side_encryption="aws:kms")
         assert transfer_dataset(store, tmp_path).unverified == 1
 
-    def test_an_answer_cut_short_is_read_on_where_it_broke_off(
+    def test_a_truncated_response_is_resumed_where_it_ended(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         content = os.urandom(3_000_000)
@@ -226,34 +228,34 @@ class TestBytes:
         conditions = [sent.get("if-match") for sent in s3.headers[-2:]]
         assert conditions == [f'"{hashlib.md5(content).hexdigest()}"'] * 2
 
-    def test_a_server_that_heeds_no_range_is_read_from_its_start(
+    def test_a_response_of_a_server_that_ignores_ranges_is_cut(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         content = os.urandom(300_000)
         s3.put("data/key", content)
         s3.fail("data/key", cut_short(100_000))
-        s3.fail("data/key", heedless)
+        s3.fail("data/key", ignores_range)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), {"key": content})
 
-    def test_more_bytes_than_were_listed_are_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_an_object_larger_than_listed_is_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         s3.put("data/key", b"content")
         s3.objects["data/key"].listed_size = 3
         with pytest.raises(StoreError, match="'key' has more bytes than its listing says: 3"):
             transfer_dataset(store, tmp_path)
         assert_nothing_published(tmp_path)
 
-    @pytest.mark.parametrize("heeds_conditions", [True, False])
-    def test_an_object_that_is_replaced_meanwhile_is_listed_again(
-        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, heeds_conditions: bool
+    @pytest.mark.parametrize("respects_conditions", [True, False])
+    def test_an_object_replaced_during_the_sync_is_listed_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, respects_conditions: bool
     ) -> None:
         contents = put(s3)
         another = os.urandom(1000)
 
         def replaced_and_sent(handler: Handler, stored: Stored) -> bool:
             replaced("data/folder/3", another)(handler, stored)
-            return heedless(handler, s3.objects["data/folder/3"])
+            return ignores_range(handler, s3.objects["data/folder/3"])
 
-        s3.fail("data/folder/3", replaced("data/folder/3", another) if heeds_conditions else replaced_and_sent)
+        s3.fail("data/folder/3", replaced("data/folder/3", another) if respects_conditions else replaced_and_sent)
         report = transfer_dataset(store, tmp_path)
         assert_published(tmp_path, report, {**contents, "folder/3": another})
         assert len([each for each in s3.requests if "list-type" in each]) == 2
@@ -277,19 +279,19 @@ class TestLargeObjects:
         monkeypatch.setattr(fetch, "PART_BYTES", 100_000)
         monkeypatch.setattr(fetch, "LARGE_BYTES", 200_000)
 
-    @pytest.mark.parametrize("vouched", ["md5", "crc64nvme", "crc32", "sha256", "nothing"])
-    def test_it_comes_in_parts_and_is_compared_whole(
-        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, vouched: str
+    @pytest.mark.parametrize("reported", ["md5", "crc64nvme", "crc32", "sha256", "nothing"])
+    def test_it_arrives_in_parts_and_is_verified_as_a_whole(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, reported: str
     ) -> None:
         content = os.urandom(1_234_567)
-        header = {} if vouched == "nothing" else checksum_header(vouched, content)
-        s3.put("data/large", content, etag="" if vouched == "md5" else "0-1", **header)
+        header = {} if reported == "nothing" else checksum_header(reported, content)
+        s3.put("data/large", content, etag="" if reported == "md5" else "0-1", **header)
         report = transfer_dataset(store, tmp_path)
         assert_published(tmp_path, report, {"large": content})
-        assert report.unverified == (vouched == "nothing")
+        assert report.unverified == (reported == "nothing")
         assert len(s3.gets("data/large")) == 13
 
-    def test_a_part_that_is_corrupt_makes_all_come_again(
+    def test_a_corrupt_part_makes_the_object_download_again(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         content = os.urandom(500_000)
@@ -298,7 +300,7 @@ class TestLargeObjects:
         assert_published(tmp_path, transfer_dataset(store, tmp_path), {"large": content})
         assert len(s3.gets("data/large")) == 6, "five parts, and the whole"
 
-    def test_after_an_interruption_only_the_missing_parts_come(
+    def test_after_an_interruption_only_missing_parts_are_downloaded(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         content = os.urandom(500_000)
@@ -313,7 +315,9 @@ class TestLargeObjects:
         assert len(there) == 4
         assert again == {"0-99999"}
 
-    def test_a_part_torn_since_then_comes_again(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_a_part_damaged_since_then_is_downloaded_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
         content = os.urandom(500_000)
         s3.put("data/large", content)
         s3.fail("data/large", cut_short(0), times=6)
@@ -330,7 +334,7 @@ class TestLargeObjects:
 
 
 class TestServer:
-    def test_a_burst_of_slow_down_is_waited_out(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_a_sync_survives_a_burst_of_slow_down(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         contents = put(s3, 50)
         first: list[float] = []
 
@@ -348,14 +352,14 @@ class TestServer:
         assert with_retries(lambda: store.read("latest.json").read()) == b"{}"
 
     @pytest.mark.parametrize("status", [500, 502, 503])
-    def test_a_listing_that_fails_is_asked_for_again(
+    def test_a_listing_that_fails_is_retried(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, status: int
     ) -> None:
         contents = put(s3)
         s3.fail("list", refused(status, ""), times=2)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
 
-    def test_a_server_that_falls_silent_is_asked_again(
+    def test_a_request_without_a_response_is_retried(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(http_connection, "READ_TIMEOUT_SECONDS", 0.3)
@@ -363,7 +367,7 @@ class TestServer:
         s3.fail("data/folder/2", silent)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
 
-    def test_a_store_that_is_gone_is_given_up_soon(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_a_sync_soon_fails_if_the_store_is_down(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         put(s3, 200)
         s3.fail("*", refused(500, "InternalError"), times=10**6)
         with pytest.raises(StoreError, match="refused a request for object"):
@@ -371,7 +375,7 @@ class TestServer:
         assert len(s3.requests) < 100
 
     @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
-    def test_credentials_that_are_refused_end_the_sync_at_once(
+    def test_rejected_credentials_end_the_sync_at_once(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, code: str
     ) -> None:
         put(s3, 200)
@@ -380,7 +384,7 @@ class TestServer:
             transfer_dataset(store, tmp_path)
         assert len(s3.requests) < 1 + 2 * 64
 
-    def test_one_object_that_is_denied_is_named_and_does_not_stop_the_others(
+    def test_an_object_without_permission_is_named_and_does_not_stop_the_others(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         put(s3, 30)
@@ -391,7 +395,7 @@ class TestServer:
         (data,) = (tmp_path / "versions").glob(".*.partial/data")
         assert len(files_below(data)) == 29
 
-    def test_a_bucket_of_another_region_is_found(
+    def test_a_bucket_in_another_region_is_found(
         self, s3: FaultyS3, url: str, s3_credentials: None, tmp_path: Path
     ) -> None:
         def elsewhere(handler: object, _: object) -> bool:
@@ -404,7 +408,7 @@ class TestServer:
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
         assert "/eu-west-9/s3/aws4_request" in s3.headers[-1]["authorization"]
 
-    def test_a_dataset_larger_than_the_volume_is_refused_before_a_byte_comes(
+    def test_a_dataset_larger_than_the_volume_is_refused_before_any_download(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
         s3.put("data/huge", b"x")
@@ -414,7 +418,7 @@ class TestServer:
         assert s3.gets("data/huge") == []
 
     @pytest.mark.parametrize("prefix", ["dat", "data/fold", "nothing"])
-    def test_a_prefix_that_is_mistyped_syncs_nothing(self, s3: FaultyS3, url: str, tmp_path: Path, prefix: str) -> None:
+    def test_a_mistyped_prefix_syncs_nothing(self, s3: FaultyS3, url: str, tmp_path: Path, prefix: str) -> None:
         put(s3)
         with pytest.raises(KubetrainError, match=f"no objects under s3://bucket/{prefix}"):
             transfer_dataset(open_store(f"s3://bucket/{prefix}", url, Access.ANONYMOUS), tmp_path)
@@ -426,17 +430,15 @@ class TestServer:
         report = transfer_dataset(store, tmp_path)
         assert (report.downloaded, len(s3.requests)) == (0, 1)
 
-    def test_latency_is_hidden_by_more_requests_at_a_time(
-        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
-    ) -> None:
+    def test_latency_is_hidden_by_parallel_requests(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         put(s3, 300, size=10)
         s3.latency = 0.3
         transfer_dataset(store, tmp_path)
         assert s3.most_at_once > 40
 
 
-class TestWhoAsks:
-    def test_credentials_are_renewed_while_it_runs(
+class TestConnections:
+    def test_credentials_are_renewed_during_a_sync(
         self, s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         issue = tmp_path / "issue.py"
@@ -465,7 +467,7 @@ class TestWhoAsks:
         transfer_dataset(store, tmp_path)
         assert not any("authorization" in sent for sent in s3.headers)
 
-    def test_a_proxy_is_asked_for_the_whole_url(
+    def test_a_proxy_gets_the_whole_url(
         self, s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         contents = put(s3)

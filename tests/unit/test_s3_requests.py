@@ -1,4 +1,4 @@
-"""What we send to S3, against what botocore would send; how we list, against what is there."""
+"""Requests to S3 compared with those of botocore, and listings compared with the objects."""
 
 import datetime
 import ipaddress
@@ -57,7 +57,9 @@ def test_requests_are_signed_as_botocore_signs_them(path: str, query: str, token
         ("bucket", "https://s3.example.org/base", "https://s3.example.org:443/base/bucket"),
     ],
 )
-def test_a_bucket_is_where_botocore_says(bucket: str, endpoint: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_has_the_url_that_botocore_computes(
+    bucket: str, endpoint: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     location = S3Requests(bucket, endpoint, Access.ANONYMOUS)._location
     origin = location.origin
@@ -65,9 +67,7 @@ def test_a_bucket_is_where_botocore_says(bucket: str, endpoint: str, url: str, m
     assert location.region == "us-east-1"
 
 
-def test_virtual_hosts_and_regions_are_taken_from_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_virtual_hosts_and_regions_come_from_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config").write_text("[default]\nregion = eu-west-3\ns3 =\n  addressing_style = virtual\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
@@ -75,7 +75,7 @@ def test_virtual_hosts_and_regions_are_taken_from_the_configuration(
     assert (location.origin.host, location.path, location.region) == ("bucket.s3.example.org", "", "eu-west-3")
 
 
-def test_a_server_is_trusted_by_the_bundle_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_verified_with_the_configured_ca_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = self_signed(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
@@ -116,9 +116,7 @@ def self_signed(folder: Path) -> Path:
 class TestListing:
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(keys=st.sets(KEYS, max_size=40), page=st.integers(1, 3), ranges=st.integers(1, 6))
-    def test_whatever_the_folders_and_pages_every_key_is_listed_once(
-        self, keys: set[str], page: int, ranges: int
-    ) -> None:
+    def test_every_key_is_listed_once_for_any_folders_and_pages(self, keys: set[str], page: int, ranges: int) -> None:
         s3 = FaultyS3()
         s3.page_keys = page
         for key in keys:
@@ -143,7 +141,7 @@ class TestListing:
         assert {"data/10/", "data/15/"} <= set(after)
         assert "data/05/" not in after, "it had been listed by then"
 
-    def test_short_ones_are_not(self) -> None:
+    def test_short_listings_are_not_split(self) -> None:
         s3 = FaultyS3()
         s3.page_keys = 10
         asked: list[dict[str, str]] = []
@@ -157,10 +155,10 @@ class TestListing:
         assert len(list(list_objects(page, "data/", 4))) == 75
         assert len(asked) == 8
 
-    def test_rows_are_read_in_any_order(self) -> None:
+    def test_elements_of_an_object_are_read_in_any_order(self) -> None:
         row = "<Contents><Size>3</Size><Key>data/a&amp;b</Key><ETag>&quot;x&quot;</ETag></Contents>"
         assert rows_of("<R>" + row * 2 + "</R>", "data/") == [("a&b", 3, "x")] * 2
 
-    def test_a_row_that_lacks_something_is_an_error(self) -> None:
+    def test_an_object_with_a_missing_element_is_an_error(self) -> None:
         with pytest.raises(StoreError, match="without a key, an ETag or a size"):
             rows_of("<R><Contents><Key>a</Key><Size>1</Size></Contents></R>", "")

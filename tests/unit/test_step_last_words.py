@@ -1,4 +1,4 @@
-"""An error outside any stage of a step, in an image as this repository builds it."""
+"""An error of a step outside any stage, in the components image."""
 
 import os
 import re
@@ -27,7 +27,7 @@ IMAGE = Path(__file__).parents[2] / "components" / "image"
         ("raise SystemExit(3)", "$"),
     ],
 )
-def test_the_cause_is_what_the_pod_says_last(tmp_path: Path, program: str, words: str) -> None:
+def test_the_cause_is_the_termination_message_and_the_last_line(tmp_path: Path, program: str, words: str) -> None:
     said = tmp_path / "termination-log"
     said.touch()
     environment = os.environ | {"PYTHONPATH": str(IMAGE), termination.LOG_VARIABLE: str(said)}

@@ -1,4 +1,4 @@
-"""Plan, transfer, publish: a version is there whole and right, or not there."""
+"""Plan, transfer and publish: a published version is complete and correct."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def interrupt_at(key: str, source: Path, staging: Path) -> None:
-    """A sync that downloads what comes before this key."""
+    """Interrupt a sync at this key."""
 
     class Broken(DirectoryStore):
         def read(self, wanted: str, *rest: Any) -> ObjectContent:
@@ -80,7 +80,7 @@ def damage_manifest(manifest: Path, damage: str) -> None:
 
 
 class TestPlan:
-    def test_the_digest_is_of_the_listing_in_any_order(self) -> None:
+    def test_the_digest_does_not_depend_on_the_order_of_the_listing(self) -> None:
         plans = [plan_sync("s3://b/p", listed) for listed in (objects("b", "a"), objects("a", "b"))]
         assert plans[0] == plans[1]
         assert plans[0].digest == listing_sha256(objects("a", "b"))[:16]
@@ -94,34 +94,36 @@ class TestPlan:
         assert listing_sha256(listed) == hashlib.sha256(lines.encode()).hexdigest()
 
     @pytest.mark.parametrize("change", [("c", 1, "x"), ("a", 2, "x"), ("a", 1, "y")])
-    def test_key_size_and_etag_all_count(self, change: tuple[str, int, str]) -> None:
+    def test_the_digest_depends_on_keys_sizes_and_etags(self, change: tuple[str, int, str]) -> None:
         assert listing_sha256([StoredObject(*change)]) != listing_sha256([StoredObject("a", 1, "x")])
 
-    def test_what_another_version_has_is_not_fetched(self) -> None:
+    def test_objects_of_other_versions_are_not_fetched(self) -> None:
         listed = objects("a", "b")
         plan = replace(plan_sync("s3://b/p", listed), reuse={"a": Reusable("old", "md5:1")})
         assert [each.key for each in plan.fetch] == ["b"]
 
-    def test_folder_markers_are_no_objects(self) -> None:
+    def test_folder_markers_are_skipped(self) -> None:
         listed = [StoredObject("", 0, "x"), StoredObject("b/", 0, "x"), *objects("b/c")]
         assert [each.key for each in plan_sync("s3://b/p", listed).objects] == ["b/c"]
 
     @pytest.mark.parametrize("listed", [[], [StoredObject("only/", 0, "x")]])
-    def test_nothing_to_sync_is_a_mistake(self, listed: list[StoredObject]) -> None:
+    def test_an_empty_dataset_is_refused(self, listed: list[StoredObject]) -> None:
         with pytest.raises(KubetrainError, match="no objects under s3://b/p"):
             plan_sync("s3://b/p", listed)
 
     @pytest.mark.parametrize(
         "key", ["../x", "a/../../x", "/abs", "a//b", "./a", "a/.", "nul\0", "line\nbreak", "x" * 256, "dir/"]
     )
-    def test_a_key_that_is_no_file_below_the_target_is_named_beside_the_others(self, key: str) -> None:
+    def test_a_key_that_cannot_be_a_file_below_the_target_is_named(self, key: str) -> None:
         plan = plan_sync("s3://b/p", objects("fine", key))
         assert plan.objects == tuple(objects("fine"))
         with pytest.raises(KubetrainError, match=re.escape(repr(key))):
             plan.check_keys()
 
     @given(st.lists(st.text("ab./\n\x7fü", max_size=5), min_size=1, max_size=4), st.booleans())
-    def test_looking_at_all_keys_at_once_finds_what_looking_at_each_does(self, keys: list[str], is_long: bool) -> None:
+    def test_the_fast_check_of_all_keys_finds_what_the_check_of_each_key_finds(
+        self, keys: list[str], is_long: bool
+    ) -> None:
         keys += ["x" * 256] * is_long
         if _are_plain(keys):
             assert [key for key in keys if _problem_of(key)] == []
@@ -129,20 +131,22 @@ class TestPlan:
             assert any(_problem_of(key) or not key.isascii() or key[:1] == "." or "/." in key for key in keys)
 
     @pytest.mark.parametrize("key", ["file..txt", "a..b/c", "...", "-rf", "ünï", "x" * 255])
-    def test_keys_that_only_look_odd_are_files(self, key: str) -> None:
+    def test_odd_but_valid_keys_are_files(self, key: str) -> None:
         assert plan_sync("s3://b/p", objects(key)).objects[0].key == key
 
-    def test_a_file_that_is_a_folder_too_is_refused(self) -> None:
+    def test_a_key_that_is_also_a_folder_is_refused(self) -> None:
         with pytest.raises(KubetrainError, match="'a' is a file and a folder at once"):
             plan_sync("s3://b/p", objects("a", "a/b"))
 
     @pytest.mark.parametrize("twins", [("A.txt", "a.txt"), ("caf\u00e9", "cafe\u0301"), ("D/x", "d/x")])
-    def test_names_that_one_volume_takes_for_one_are_refused_there(self, twins: tuple[str, str]) -> None:
+    def test_keys_that_differ_only_by_case_are_refused_on_a_volume_that_ignores_case(
+        self, twins: tuple[str, str]
+    ) -> None:
         check_case_conflicts(plan_sync("s3://b/p", objects("b", "c")))
         with pytest.raises(KubetrainError, match="are one file on this volume"):
             check_case_conflicts(plan_sync("s3://b/p", objects("b", *twins)))
 
-    def test_this_volume_tells_them_apart(self, tmp_path: Path) -> None:
+    def test_this_volume_does_not_ignore_case(self, tmp_path: Path) -> None:
         with (partial := PartialVersion(tmp_path / "versions" / ".x.partial")).opened():
             assert not partial.ignores_case()
 
@@ -167,7 +171,9 @@ class TestTransfer:
         assert second.digest == first.digest
         assert (second.downloaded, second.linked, second.copied) == (0, 0, 0)
 
-    def test_a_changed_source_is_a_new_version_of_links_and_the_change(self, source: Path, tmp_path: Path) -> None:
+    def test_a_changed_source_makes_a_new_version_that_links_unchanged_files(
+        self, source: Path, tmp_path: Path
+    ) -> None:
         first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         (source / "a").write_bytes(b"changed")
         second = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
@@ -181,7 +187,7 @@ class TestTransfer:
         }
         assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
 
-    def test_an_interrupted_sync_publishes_nothing_and_is_gone_on_with(self, source: Path, tmp_path: Path) -> None:
+    def test_an_interrupted_sync_publishes_nothing_and_is_resumed(self, source: Path, tmp_path: Path) -> None:
         interrupt_at("b/c", source, tmp_path / "staging")
         assert published_versions(tmp_path / "staging") == []
         report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
@@ -191,7 +197,7 @@ class TestTransfer:
         assert sorted(path.name for path in version.iterdir()) == ["data", "manifest.jsonl"]
 
     @pytest.mark.parametrize("torn", [b"", b"2", b"?"])
-    def test_a_file_torn_since_the_interruption_is_fetched_again(
+    def test_a_file_damaged_since_the_interruption_is_fetched_again(
         self, source: Path, tmp_path: Path, torn: bytes
     ) -> None:
         interrupt_at("b/c", source, tmp_path / "staging")
@@ -202,26 +208,26 @@ class TestTransfer:
         assert (report.downloaded, report.resumed) == (3, 0)
         assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"1"
 
-    def test_a_record_torn_since_the_interruption_is_no_proof(self, source: Path, tmp_path: Path) -> None:
+    def test_a_damaged_line_of_the_journal_is_ignored(self, source: Path, tmp_path: Path) -> None:
         interrupt_at("b/c", source, tmp_path / "staging")
         (journal,) = (tmp_path / "staging").glob("versions/.*.partial/verified.jsonl")
         journal.write_bytes(journal.read_bytes()[:-9] + b"\0\0\xff")
         assert transfer_dataset(DirectoryStore(source), tmp_path / "staging").downloaded == 3
 
-    def test_what_was_downloaded_for_an_older_listing_is_used(self, source: Path, tmp_path: Path) -> None:
+    def test_files_downloaded_for_an_older_listing_are_reused(self, source: Path, tmp_path: Path) -> None:
         interrupt_at("b/c", source, tmp_path / "staging")
         (source / "d").write_bytes(b"4444")
         report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         assert (report.downloaded, report.resumed) == (3, 1)
         assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
 
-    def test_what_an_older_listing_left_unfinished_is_swept(self, source: Path, tmp_path: Path) -> None:
+    def test_unfinished_versions_of_older_listings_are_deleted(self, source: Path, tmp_path: Path) -> None:
         abandoned = tmp_path / "staging" / "versions" / ".0000000000000000.partial" / "data"
         abandoned.mkdir(parents=True)
         report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         assert [path.name for path in (tmp_path / "staging" / "versions").iterdir()] == [report.digest]
 
-    def test_corrupt_bytes_are_tried_again_and_never_published(self, source: Path, tmp_path: Path) -> None:
+    def test_a_corrupt_object_is_retried_and_never_published(self, source: Path, tmp_path: Path) -> None:
         attempts: list[str] = []
 
         class Corrupting(DirectoryStore):
@@ -236,7 +242,7 @@ class TestTransfer:
         assert attempts.count("a") == 3
         assert published_versions(tmp_path / "staging") == []
 
-    def test_one_flipped_byte_on_the_way_is_cured_by_fetching_again(self, source: Path, tmp_path: Path) -> None:
+    def test_an_object_corrupted_once_is_fetched_again(self, source: Path, tmp_path: Path) -> None:
         bad = iter([ObjectContent(iter([b"x"]), checksum="md5:c4ca4238a0b923820dcc509a6f75849b")])
 
         class OnceCorrupting(DirectoryStore):
@@ -246,7 +252,7 @@ class TestTransfer:
         report = transfer_dataset(OnceCorrupting(source), tmp_path / "staging")
         assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"1"
 
-    def test_a_body_cut_short_is_no_object(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_truncated_object_is_refused(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.01)
 
         class Short(DirectoryStore):
@@ -256,7 +262,7 @@ class TestTransfer:
         with pytest.raises(StoreError, match="'b/c' ended after 0 bytes of 2"):
             transfer_dataset(Short(source), tmp_path / "staging")
 
-    def test_a_source_that_changes_meanwhile_is_listed_again(self, source: Path, tmp_path: Path) -> None:
+    def test_a_source_that_changes_during_the_sync_is_listed_again(self, source: Path, tmp_path: Path) -> None:
         class Changing(DirectoryStore):
             def list(self) -> Iterator[StoredObject]:
                 yield from list(super().list())
@@ -288,7 +294,7 @@ class TestTransfer:
             sync.join()
         assert sorted(report.downloaded for report in reports) == [0, 3]
 
-    def test_a_store_that_fails_once_is_asked_again(self, source: Path, tmp_path: Path) -> None:
+    def test_a_request_that_fails_once_is_retried(self, source: Path, tmp_path: Path) -> None:
         def cut_short() -> Iterator[bytes]:
             yield b"3"
             raise StoreUnavailable("the connection was lost")
@@ -302,7 +308,7 @@ class TestTransfer:
         report = transfer_dataset(Unreliable(source), tmp_path / "staging")
         assert (tmp_path / "staging" / "versions" / report.digest / "data" / "b" / "ü").read_bytes() == b"333"
 
-    def test_a_change_is_not_asked_for_again(self, source: Path, tmp_path: Path) -> None:
+    def test_a_request_for_a_changed_object_is_not_retried(self, source: Path, tmp_path: Path) -> None:
         reads: list[str] = []
 
         class Changed(DirectoryStore):
@@ -314,7 +320,7 @@ class TestTransfer:
             transfer_dataset(Changed(source), tmp_path / "staging", concurrency=1)
         assert len(reads) == 3, "one in each round"
 
-    def test_where_links_are_impossible_files_are_copied_whole(self, source: Path, tmp_path: Path) -> None:
+    def test_files_are_copied_if_they_cannot_be_linked(self, source: Path, tmp_path: Path) -> None:
         first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         version = tmp_path / "staging" / "versions" / first.digest
         (source / "a").write_bytes(b"changed")
@@ -325,14 +331,14 @@ class TestTransfer:
         copy = tmp_path / "staging" / "versions" / report.digest / "data" / "b" / "c"
         assert (copy.read_bytes(), copy.stat().st_mode & 0o777) == (b"22", 0o444)
 
-    def test_a_copy_that_breaks_off_leaves_nothing_under_its_name(self, source: Path, tmp_path: Path) -> None:
+    def test_an_interrupted_copy_leaves_no_file(self, source: Path, tmp_path: Path) -> None:
         partial = PartialVersion(tmp_path / "versions" / ".x.partial")
         with partial.opened(), pytest.raises(OSError):
             partial.reuse(tmp_path, "key")
         left = [path.name for path in partial.path.rglob("*") if path.is_file()]
         assert left == ["verified.jsonl"]
 
-    def test_a_file_that_went_away_from_another_version_is_fetched(self, source: Path, tmp_path: Path) -> None:
+    def test_a_file_that_another_version_lost_is_fetched(self, source: Path, tmp_path: Path) -> None:
         first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         (tmp_path / "staging" / "versions" / first.digest / "data" / "b" / "c").unlink()
         (source / "a").write_bytes(b"changed")
@@ -340,7 +346,7 @@ class TestTransfer:
         assert (second.downloaded, second.linked) == (2, 1)
 
     @pytest.mark.parametrize("damage", ["header", "body", "cut short"])
-    def test_a_damaged_version_is_moved_aside_and_made_again(
+    def test_a_damaged_version_is_moved_aside_and_synced_again(
         self, source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
     ) -> None:
         first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
@@ -354,9 +360,7 @@ class TestTransfer:
         assert (aside / "data" / "a").read_bytes() == b"1", "for people to look at"
 
     @pytest.mark.parametrize("damage", ["header", "body", "cut short"])
-    def test_of_another_version_that_is_damaged_nothing_is_reused(
-        self, source: Path, tmp_path: Path, damage: str
-    ) -> None:
+    def test_no_file_of_a_damaged_version_is_reused(self, source: Path, tmp_path: Path, damage: str) -> None:
         first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         damage_manifest(tmp_path / "staging" / "versions" / first.digest / "manifest.jsonl", damage)
         (source / "a").write_bytes(b"changed")
@@ -372,7 +376,7 @@ class TestTransfer:
         assert {"b", "class-149"} < set(report.folders)
         assert not report.folders_cut
 
-    def test_the_report_says_where_it_cannot_name_every_folder(self, source: Path, tmp_path: Path) -> None:
+    def test_the_report_says_if_it_cannot_name_every_folder(self, source: Path, tmp_path: Path) -> None:
         for number in range(300):
             (source / f"ü{number}").mkdir()
             (source / f"ü{number}" / "x").write_bytes(b"x")
@@ -381,13 +385,13 @@ class TestTransfer:
         assert 1900 < len(json.dumps(report.folders)) <= 2002
         assert len(json.dumps({"status": "completed", **asdict(report)})) < MAX_BYTES
 
-    def test_progress_ends_with_everything(self, source: Path, tmp_path: Path) -> None:
+    def test_progress_ends_at_the_total(self, source: Path, tmp_path: Path) -> None:
         seen: list[SyncProgress] = []
         transfer_dataset(DirectoryStore(source), tmp_path / "staging", on_progress=seen.append)
         assert seen[0] == SyncProgress(objects=0, bytes=0, total_objects=3, total_bytes=6)
         assert seen[-1] == SyncProgress(objects=3, bytes=6, total_objects=3, total_bytes=6)
 
-    def test_a_target_that_cannot_be_written_is_said(self, source: Path) -> None:
+    def test_a_target_that_cannot_be_written_is_named(self, source: Path) -> None:
         with pytest.raises(KubetrainError, match="cannot write to /proc/nowhere"):
             transfer_dataset(DirectoryStore(source), Path("/proc/nowhere"))
 
@@ -433,14 +437,14 @@ class TestVerify:
         manifest.write_text(manifest.read_text().replace('"key": "a"', '"key": "b/d"'))
         assert any("does not hash to its digest" in problem for problem in self.problems(version))
 
-    def test_a_half_written_version_is_invisible_and_said(self, version: Path, tmp_path: Path) -> None:
+    def test_an_incomplete_version_is_not_listed_and_fails_verification(self, version: Path, tmp_path: Path) -> None:
         staging = tmp_path / "staging"
         (version / "manifest.jsonl").rename(version / "gone")
         assert published_versions(staging) == []
         with pytest.raises(KubetrainError, match="nothing complete in"):
             verify_folder(staging)
 
-    def test_a_version_under_a_wrong_name_is_none(self, version: Path) -> None:
+    def test_a_version_under_another_name_is_damaged(self, version: Path) -> None:
         moved = version.rename(version.with_name("0" * 16))
         assert read_version(moved) is None
         assert self.problems(moved) == ["manifest.jsonl is damaged"]
