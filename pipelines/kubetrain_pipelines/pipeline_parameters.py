@@ -70,7 +70,7 @@ PARAMETERS = (
         pipelines=PIPELINES,
         is_local=True,
     ),
-    Parameter("model_uri", str, REQUIRED, "Where to publish versions of the model: s3://BUCKET/PREFIX.", is_local=True),
+    Parameter("model_uri", str, REQUIRED, "URI under which models are published: s3://BUCKET/PREFIX.", is_local=True),
     Parameter("s3_endpoint", str, "", "URL of the S3 server; empty: AWS.", pipelines=PIPELINES, is_local=True),
     Parameter(
         "s3_secret",
@@ -136,7 +136,7 @@ def framework_of(pipeline: str) -> str:
     """Return the framework of a pipeline that trains.
 
     Raises:
-        InvalidSetting: if there is no such pipeline.
+        InvalidSetting: if the pipeline does not exist or does not train.
     """
     if pipeline not in FRAMEWORKS:
         raise InvalidSetting(f"unknown pipeline '{pipeline}': {did_you_mean(pipeline, FRAMEWORKS)}")

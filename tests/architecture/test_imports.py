@@ -184,7 +184,7 @@ def test_components_import_what_their_place_allows(path: Path) -> None:
 @pytest.mark.parametrize("step", sorted(STEPS))
 def test_a_step_knows_no_other_step(step: str) -> None:
     folder = SOURCES[COMPONENTS] / step
-    assert f'site.stage("{step}", run_id)' in (folder / "component.py").read_text()
+    assert f'.stage("{step}", run_id)' in (folder / "component.py").read_text()
     for path in folder.glob("*.py"):
         for module in imports_of(path):
             others = [other for other in STEPS - {step} if module.startswith(f"{COMPONENTS}.{other}")]
@@ -246,3 +246,10 @@ for name in {names!r}:
     importlib.import_module(name)
 """
     subprocess.run([sys.executable, "-I", "-c", program], check=True)
+
+
+def test_the_command_line_starts_without_heavy_imports() -> None:
+    """Otherwise `kubetrain --help` would take seconds."""
+    program = "import sys, kubetrain_pipelines.cli.main; print(*sys.modules)"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"kfp", "kubernetes", "yaml", "rich", "boto3"} & set(finished.stdout.split()) == set()

@@ -1,4 +1,4 @@
-"""A step of the team's own: KFP ships the function's body alone, so that what it needs is imported there."""
+"""The team's own step. KFP ships only the body of the function, so its imports are inside it."""
 
 from kfp import dsl
 
@@ -10,9 +10,9 @@ def write_model_card(model: dsl.Input[dsl.Model], uri: str, card: dsl.Output[dsl
     """Describe the published model.
 
     Args:
-        model: The model that was collected.
-        uri: Where it was published.
-        card: What is known of it.
+        model: The collected model.
+        uri: URI of the published version.
+        card: The description, as Markdown.
     """
     from pathlib import Path
 

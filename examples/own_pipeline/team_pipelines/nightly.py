@@ -1,4 +1,4 @@
-"""Every night: the team's own model on eight GPUs a pod, and a step of its own once the model is published."""
+"""The nightly pipeline: the team's own model on pods with eight GPUs, and the team's own step after publishing."""
 
 from kfp import dsl, kubernetes
 
@@ -12,8 +12,8 @@ NAME = "nightly"
 def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/models/text") -> str:
     """
     Args:
-        dataset_uri: Where the text is.
-        model_uri: Where the models go.
+        dataset_uri: Dataset of text files.
+        model_uri: Where to publish the models.
 
     Returns:
         URI of the published version.

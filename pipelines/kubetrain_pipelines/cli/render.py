@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import yaml
 
@@ -28,9 +26,10 @@ def planned_run(
     run_id: str,
     pairs: Sequence[str],
     file: Path | None = None,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
+    defaults: Mapping[str, str] | None = None,
 ) -> RunParameters:
-    """
+    """Return the parameters of a run, as its first step would admit them.
+
     Args:
         defaults: Defaults that replace those of the pipeline.
 
@@ -38,7 +37,7 @@ def planned_run(
         InvalidSetting: if a parameter or setting cannot be used.
     """
     framework = framework_of(pipeline)
-    declared = with_defaults(parameters_of(pipeline), defaults)
+    declared = with_defaults(parameters_of(pipeline), defaults or {})
     values = {each.name: each.default for each in declared} | parse_parameters(declared, pairs, file)
     return admit_run(
         framework=framework,
