@@ -74,6 +74,7 @@ def _flat(known: Mapping[str, Parameter], items: Iterable[tuple[str, Any]]) -> V
         if parent := _parent(known, name):
             values[parent, name] = value
         elif name in _objects(known):
+            values["", name] = {}  # an empty object is a value too, and replaces the pipeline's default
             values |= {(name, setting): each for setting, each in coerced(name, known[name].type, value).items()}
         else:
             values["", name] = coerced(name, known[name].type, value)

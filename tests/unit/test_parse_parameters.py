@@ -11,7 +11,14 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.local_run.storage import local_parameters
 from kubetrain_pipelines.parse_parameters import parse_parameters
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS, PIPELINES, Parameter, parameters_of, with_parameters
+from kubetrain_pipelines.pipeline_parameters import (
+    PARAMETERS,
+    PIPELINES,
+    REQUIRED,
+    Parameter,
+    parameters_of,
+    with_parameters,
+)
 from kubetrain_trainer.errors import InvalidSetting
 
 COMPILED = Path(__file__).parents[2] / "compiled"
@@ -58,6 +65,21 @@ def test_values_have_the_declared_types_and_settings_join_their_objects(paramete
         "placement": {"image": "mine", "grace_seconds": 9, "env": {"A": "b"}},
         "storage": {"output_size": "1Gi"},
     }
+
+
+def test_an_empty_object_is_a_value_that_replaces_the_default(tmp_path: Path) -> None:
+    declared = [
+        Parameter("train_config", dict[str, Any], REQUIRED, "needed"),
+        Parameter("placement", dict[str, Any], {"network": "infiniband"}, "pods of a team's own pipeline"),
+    ]
+    empty = {"train_config": {}, "placement": {}}
+    file = tmp_path / "params.json"
+    file.write_text(json.dumps(empty))
+    assert parse_parameters(declared, ["train_config={}", "placement={}"]) == empty
+    assert parse_parameters(declared, [], file) == empty
+    assert parse_parameters(declared, ["epochs=3"], file) == {"train_config": {"epochs": 3}, "placement": {}}
+    with pytest.raises(InvalidSetting, match="train_config is missing"):
+        parse_parameters(declared, ["placement={}"])
 
 
 def test_the_last_of_two_pairs_wins(parameters: Sequence[Parameter]) -> None:
