@@ -10,9 +10,9 @@ def collect_checkpoint(run_id: str, last_checkpoint: str, reused: dict, model: d
     """Choose the checkpoint that becomes the model, and verify its hashes.
 
     Args:
-        run_id: Id of the run.
-        last_checkpoint: The last checkpoint of the training.
-        reused: The published model if training was skipped; else empty.
+        run_id: ID of the run.
+        last_checkpoint: Last checkpoint of the training.
+        reused: Published model if training was skipped; else empty.
         model: Exported weights and their manifest.
 
     Returns:

@@ -19,17 +19,17 @@ def evaluate_model(
     confusion: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
 ) -> None:
-    """Evaluate the model on the test split. Succeed even if the result is poor, to keep the artifacts.
+    """Evaluate the model on the test split. A poor result does not fail the step, so its artifacts are kept.
 
     Args:
         framework: pytorch or tensorflow.
-        dataset: Dataset version to evaluate on, and how the pod mounts it.
+        dataset: Dataset version to evaluate on, and how pods mount it.
         output_claim: PVC for the output.
         placement: Placement settings of the training pods.
-        reused: The published model if training was skipped, already evaluated; else empty.
+        reused: Published, already evaluated model if training was skipped; else empty.
         pipeline: Name of the pipeline.
-        run_id: Id of the run.
-        model: The model to evaluate.
+        run_id: ID of the run.
+        model: Model to evaluate.
         metrics: Loss and metrics on the test split.
         confusion: Confusion matrix of a classifier; with two classes also the ROC curve.
         report: HTML page with curves, confusion matrix and misclassified samples.

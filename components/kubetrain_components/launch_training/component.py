@@ -1,4 +1,4 @@
-"""The KFP component of launch_training."""
+"""The KFP component launch_training."""
 
 from typing import NamedTuple
 
@@ -35,18 +35,18 @@ def launch_training(
     task_config: dsl.TaskConfig,
     summary: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Training", checkpoint=str, step=int, image=str, placement=dict):
-    """Train in several pods, and follow them until they end.
+    """Train in several pods and follow them until they finish.
 
     Args:
         framework: pytorch or tensorflow.
-        dataset: Dataset version to train on, and where pods find it.
+        dataset: Dataset version to train on, and how pods mount it.
         output_claim: PVC for checkpoints and logs.
         train_config: Training settings.
         workers: Number of training pods, including the Master (PyTorch) or Chief (TensorFlow).
-        min_workers: Min number of pods that training continues with after losing others; 0: all pods restart.
+        min_workers: Minimum number of pods that training continues with after losing others; 0: all pods restart.
         processes_per_worker: Training processes in each pod.
-        placement: Where and how the pods run.
-        reused: Published model that makes a training unnecessary; empty: train.
+        placement: Placement settings of the training pods.
+        reused: Published model to reuse instead of training; empty: train.
         pipeline: Name of the pipeline.
         run_id: ID of the run.
         task_config: Settings of this task, which apply to the pods.
@@ -94,7 +94,7 @@ def launch_training(
             mounts=site.mounts(place, output_claim),
         )
         stage.result = launch_training(training, backend, stage.on_line)
-        if training.mounts:  # the summary is about kubectl, which knows nothing of a job on one machine
+        if training.mounts:  # the summary's kubectl commands do not apply to a local job
             text = training_summary(training, stage.result, stage.seconds(), stage.progress)
             Path(summary.path).write_text(text)
     return stage.result["checkpoint"], stage.result["step"], placed.image, placed.changed_settings()

@@ -11,11 +11,11 @@ def promote_model(model_uri: str, s3_endpoint: str, min_accuracy: float, image: 
 
     Args:
         model_uri: Destination of published models: s3://BUCKET/PREFIX.
-        s3_endpoint: S3 server; empty for AWS.
-        min_accuracy: Minimum accuracy on the test split; 0 publishes any model.
+        s3_endpoint: URL of the S3 server; empty: AWS.
+        min_accuracy: Minimum accuracy on the test split; 0: publish any model.
         image: Image of the training pods.
-        reused: The published model if training was skipped; else empty.
-        run_id: Id of the run.
+        reused: Published model if training was skipped; else empty.
+        run_id: ID of the run.
 
     Returns:
         URI of the published version.

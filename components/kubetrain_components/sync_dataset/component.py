@@ -1,4 +1,4 @@
-"""sync_dataset as a KFP component."""
+"""The KFP component sync_dataset."""
 
 from typing import NamedTuple
 
@@ -46,28 +46,28 @@ def sync_dataset(
         s3_secret: Secret with the S3 credentials; may be missing.
         pipeline: Name of the pipeline.
         run_id: ID of the run.
-        components_image: Image of the transfer's pod.
+        components_image: Image of the transfer pod.
         staging_claim: PVC for dataset versions.
         staging_size: Size of the staging PVC if it is created.
         exposure: How training pods get read-only access to a version.
         storage_class: Storage class of both PVCs if they are created.
         storage: Other storage settings.
-        placement: Other settings for where and how pods run.
-        metrics: Numbers of the sync, such as downloaded objects.
+        placement: Other placement settings.
+        metrics: Statistics of the sync, such as the number of downloaded objects.
         dataset_access: How to access the dataset in S3: credentials, anonymous or requester-pays.
         framework: pytorch or tensorflow; empty: the run does not train.
         trainer_image: Image of the training pods, unless the placement sets another.
         train_config: Training settings.
         output_claim: PVC for checkpoints and models.
         workers: Number of training pods.
-        min_workers: Min number of pods that training continues with after losing others; 0: all pods restart.
+        min_workers: Minimum number of pods that training continues with after losing others; 0: all pods restart.
         processes_per_worker: Training processes in each pod.
         cpu: CPU request of a pod.
         memory: Memory request of a pod.
         gpus: GPUs of a pod.
         shm_size: Size of /dev/shm.
-        min_accuracy: Accuracy on the test split that the model needs to be published.
-        model_uri: Where to publish versions of the model.
+        min_accuracy: Minimum accuracy on the test split; 0: publish any model.
+        model_uri: Destination of published models: s3://BUCKET/PREFIX.
         skip_unchanged: Reuse the latest model if training would only repeat it.
 
     Returns:
