@@ -1,4 +1,4 @@
-"""Runs first in the components image: users see why a step failed outside any stage, not only "exit code 1"."""
+"""Report why a step failed outside any stage, not only "exit code 1". Python runs this file first in the image."""
 
 import sys
 from types import TracebackType
@@ -15,8 +15,8 @@ def _report(kind: type[BaseException], error: BaseException, traceback: Tracebac
 def _sentence(error: BaseException) -> str:
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError) and (error.name or "").startswith("kubetrain"):
-        return f"{words}: the pipeline was compiled for another version of kubetrain than this step's image: \
-recompile it, or set the image of its version for this step"
+        return f"{words}: the pipeline was compiled with a different version of kubetrain than this step's image: \
+recompile it, or set this step's image to the pipeline's version"
     return words
 
 

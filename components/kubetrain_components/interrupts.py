@@ -1,4 +1,4 @@
-"""SIGTERM that stops a program in order, as Ctrl-C does."""
+"""Shut down cleanly on SIGTERM, as on Ctrl-C."""
 
 import contextlib
 import signal

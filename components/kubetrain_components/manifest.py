@@ -1,4 +1,4 @@
-"""A Kubernetes object as the API server takes it: JSON, read into a dictionary."""
+"""A Kubernetes object as parsed JSON."""
 
 from typing import Any
 

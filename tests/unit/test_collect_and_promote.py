@@ -48,7 +48,7 @@ class TestCollect:
 
     def test_a_corrupt_checkpoint_is_not_copied(self, output: TrainingOutput, tmp_path: Path) -> None:
         (output.checkpoints / "step-00000002" / "state.pt").write_bytes(b"x")
-        with pytest.raises(KubetrainError, match=r"is of step-00000002, but .* step-00000003"):
+        with pytest.raises(KubetrainError, match=r"from step-00000002, but .* step-00000003"):
             collect_checkpoint(output, tmp_path / "artifact")
         assert not (tmp_path / "artifact").exists()
 
@@ -66,7 +66,7 @@ class TestCollect:
             {"metrics": {"accuracy": 0.99}},
             lambda path: (path / "state.pt").write_bytes(b"w"),
         )
-        with pytest.raises(KubetrainError, match=r"is of step-00000002, but .* step-00000004"):
+        with pytest.raises(KubetrainError, match=r"from step-00000002, but .* step-00000004"):
             collect_checkpoint(output, tmp_path / "artifact")
 
     def test_a_training_without_a_complete_checkpoint_fails(self, tmp_path: Path) -> None:

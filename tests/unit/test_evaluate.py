@@ -36,7 +36,7 @@ def test_the_evaluation_of_the_collected_model_counts(output: TrainingOutput, ba
 
 def test_the_evaluation_of_another_model_does_not(output: TrainingOutput, backend: MemoryBackend) -> None:
     output.write_evaluation({"manifest_sha256": "b", "checkpoint": "step-00000002", "metrics": {"accuracy": 0.9}})
-    with pytest.raises(KubetrainError, match="is of step-00000002, not of the collected model"):
+    with pytest.raises(KubetrainError, match="belongs to step-00000002, not to the collected model"):
         evaluate_model(REQUEST, output, backend, print)
 
 

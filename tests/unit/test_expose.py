@@ -417,10 +417,13 @@ class TestReuse:
                 "was created from PersistentVolumeClaim.snapshot.storage.k8s.io staging",
             ),
             (lambda claim: claim["spec"].pop("dataSource"), "was created from nothing"),
-            (lambda claim: claim["spec"].update(accessModes=["ReadWriteOnce"]), "is ReadWriteOnce, not ReadOnlyMany"),
+            (
+                lambda claim: claim["spec"].update(accessModes=["ReadWriteOnce"]),
+                "is ReadWriteOnce, not only ReadOnlyMany",
+            ),
             (
                 lambda claim: claim["spec"].update(accessModes=["ReadOnlyMany", "ReadWriteMany"]),
-                "is ReadOnlyMany, ReadWriteMany, not ReadOnlyMany alone",
+                "is ReadOnlyMany, ReadWriteMany, not only ReadOnlyMany",
             ),
             (lambda claim: claim["spec"].update(volumeMode="Block"), "is a Block volume"),
             (

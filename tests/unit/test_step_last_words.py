@@ -19,7 +19,7 @@ IMAGE = Path(__file__).parents[2] / "components" / "image"
         (
             "from kubetrain_components.run.site import that_site",
             "ImportError: cannot import name 'that_site' from 'kubetrain_components.run.site' (.*): the pipeline was "
-            "compiled for another version of kubetrain than this step's image: recompile it",
+            "compiled with a different version of kubetrain than this step's image: recompile it",
         ),
         ("import kubetrain_components.gone", "ModuleNotFoundError: .*'kubetrain_components.gone': the pipeline .*"),
         ("import gone", "ModuleNotFoundError: No module named 'gone'$"),

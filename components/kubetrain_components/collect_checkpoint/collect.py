@@ -15,13 +15,13 @@ def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, A
     """Copy the exported model to the destination, or only its manifest if larger than 2 GiB; describe the checkpoint.
 
     Raises:
-        KubetrainError: if every checkpoint is incomplete or corrupt, or the export is of another one.
+        KubetrainError: if every checkpoint is incomplete or corrupt, or the export was made from another one.
     """
     chosen = choose_checkpoint(output.checkpoints, output.train_config())
     export = output.read_export()
     if export["manifest_sha256"] != chosen.manifest_sha256:
         raise KubetrainError(
-            f"the export in {output.export} is of {export['checkpoint']}, but the intact checkpoint to use is "
+            f"the export in {output.export} was made from {export['checkpoint']}, but the checkpoint to use is "
             f"{chosen.name}: start a new run with resume_from={output.path.name}, or delete the checkpoints added since"
         )
     size = sum(file["size"] for file in export["files"])

@@ -39,13 +39,13 @@ def evaluate_model(
 
     Raises:
         JobFailed: if the evaluation job failed.
-        KubetrainError: if evaluation.json is of another model.
+        KubetrainError: if evaluation.json belongs to another model.
     """
     run_job(evaluation_job(request, output), backend, on_line)
     evaluation = output.read_evaluation()
     if evaluation["manifest_sha256"] != request.manifest_sha256:
         raise KubetrainError(
-            f"{output.path / 'evaluation.json'} is of {evaluation['checkpoint']}, not of the collected model: "
+            f"{output.path / 'evaluation.json'} belongs to {evaluation['checkpoint']}, not to the collected model: "
             "the model was exported again during the run; start the run again"
         )
     return evaluation

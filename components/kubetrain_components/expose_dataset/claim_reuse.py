@@ -4,7 +4,7 @@ The PVC with the exposure's name               | action
 does not exist                                 | create; refuse if it isn't ours to create
 was not created by kubetrain                   | refuse: never touch it
 is being deleted                               | wait until it is gone, then create
-is of another version, source, mode or size    | refuse: never delete to make room
+has another version, source, mode or size      | refuse: never delete to make room
 is unbound, of a class that binds immediately  | wait: it is still being filled
 is unbound, of a class that waits for a pod    | reuse: the first pod binds it
 is bound                                       | reuse
@@ -43,7 +43,7 @@ class ClaimDecision:
 
 
 def decide_reuse(exposure: Exposure, found: Manifest | None) -> ClaimDecision:
-    """Decide what to do about the PVC of this exposure, by the table above."""
+    """Decide what to do with the PVC of this exposure, following the table above."""
     if found is None:
         return _decide_missing(exposure)
     name = f"PVC {exposure.claim}"
@@ -98,7 +98,7 @@ def _mismatches(exposure: Exposure, claim: Manifest) -> Iterator[str]:
             yield f"is {', '.join(modes)}, not {wanted}"
         return
     if modes != ["ReadOnlyMany"]:
-        yield f"is {', '.join(modes)}, not ReadOnlyMany alone"
+        yield f"is {', '.join(modes)}, not only ReadOnlyMany"
     if (digest := claim["metadata"]["labels"].get(DATASET_LABEL)) != exposure.request.digest:
         yield f"has version {digest}, not {exposure.request.digest}"
     if (origin := _origin(spec.get("dataSource"))) != (wanted := _origin(exposure.data_source)):

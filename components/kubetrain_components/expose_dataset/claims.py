@@ -1,4 +1,4 @@
-"""The port to a namespace's PVCs and to the snapshots that they are restored from. Adapters hold no policy."""
+"""The port to a namespace's PVCs and to the snapshots that they are restored from. Adapters make no decisions."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Give training pods read-only access to a dataset version. After a kill, running it again has the same result.
+"""Give training pods read-only access to a dataset version. Running it again after a kill has the same result.
 
 Call it only after the transfer's pod has ended: a copy of the volume may miss what is written later.
 """
@@ -44,7 +44,8 @@ def check_exposure(request: ExposureRequest, staging_claim: str, claims: Claims)
     """Check before a long transfer that the version can be exposed, as far as is known without the version.
 
     Raises:
-        KubetrainError: as in expose_version.
+        InvalidSetting: if the version cannot be exposed in the requested mode.
+        KubetrainError: if the staging PVC does not exist, or the static PVC cannot be used.
     """
     exposure = plan_exposure(request, storage_facts(staging_claim, claims))
     if exposure.mode is ExposureMode.STATIC:
@@ -117,7 +118,7 @@ def _obstacle(exposure: Exposure, wanted: Manifest, claims: Claims) -> ClaimDeci
         return ClaimDecision(ClaimAction.REFUSE, reason)
     marked = _mark_used(found, claims) if found else None
     if marked is None or marked["metadata"].get("deletionTimestamp"):
-        return ClaimDecision(ClaimAction.WAIT, f"{name} is being deleted, and can then be created again")
+        return ClaimDecision(ClaimAction.WAIT, f"{name} is being deleted: it can be created again once it is gone")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Decide which exposed PVCs and staged versions to delete. Whatever cannot be determined is kept."""
+"""Decide which exposed PVCs and staged versions to delete. Anything uncertain is kept."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -101,14 +101,14 @@ def staged_versions(
     """Return the versions with these manifest headers.
 
     Args:
-        claims: PVCs of the staging volume: the staging PVC, a static one.
-        last_used: for each digest the time when a run last reused the version; headers never change.
+        claims: Names of the PVCs on the staging volume: the staging PVC and static ones.
+        last_used: Time at which a run last reused each version, by digest; headers do not record it.
     """
     return [_staged_version(header, list(claims), last_used) for header in headers]
 
 
 def uses_of(objects: Iterable[Manifest], now: datetime | None = None) -> list[Use]:
-    """Return what active pods, jobs of any kind, PVCs and snapshots need.
+    """Return the uses of versions by active pods, jobs of any kind, PVCs and snapshots.
 
     Jobs count in addition to pods, because a job has no pods while it is queued or between two attempts. A job that
     ended less than a day ago still needs the version on its label, because its run may have to evaluate the model.

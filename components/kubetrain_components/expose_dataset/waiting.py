@@ -1,4 +1,4 @@
-"""Wait for the cluster with a timeout, and report now and then what the wait is for."""
+"""Wait for the cluster with a timeout, and periodically report the reason."""
 
 import time
 from collections.abc import Callable

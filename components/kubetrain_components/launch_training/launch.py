@@ -22,10 +22,8 @@ def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine)
     job = training.to_job()
     result = lead_result(job, run_job(job, backend, on_line))
     if result.get("status") != "completed" or not result.keys() >= PROOF:
-        raise JobFailed(
-            f"{STAGE} failed: every pod exited with code 0, but rank 0 reported no checkpoint: look at its log"
-        )
+        raise JobFailed(f"{STAGE} failed: every pod exited with code 0, but rank 0 reported no checkpoint; see its log")
     if training.mounts:
-        return result  # the next step, which mounts the output's PVC, verifies every byte
+        return result  # the next step, which mounts the output PVC, verifies every byte
     checkpoint = TrainingOutput(training.output_dir).verify_result(result)
     return {**result, "epoch": checkpoint.manifest["epoch"], "world_size": checkpoint.manifest["world_size"]}

@@ -1,4 +1,4 @@
-"""The summary of a training job on the run's page, as Markdown: how it went, how to inspect it, its manifest."""
+"""The Markdown summary of a training job on the run's page: outcome, commands to inspect it, manifest."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,7 @@ def training_summary(
     return (
         f"# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n"
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
-        f"## What was created\n\n```yaml\n{manifest}```\n"
+        f"## Manifest\n\n```yaml\n{manifest}```\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Placement settings from what is set on the launch task in a pipeline, which applies to the training pods.
+"""Translate the settings of the launch task in a pipeline into placement settings of the training pods.
 
 Kubeflow Pipelines passes `task.set_accelerator_limit(8)` or `kubernetes.mount_pvc(task, …)` on in Kubernetes' format.
 """

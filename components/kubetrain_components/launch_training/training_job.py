@@ -15,13 +15,13 @@ from kubetrain_trainer.frameworks import package_of
 STAGE = TRAIN.name
 ENVIRONMENTS = {
     "pytorch": UNBUFFERED,
-    # Without it, the first process on a GPU takes all of its memory.
+    # Without this variable, the first process on a GPU takes all of its memory.
     "tensorflow": {**UNBUFFERED, "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
 }
 METRICS_PORT_OFFSET = 10_000
 RENDEZVOUS = {
     "last_call_timeout": "3",  # how long to wait for missing pods once enough have joined
-    # A killed pod counts as lost after five seconds without a heartbeat instead of fifteen, for which the others wait.
+    # Count a killed pod as lost after five seconds without a heartbeat instead of fifteen, because the others wait.
     # Pods whose clocks differ by more than five seconds would never find each other.
     "keep_alive_interval": "1",
     "keep_alive_max_attempt": "5",
@@ -42,9 +42,9 @@ class TrainingJob:
     """Number of pods, including the Master or Chief."""
     processes_per_worker: int = 1
     max_restarts: int = 3
-    """Max number of restarts of the whole training."""
+    """Maximum number of restarts of the whole training."""
     min_workers: int = 0
-    """Min number of pods that training continues with after losing others; 0: all pods restart. PyTorch only."""
+    """Minimum number of pods that training continues with after losing others; 0: all pods restart. PyTorch only."""
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
     """PVCs that hold data_dir and output_dir; empty: these are folders of this machine."""

@@ -5,7 +5,7 @@ OUT/<split>/<split>-000000.tar          for each key, <key>.jpg and <key>.cls, w
 OUT/<split>/<split>-000000.index.json   offsets of the images in the shard
 .OUT.partial/                           being written, or left behind by a killed process
 
-A key begins with a hash of the image's path, and samples are packed by key: shuffled across classes, but always alike.
+A key begins with a hash of the image's path, and samples are packed by key: shuffled across classes, in a fixed order.
 """
 
 import fcntl
@@ -98,7 +98,7 @@ def parse_size(text: str) -> int:
     """Return the bytes in a size such as 64MB, 1.5GB, 512MiB or a plain number.
 
     Raises:
-        InvalidSetting: if it is not a size, or 0.
+        InvalidSetting: if it is not a size, or is 0.
     """
     match = SIZE.fullmatch(text.strip())
     if match:

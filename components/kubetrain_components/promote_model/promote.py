@@ -27,7 +27,7 @@ class Promotion:
 
 
 def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None:
-    """Accept a model whose accuracy is at least min_accuracy; 0 accepts any.
+    """Check that the accuracy is at least min_accuracy; 0 accepts any model.
 
     Raises:
         GateNotMet: if the accuracy is lower, with the difference.

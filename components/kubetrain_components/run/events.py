@@ -13,7 +13,7 @@ class EventLog:
         self.path = path
 
     def emit(self, stage: str, event: str, **details: Any) -> None:
-        """Write a line at once, because several processes may write."""
+        """Write a line in one call, because several processes may write."""
         line = json.dumps({"time": round(time.time(), 3), "stage": stage, "event": event, **details})
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:

@@ -1,4 +1,4 @@
-"""The parameters of a run, which cannot be created unless all of them can be used."""
+"""The validated parameters of a run."""
 
 import re
 from collections.abc import Sequence

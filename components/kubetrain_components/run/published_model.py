@@ -51,7 +51,7 @@ def version_uri(store: ObjectStore, version: str) -> str:
 
 
 def reason_to_train(latest: PublishedModel | None, dataset_digest: str, config_digest: str, image: str) -> str:
-    """Return how training would differ from that of the latest model; empty if it would only repeat it."""
+    """Return why the latest model cannot be reused; empty if it can."""
     if "@sha256:" not in image:
         return f"the image {image} has no digest, so it may have changed"
     if latest is None:

@@ -24,7 +24,7 @@ class Stage:
         self.result: dict[str, Any] = {}
         """Result of the step, set if it succeeds."""
         self.progress = ""
-        """The last line of the job's log with its progress."""
+        """The last progress line in the job's log."""
         self.first_line_at: float | None = None
         """Monotonic time of the first line of the job's log."""
         self.started = time.monotonic()

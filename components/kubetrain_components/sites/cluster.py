@@ -1,4 +1,4 @@
-"""A Kubernetes cluster: data is in PVCs, and jobs do the work."""
+"""The cluster site: data is in PVCs, and work runs as Kubernetes jobs."""
 
 import os
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""This machine, with a workspace instead of PVCs."""
+"""The local site: this machine, with a workspace folder instead of PVCs."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""The step that makes a dataset version of an S3 prefix."""
+"""Sync an S3 prefix to a dataset version on a volume."""

@@ -28,11 +28,11 @@ PRUNE_START_SECONDS = 300
 
 
 def sync_on_cluster(parameters: RunParameters, backend: JobBackend, claims: Claims, on_line: OnLine) -> dict[str, Any]:
-    """Sync the dataset and expose its version; "claim" and "sub_path" of the report say what training pods mount.
+    """Sync the dataset and expose its version; the report's "claim" and "sub_path" name what training pods mount.
 
     Raises:
         InvalidSetting: before anything is created, if a parameter or PVC cannot be used.
-        KubetrainError: if the dataset cannot be synced or the version not exposed.
+        KubetrainError: if the dataset cannot be synced or its version cannot be exposed.
     """
     say, storage, transfer = _say_on(on_line), parameters.storage, cluster_transfer_job(parameters)
     for wanted in wanted_claims(parameters):
@@ -83,9 +83,9 @@ def _prune(
 
 
 def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | None:
-    """Return the paths on the staging volume that anything may read; None if that may be all of it."""
+    """Return the paths on the staging volume that may be in use; None if all of them may be."""
     if exposure.mode is ExposureMode.STATIC:
-        return None  # nothing tells who else reads the administrator's storage
+        return None  # it is unknown who else reads the administrator's storage
     paths = dict[str, str]()
     for use in [*uses_now(claims, datetime.now(UTC)), *uses_of(claims.all(SNAPSHOT))]:
         if use.claim == exposure.storage.staging_claim:
@@ -99,11 +99,11 @@ def _paths_in_use(exposure: Exposure, claims: Claims, say: Say) -> list[str] | N
 
 
 def prune_job(transfer: Job, storage: Storage, current: str, in_use: list[str]) -> Job:
-    """Return the pruning job, separate from the transfer because only after that it is known what is in use."""
+    """Return the pruning job; it is not part of the transfer, because what is in use is known only afterwards."""
     command = ["python", "-m", "kubetrain_components.sync_dataset.prune_versions", "--staging", str(STAGING)]
     command += ["--keep", str(storage.keep_versions), "--current", current]
     command += [part for path in in_use for part in ("--in-use", path)]
-    start_seconds = min(transfer.placement.start_seconds, PRUNE_START_SECONDS)  # the run waits, and can do without
+    start_seconds = min(transfer.placement.start_seconds, PRUNE_START_SECONDS)  # the run waits, but does not need it
     return replace(
         transfer,
         identity=replace(transfer.identity, stage=PRUNE_STAGE),

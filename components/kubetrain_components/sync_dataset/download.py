@@ -60,7 +60,7 @@ class Downloader:
         """Download a whole object, again if it arrives corrupt.
 
         Raises:
-            StoreError: if it cannot be downloaded, or not intact.
+            StoreError: if it cannot be downloaded intact.
         """
         for _ in range(MAX_CORRUPT_DOWNLOADS):
             with self._partial.new_file(wanted.key) as file:
@@ -70,7 +70,7 @@ class Downloader:
                 return Fetched(Entry(wanted, checksum), is_verified=expected is not None)
         raise StoreError(
             f"{self._store.uri} object {wanted.key!r} arrived corrupt {MAX_CORRUPT_DOWNLOADS} times: "
-            "it is damaged in the store or by the network"
+            "it is damaged in the store or by the network; upload it again, or check the network"
         )
 
     def download_part(self, large: LargeObject, span: Span | None) -> Fetched | None:
@@ -135,7 +135,7 @@ class Downloader:
         if self._stop.is_set():
             raise Stopped(f"the download of {wanted.key!r} was stopped")
         if at > end:
-            raise StoreError(f"{self._store.uri} object {wanted.key!r} has more bytes than its listing says: {end}")
+            raise StoreError(f"{self._store.uri} object {wanted.key!r} has more than the {end} bytes in its listing")
 
     def _expected_checksum(self, wanted: StoredObject) -> str | None:
         failures = 0

@@ -46,7 +46,7 @@ class Fetch:
         self._fatal: BaseException | None = None
         workers = range(min(concurrency, len(self._pieces)))
         self._downloaders = [Downloader(store, partial, self._in_flight, self._stop) for _ in workers]
-        # Daemon threads, because a process waits for those of an executor even if a server hangs.
+        # Daemon threads, because a process would wait for an executor's threads even if a server hangs.
         self._threads = [threading.Thread(target=self._work, args=(worker,), daemon=True) for worker in workers]
 
     @property

@@ -5,7 +5,7 @@ import time
 from collections import deque
 
 MIN_REQUESTS = 4
-"""Minimum for large pieces: that many threads can write and hash in parallel."""
+"""Minimum for large pieces: this many threads can write and hash in parallel."""
 MIN_REQUESTS_FOR_SMALL_OBJECTS = 2
 """One waits for the store while the other works; more would wait for the interpreter lock."""
 WORK_SECONDS = 0.0005
@@ -15,7 +15,7 @@ BURST_SECONDS = 1.0
 
 
 class InFlight:
-    """Lets the workers run whose number is below a limit, and adapts the limit."""
+    """Lets workers run if their number is below a limit, which adapts to the store."""
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
@@ -36,7 +36,7 @@ class InFlight:
     def record_latency(self, seconds: float) -> None:
         """Record the latency of a response.
 
-        The limit follows the shortest latency of many: the others include waits of our own threads for each other.
+        The limit follows the shortest recent latency: longer ones include our own threads waiting for each other.
         """
         self._latencies.append(seconds)
         with self._turns:

@@ -18,7 +18,7 @@ class Entry:
 
     def to_line(self) -> bytes:
         key, size, etag = self.object
-        # Not json.dumps(), which takes four times as long, for there may be millions of lines.
+        # Not json.dumps(), which takes four times as long: there may be millions of lines.
         line = f'{{"key": {quoted(key)}, "size": {size}, "etag": {quoted(etag)}, "checksum": {quoted(self.checksum)}}}'
         return line.encode() + b"\n"
 

@@ -29,7 +29,7 @@ from kubetrain_trainer.durable_files import CHUNK_BYTES
 
 MODE = 0o444
 FICLONE = 0x40049409
-"""The ioctl that copies a file without using space until one of the copies changes, if the file system can."""
+"""The ioctl that copies a file without using space until one of the copies changes, if the file system supports it."""
 CANNOT_LINK = {errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS}
 
 Span = tuple[int, int]

@@ -18,7 +18,7 @@ SHOWN_PROBLEMS = 5
 LINES_PER_HASH_UPDATE = 4096
 ESCAPING = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
 MAY_ESCAPE = ("\n\n", "\n/", "//", "/\n", "\n.", "/.")
-"""Signs of an empty part, or of one that begins with a dot, in keys on lines of their own."""
+"""Strings that reveal an empty part, or one that begins with a dot, in keys joined by newlines."""
 CONTROLS = bytes([*range(ord("\n")), *range(ord("\n") + 1, 32), 127])
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # keys that are not UTF-8 have surrogates
 
@@ -113,7 +113,7 @@ def check_case_conflicts(plan: SyncPlan) -> None:
 
 
 def _is_folder(each: StoredObject) -> bool:
-    """Return True for the empty object that some tools create for a folder; that of the prefix has an empty key."""
+    """Return True for the empty object that some tools create for a folder; the prefix itself has an empty key."""
     return each.size == 0 and (each.key == "" or each.key.endswith("/"))
 
 

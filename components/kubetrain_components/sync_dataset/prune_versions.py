@@ -19,10 +19,10 @@ PRUNED = ".pruned-"
 
 
 def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[str], now: datetime) -> PrunePlan:
-    """Delete unused versions, unless a sync is running, because in_use does not have the version that it will use.
+    """Delete unused versions, unless a sync is running, which may need a version that in_use does not list.
 
     Args:
-        in_use: The paths on the volume that something may read.
+        in_use: Paths on the volume that may be in use.
 
     Raises:
         KubetrainError: if a sync is running.
@@ -54,10 +54,10 @@ def _delete(version: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Delete unused versions on the staging volume.")
     parser.add_argument("--staging", type=Path, required=True, help="folder with the versions")
-    parser.add_argument("--keep", type=int, required=True, help="number of versions of each dataset to keep at least")
+    parser.add_argument("--keep", type=int, required=True, help="minimum number of versions to keep of each dataset")
     parser.add_argument("--current", default="", help="digest of the version of this run, which is kept")
     parser.add_argument(
-        "--in-use", action="append", default=[], help="path on the volume that something may read (repeatable)"
+        "--in-use", action="append", default=[], help="path on the volume that may be in use (repeatable)"
     )
     arguments = parser.parse_args()
     plan = prune_versions(

@@ -1,10 +1,10 @@
-"""Dataset versions on disk: a folder named by its digest always has a complete version.
+"""Dataset versions on disk: a folder named by its digest always holds a complete version.
 
 versions/<digest>/manifest.jsonl    a header line, then one line per object, sorted by UTF-8 key
 versions/<digest>/data/<key>        the objects, mode 0444
 versions/.<digest>.partial/         a version that is being synced, see partial_version
 versions/.pruned-<digest>/          a version that is being deleted, see prune_versions
-versions/.damaged-<digest>-<time>/  a version whose manifest was damaged, which was replaced by another
+versions/.damaged-<digest>-<time>/  a version with a damaged manifest, replaced by a new one
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def is_published(staging: Path, plan: SyncPlan) -> bool:
 
 
 def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, Reusable]:
-    """Return where published versions have these objects, by key."""
+    """Return the published versions that have these objects, by key."""
     wanted, found = {each.key: each for each in objects}, dict[str, Reusable]()
     for version in published_versions(staging):
         if not wanted:

@@ -48,7 +48,7 @@ class SyncProgress:
     total_objects: int
     total_bytes: int
     unusable: int = 0
-    """Number of keys that cannot be files, so that the sync will fail."""
+    """Number of keys that cannot be files; if there are any, the sync fails at the end."""
 
 
 OnProgress = Callable[[SyncProgress], None]
@@ -178,7 +178,7 @@ def _reuse_published(staging: Path, plan: SyncPlan, partial: PartialVersion, rep
 
 
 def _reuse_interrupted(staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> dict[str, str]:
-    """Reuse the intact objects that interrupted syncs downloaded, of this listing or an older one."""
+    """Reuse the intact objects that interrupted syncs of this listing or an older one downloaded."""
     wanted, checksums = set(plan.fetch), dict[str, str]()
     for other in partial_versions(staging):
         for entry in other.recorded():
@@ -216,7 +216,7 @@ def main() -> None:
         type=Path,
         action="append",
         default=[],
-        help="fail first if this directory is not writable (repeatable)",
+        help="fail before the transfer if this directory is not writable (repeatable)",
     )
     arguments = parser.parse_args()
     for directory in arguments.check_writable:

@@ -1,4 +1,4 @@
-"""A check, before anything long starts, that the user of the pods can write to the volumes of the run."""
+"""Check, before anything long starts, that the user of the pods can write to the volumes of the run."""
 
 import os
 import tempfile
