@@ -1,4 +1,4 @@
-"""Write the dataset of this example: the language reference that is part of every Python.
+"""Write the dataset of this example: the language reference that comes with Python.
 
 python make_text.py DIR     writes DIR/train/*.txt, DIR/val/*.txt and DIR/test/*.txt
 """
@@ -11,7 +11,7 @@ SPLITS = (*["train"] * 8, "val", "test")
 
 
 def write_text(folder: Path) -> None:
-    """Write one file for each topic: one in ten for validation and one in ten for the test."""
+    """Write one file per topic, of every ten one for validation and one for the test."""
     for number, name in enumerate(sorted(topics)):
         path = folder / SPLITS[number % len(SPLITS)] / f"{name.replace('/', '_')}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.task import Task
 
 CONTEXT = 64
-CHARACTERS = 128  # ASCII; any other character is read as a question mark
+CHARACTERS = 128  # ASCII; other characters become question marks
 
 
 def build(config: TrainConfig, data_dir: Path) -> Task:
@@ -33,7 +33,7 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
 
 
 class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """The text of a folder, cut into windows; the target of each window is the same window shifted by one character."""
+    """Windows of the text in a folder. The target of each is the same window shifted by one character."""
 
     def __init__(self, folder: Path) -> None:
         text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt")))

@@ -62,7 +62,7 @@ def test_a_training_killed_while_it_writes_keeps_the_previous_checkpoint(framewo
     wait_until(lambda: half.exists() and half.stat().st_size > 0)
     training.send_signal(signal.SIGKILL)
     killed = finish(training, -signal.SIGKILL)
-    assert "skipped the checkpoint of step 2: that of step 1 is still being written" in killed
+    assert "skipped the checkpoint of step 2: the one of step 1 is still being written" in killed
     newest, *_ = steps_in(checkpoints)  # usually that of step 1, but steps may be slow
     assert newest < LAST
 

@@ -44,7 +44,7 @@ def test_while_a_checkpoint_is_written_another_is_skipped_and_logged(
     writer = CheckpointWriter(output, TrainConfig())
     start(writer, 10, lambda path: (weights(path), slow.wait()))
     assert not writer.is_free(20)
-    assert "skipped the checkpoint of step 20: that of step 10 is still being written" in caplog.text
+    assert "skipped the checkpoint of step 20: the one of step 10 is still being written" in caplog.text
     assert steps(output) == []
     slow.set()
     writer.wait()

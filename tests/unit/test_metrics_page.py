@@ -106,8 +106,6 @@ def test_a_used_port_is_logged_once_and_served_when_free(
         serve_metrics(port, lambda: "value 1\n")
         time.sleep(0.2)
         complaints = [record.getMessage() for record in caplog.records]
-        assert complaints == [
-            f"Prometheus metrics: none while port {port} is unavailable (Address already in use): "
-            "set metrics_port to another, or to 0"
-        ]
+        assert len(complaints) == 1
+        assert f"port {port} (Address already in use)" in complaints[0] and "metrics_port" in complaints[0]
     assert sample(scrape(port), "value") == 1

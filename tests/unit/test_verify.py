@@ -78,7 +78,7 @@ def test_a_missing_checkpoint_is_found(workspace: Path) -> None:
     output = workspace / "output" / "run-1"
     (output / "checkpoints" / "step-00000002" / "manifest.json").unlink()
     (problem,) = problems(output)["."]
-    assert "reported step-00000002, which is missing or incomplete" in problem
+    assert "step-00000002 is missing or incomplete" in problem
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"checkpoint": 1}'])

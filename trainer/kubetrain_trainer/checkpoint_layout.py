@@ -73,7 +73,7 @@ class Checkpoint:
 
     @property
     def is_validated(self) -> bool:
-        """False for the checkpoint of a stopped training, which may not have enough time left to validate."""
+        """Return True if it has metrics. A stopped training may not have enough time left to validate."""
         return bool(self.manifest["metrics"])
 
     @property
@@ -163,13 +163,13 @@ def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
 
 
 def best_first(complete: Sequence[Checkpoint], config: TrainConfig) -> list[Checkpoint]:
-    """Sort checkpoints by the metric, the best first. Of equals, the newer comes first."""
+    """Sort checkpoints by the metric, best first. If they are equal, the newer one comes first."""
     return sorted(complete, key=lambda checkpoint: (_score(checkpoint, config), checkpoint.step), reverse=True)
 
 
 def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
-    """Return a number that is greater for better checkpoints. Without a finite metric (the training was stopped or
-    diverged), a checkpoint is the worst."""
+    """Return a number that is greater for better checkpoints. Without a finite metric (the training was stopped
+    or diverged), a checkpoint ranks last."""
     metrics = checkpoint.manifest["metrics"]
     if checkpoint.is_validated and config.metric not in metrics:
         raise KubetrainError(
@@ -203,7 +203,7 @@ def _is_intact(path: Path, described: Mapping[str, Any]) -> bool:
 
 
 def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
-    """Yield the checkpoints whose files all match their manifests, the newest first, and log the others."""
+    """Yield the checkpoints whose files all match their manifests, the newest first, and log those that do not."""
     return _intact(directory, reversed(complete_checkpoints(directory)))
 
 
@@ -222,7 +222,7 @@ def _intact(directory: Path, checkpoints: Iterable[Checkpoint]) -> Iterator[Chec
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Hide the checkpoint from readers by a rename, then delete it. remove_partial() completes interrupted removals."""
+    """Rename the checkpoint to hide it, then delete it. remove_partial() completes interrupted removals."""
     hidden = path.with_name(f".{path.name}.removed")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)

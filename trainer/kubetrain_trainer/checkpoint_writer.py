@@ -49,7 +49,7 @@ class CheckpointWriter:
         """Return True if no other checkpoint is being written. Otherwise log that this one is skipped."""
         if self.is_writing:
             log.warning(
-                "skipped the checkpoint of step %d: that of step %d is still being written; "
+                "skipped the checkpoint of step %d: the one of step %d is still being written; "
                 "raise checkpoint_every if this happens often",
                 step,
                 self._step,
@@ -60,7 +60,7 @@ class CheckpointWriter:
     def start(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
         """Start writing a checkpoint. Call wait() first."""
         self._step = progress.step
-        # A daemon thread, so that the interpreter exits without it if TIMEOUT_SECONDS are not enough.
+        # A daemon thread, so that the interpreter can exit if writing takes longer than TIMEOUT_SECONDS.
         self._thread = threading.Thread(target=self._write, args=(progress, details, write_files), daemon=True)
         self._thread.start()
 
@@ -84,7 +84,7 @@ class CheckpointWriter:
         return result
 
     def resume_hint(self) -> str:
-        """Return how a new run with other settings can start from this run's newest checkpoint."""
+        """Explain how a new run with other settings can start from this run's newest checkpoint."""
         if self.is_writing:
             self._thread.join(TIMEOUT_SECONDS)
         newest = self._newest()

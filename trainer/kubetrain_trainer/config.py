@@ -1,4 +1,4 @@
-"""TrainConfig: every setting of a training."""
+"""The settings of a training."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ class TrainConfig(Settings):
         "`kubetrain pack` writes them; synthetic: generated images, to try things out",
         choices=("image_folder", "tar_shards", "synthetic"),
     )
-    image_size: int = setting(0, "image size in pixels; 0: the model's own (digits_cnn 8, others 224)", minimum=0)
+    image_size: int = setting(0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0)
     synthetic_samples: int = setting(512, "samples in each split of synthetic data", minimum=1)
     synthetic_classes: int = setting(10, "number of classes in synthetic data", minimum=2)
     validation_split: str = setting("val", "folder of the dataset used to choose the best checkpoint")
@@ -35,7 +35,7 @@ class TrainConfig(Settings):
     batch_size: int = setting(32, "samples per process and step", minimum=1)
     accumulate: int = setting(
         1,
-        "number of parts (of at least two samples each) in which each process computes its batch, adding up their "
+        "number of parts (at least two samples each) that each process splits its batch into, adding up their "
         "gradients; raise it if memory runs out: steps and learning rate stay the same, only batch normalization sees "
         "smaller batches",
         minimum=1,
@@ -59,13 +59,13 @@ class TrainConfig(Settings):
     )
     lr_scaling: str = setting(
         "linear",
-        "how the rate grows with the global batch; none: not at all",
+        "how the learning rate grows with the global batch size; none: not at all",
         choices=("linear", "sqrt", "none"),
     )
     warmup_epochs: float = setting(1.0, "epochs over which the learning rate rises to its peak", minimum=0)
     schedule: str = setting("cosine", "learning rate schedule after the warmup", choices=("cosine", "step", "constant"))
     step_epochs: float = setting(0.0, "schedule=step: epochs between drops; 0: a third of all epochs", minimum=0)
-    step_factor: float = setting(0.1, "schedule=step: factor of the rate at each drop", above=0, maximum=1)
+    step_factor: float = setting(0.1, "schedule=step: factor of the learning rate at each drop", above=0, maximum=1)
     momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
     weight_decay: float = setting(5e-4, "weight decay", minimum=0)
     label_smoothing: float = setting(
@@ -95,13 +95,12 @@ class TrainConfig(Settings):
     keep_checkpoints: int = setting(3, "number of newest checkpoints to keep, besides the best one", minimum=1)
     log_every: int = setting(10, "steps between lines of metrics", minimum=1)
     metrics_port: int = setting(
-        8000, "port of the chief that serves Prometheus metrics at /metrics; 0: none", minimum=0, maximum=65535
+        8000, "port on which the chief serves Prometheus metrics at /metrics; 0: off", minimum=0, maximum=65535
     )
     metric: str = setting("accuracy", "validation metric (or loss) that decides which checkpoint is the best")
     metric_mode: str = setting(
         "auto",
-        "whether the best checkpoint has the maximum or the minimum of the metric; auto: min for names that end in "
-        "loss or error, else max",
+        "whether the max or the min of the metric is best; auto: min if its name ends in loss or error, else max",
         choices=("auto", "max", "min"),
     )
     select_checkpoint: str = setting("best", "checkpoint that becomes the model", choices=("best", "last"))
@@ -134,7 +133,7 @@ class TrainConfig(Settings):
 
     @property
     def digest(self) -> str:
-        """The hash of the settings that differ from their defaults. Releases up to 0.1.0 hashed all settings."""
+        """A hash of the settings that differ from their defaults. Releases up to 0.1.0 hashed all settings."""
         canonical = json.dumps([DEFAULTS_VERSION, self.changed_settings()], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -146,10 +145,10 @@ class TrainConfig(Settings):
         return self.metric_mode == "min"
 
     def check_metric(self, measured: Iterable[str]) -> None:
-        """Check that the best checkpoint can be chosen by what the task measures.
+        """Check that the task measures the metric that chooses the best checkpoint.
 
         Raises:
-            InvalidSetting: if the task does not measure the metric.
+            InvalidSetting: if it does not.
         """
         names = ["loss", *measured]
         if self.select_checkpoint == "best" and self.metric not in names:

@@ -52,7 +52,7 @@ def run(program: Callable[[], None]) -> None:
         _fail(message, curable=True)
     else:
         return
-    end_process(EXIT_CODE)  # after the handler, when the error no longer keeps the training's objects alive
+    end_process(EXIT_CODE)  # outside the handler, because there the error keeps the training's objects alive
 
 
 def training_arguments(description: str) -> Arguments:

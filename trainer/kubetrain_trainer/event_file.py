@@ -21,7 +21,7 @@ VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5
 
 
 class EventFile:
-    """The event file of one start of a run. Readers read a run's files in the order of their names."""
+    """An event file. Each start of a run writes its own, and readers read them in the order of their names."""
 
     def __init__(self, folder: Path, resumed_step: int) -> None:
         """Continue from the resumed step. Readers discard rows after it, because they will be measured again."""

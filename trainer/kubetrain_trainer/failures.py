@@ -72,7 +72,7 @@ KNOWN_FAILURES = (
 
 @contextlib.contextmanager
 def annotating_errors(where: Callable[[], str]) -> Iterator[None]:
-    """Add to an error what was being done, for the sentence that explains it."""
+    """Add a note to errors that says when they happened, such as "in step 7". explain() quotes it."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The work of a training around its steps: resume, validate, save, stop and finish, the same with every framework.
+"""The work of a training around its steps, the same for every framework: resume, validate, save, stop and finish.
 
 All processes call these functions at the same step, except `finish`, which only the chief calls.
 """
@@ -34,7 +34,7 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class AnyTraining(ABC):
-    """The part of a training that these functions use; each framework's `Training` adds what its steps use."""
+    """The parts of a training that these functions use. Each framework's `Training` adds those that its steps use."""
 
     config: TrainConfig
     output: TrainingOutput
@@ -70,7 +70,7 @@ class AnyTraining(ABC):
 
 
 def resume(training: AnyTraining) -> tuple[TrainingProgress, int]:
-    """Return where to continue, and the step of this run's newest checkpoint (-1: none, or it was not validated)."""
+    """Return where to resume, and the step of this run's newest checkpoint (-1: none, or it was not validated)."""
     path = training.group.from_chief(lambda: find_checkpoint(training))
     if path is None:
         return TrainingProgress(), -1
@@ -96,7 +96,7 @@ def validate_and_save(
     training: AnyTraining, validate: Callable[[int], Metrics | None], progress: TrainingProgress, report: TrainingReport
 ) -> int:
     """Evaluate on the validation split, start writing a checkpoint with these metrics, and return its step."""
-    training.recent.check()  # nothing is saved after a step with a loss of NaN
+    training.recent.check()  # do not save the model if a loss was NaN
     with report.window.paused():
         broadcast_all_statistics(training)
         metrics = validate(progress.step)
@@ -120,7 +120,7 @@ def save_state(training: AnyTraining, progress: TrainingProgress, metrics: Metri
 
 
 def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn:
-    """Save without validating, which could take longer than is left; every process ends when all is written."""
+    """Save without validating, for which the time may be too short, and end every process when the save is complete."""
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})
     with training.watchdog.paused():

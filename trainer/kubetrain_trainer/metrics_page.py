@@ -52,7 +52,7 @@ class MetricsPage:
         return "\n".join([*self._constant, *self._newest, *self._validation, *self._checkpoints(), ""])
 
     def _checkpoints(self) -> Iterator[str]:
-        meaning = "Time since the newest checkpoint or the start of this process, which a failure would lose."
+        meaning = "Training time that a failure would lose: since the newest checkpoint, or since this process started."
         yield from _metric("checkpoint_age_seconds", "gauge", meaning, {}, time.monotonic() - self._saved)
         seconds, count = self._stalls
         yield _head("checkpoint_stall_seconds", "summary", "Time that the training waited for a checkpoint.")

@@ -1,4 +1,4 @@
-"""An HTTP server for metrics that runs beside the training and never stops it."""
+"""An HTTP server for metrics that runs beside the training and never interrupts it."""
 
 import logging
 import socket
@@ -34,7 +34,7 @@ def _open_server(port: int, handler: type[BaseHTTPRequestHandler]) -> "_Server":
         except OSError as error:
             if not has_warned:
                 log.warning(
-                    "Prometheus metrics: none while port %d is unavailable (%s): set metrics_port to another, or to 0",
+                    "cannot serve metrics on port %d (%s), retrying: set metrics_port to a free one or to 0",
                     port,
                     error.strerror,
                 )
@@ -43,7 +43,7 @@ def _open_server(port: int, handler: type[BaseHTTPRequestHandler]) -> "_Server":
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Replaces http.server's class, which first looks up its host's name in DNS, and that may take long."""
+    """Used instead of http.server.HTTPServer, whose DNS lookup of the host's name at the start may take long."""
 
     daemon_threads = True
     allow_reuse_address = True

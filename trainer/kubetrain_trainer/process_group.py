@@ -1,4 +1,4 @@
-"""The processes that train together, as one of them sees them: the same methods with every framework."""
+"""The processes that train together, seen from one of them, with the same methods for every framework."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -20,10 +20,10 @@ class ProcessGroup(Protocol):
         return self.role.world_size
 
     def describe(self, config: TrainConfig) -> str:
-        """Return the line that says what trains, and on which hardware."""
+        """Return the log line that describes the processes and their hardware."""
 
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
-        """Return the chief's decision in every process: on shared storage, each could see a different state."""
+        """Return the chief's decision in every process, because on shared storage each could see a different state."""
 
     def sum(self, values: list[float]) -> list[float]:
         """Return each value's sum over all processes."""
@@ -33,10 +33,10 @@ class ProcessGroup(Protocol):
         return self.sum([value if rank == self.role.rank else 0.0 for rank in range(self.role.world_size)])
 
     def broadcast_statistics(self, model: Any) -> None:
-        """Give every replica the chief's running statistics, which are what is evaluated and saved."""
+        """Copy the chief's running statistics to every replica, because these are evaluated and saved."""
 
     def read_numbers(self, numbers: Sequence[Any]) -> list[float]:
-        """Copy numbers from this process's device, for which the host waits."""
+        """Copy numbers from this process's device to the host, which waits for them."""
 
     def gpu_memory_peak(self) -> int:
         """Return the peak GPU memory of this process in bytes; 0 without a GPU."""

@@ -22,7 +22,7 @@ class Batch:
     """Samples of all processes in this step."""
 
     def weight(self, world_size: int) -> float:
-        """Return the factor for each sample's loss with which the mean over processes equals the mean over samples."""
+        """Return the factor for each sample's loss that makes the mean over processes equal the mean over samples."""
         return world_size / self.global_size
 
     def parts(self, limit: int, world_size: int) -> int:
@@ -59,7 +59,7 @@ class SamplePlan:
         return epoch + samples_in_epoch / self.size
 
     def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of one process in an epoch, of which the first `start` samples have already been used."""
+        """Yield one process's batches of an epoch, without the first `start` samples, which have already been used."""
         order = epoch_order(self.size, self.seed, epoch)
         for first, last in self._steps(start):
             yield Batch(indices=order[first + rank : last : self.world_size], global_size=last - first)
@@ -67,7 +67,7 @@ class SamplePlan:
     def _steps(self, start: int) -> Iterator[tuple[int, int]]:
         """Yield the first and last position of each step in the epoch's order.
 
-        If too few samples remain to give each process two, they join the step before. So no process is ever without
+        If fewer than two samples per process remain, they are added to the previous step. So no process is ever without
         samples, and batch normalization always has more than one.
         """
         global_batch = self.batch_size * self.world_size

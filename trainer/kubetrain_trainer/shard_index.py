@@ -36,7 +36,7 @@ class ShardIndex:
         self.labels.extend(other.labels)
 
     def to_json(self, shard_size: int) -> bytes:
-        """Include the size of the shard, by which readers detect that the index belongs to another one."""
+        """Return the index as JSON with the size of the shard, so that readers detect an index of another shard."""
         columns = {name: values.tolist() for name, values in vars(self).items()}
         described = {"schema": SCHEMA, "shard_size": shard_size, **columns}
         return json.dumps(described, separators=(",", ":"), sort_keys=True).encode() + b"\n"

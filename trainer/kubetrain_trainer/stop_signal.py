@@ -1,4 +1,4 @@
-"""Handling of SIGTERM, which a drained node or a cancelled job sends: received at any time, handled between steps."""
+"""Handling of SIGTERM, which drained nodes and cancelled jobs send. The training handles it between steps."""
 
 import signal
 from types import TracebackType

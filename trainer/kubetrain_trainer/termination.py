@@ -18,13 +18,13 @@ SENTENCE_LENGTH = 600  # fits even if every character is encoded in several byte
 
 
 def clear_termination_message() -> None:
-    """Clear the message of earlier processes in this container, in which torchrun may restart failed processes."""
+    """Clear the message of earlier processes in this container, because torchrun may have restarted failed ones."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         _write(b"")
 
 
 def report_result(result: Mapping[str, Any]) -> None:
-    """Write the result of a process that succeeded or was stopped. It has a "status"."""
+    """Write the result, with its "status", of a process that succeeded or was stopped."""
     text = _json(result)
     if len(text) > MAX_BYTES:
         raise ValueError(f"a result of {len(text)} bytes is too long: Kubernetes reads only {MAX_BYTES}")
@@ -56,7 +56,7 @@ def end_process(exit_code: int) -> NoReturn:
 
 
 def parse_termination_message(text: str) -> dict[str, Any]:
-    """Return what a process reported, or an empty dict if the message is not one of ours."""
+    """Return what a process reported, or an empty dict if a kubetrain process did not write the message."""
     try:
         message = json.loads(text)
     except ValueError:
@@ -69,7 +69,7 @@ def _json(message: Mapping[str, Any]) -> bytes:
 
 
 def _write(message: bytes, *, only_first: bool = False) -> None:
-    """Write the file in place, because Kubernetes mounts it. Outside a pod there is no file, and nothing is written."""
+    """Write the file in place, because Kubernetes mounts it. Outside a pod the file is missing; then write nothing."""
     path = Path(os.environ.get(LOG_VARIABLE, "/dev/termination-log"))
     try:
         with path.open("r+b") as file:

@@ -62,7 +62,7 @@ class TrainingOutput:
         return TrainingOutput(self.path.parent / run_id)
 
     def begin(self, framework: str, config: TrainConfig, dataset_digest: str) -> None:
-        """Record what this run is. A restarted run keeps its first record and must be the same run.
+        """Record the settings, framework and dataset of this run, or check that a restarted run has the same.
 
         Raises:
             KubetrainError: if the folder holds the output of another training.
@@ -147,9 +147,11 @@ class TrainingOutput:
         """
         checkpoint = read_checkpoint(self.checkpoints / result["checkpoint"])
         if checkpoint is None:
-            raise KubetrainError(f"the training reported {result['checkpoint']}, which is missing or incomplete")
+            raise KubetrainError(f"{self.checkpoints / result['checkpoint']} is missing or incomplete: start a new run")
         if checkpoint.manifest_sha256 != result["manifest_sha256"]:
-            raise KubetrainError(f"{checkpoint.path} is not the checkpoint that the training wrote: it was replaced")
+            raise KubetrainError(
+                f"{checkpoint.path} is not the checkpoint that the training wrote: it was replaced; start a new run"
+            )
         return checkpoint
 
     def write_export(self, checkpoint: Checkpoint, details: Mapping[str, Any], write_files: WriteFiles) -> None:
@@ -198,7 +200,7 @@ class TrainingOutput:
         except FileNotFoundError:
             raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
         except ValueError:
-            raise KubetrainError(f"{self.path / name} is not valid JSON: the file was damaged") from None
+            raise KubetrainError(f"{self.path / name} is not valid JSON: restore it, or start a new run") from None
 
 
 def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
@@ -211,7 +213,7 @@ def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
 
 
 def foreign_error(path: Path) -> KubetrainError:
-    """Return the error for a file that contains more than the numbers which the trainers write."""
+    """Return the error for a file that contains more than the numbers that the trainers write."""
     return KubetrainError(
         f"{path} was not written by this trainer and was not loaded: it contains more than numbers, perhaps executable "
         f"code; delete {path.parent} and start this run again"

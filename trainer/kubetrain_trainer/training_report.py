@@ -17,7 +17,7 @@ from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
-"""Training time before the first warning about waiting for data, during the training and at its end. Before that,
+"""The minimum training time for a warning about waiting for data, during the training and at its end. Before that,
 startup dominates."""
 log = logging.getLogger(__name__)
 

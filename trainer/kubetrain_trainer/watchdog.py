@@ -16,7 +16,7 @@ from kubetrain_trainer.stack_sample import StackSample, sample_stack
 from kubetrain_trainer.termination import end_process, report_failure
 
 EXIT_CODE = 134
-"""The exit code of an aborted process, after which a cluster may retry."""
+"""The exit code of an aborted process, after which a retry is allowed."""
 FIRST_STEP_FACTOR = 3
 """The first step may take longer, because it may compile."""
 PEERS_FACTOR = 1.25
@@ -26,7 +26,7 @@ BACKSTOP_SECONDS = 10.0
 
 
 class Watchdog:
-    """A context manager that ends the process if the next beat does not come in time."""
+    """A context manager that ends the process if the next call of beat() does not come in time."""
 
     def __init__(self, config: TrainConfig, role: ProcessRole) -> None:
         self.doing = "the first step"
@@ -48,7 +48,7 @@ class Watchdog:
         self._thread.join()
 
     def beat(self, doing: str) -> None:
-        """Report progress, and what the process does next."""
+        """Restart the timeout for the activity that begins now."""
         self.doing = doing
         self._timeout = self._seconds
         self._due = time.monotonic() + self._seconds

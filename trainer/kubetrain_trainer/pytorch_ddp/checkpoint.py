@@ -1,4 +1,4 @@
-"""The state of a training as files: how it is saved, restored and exported."""
+"""Save, restore and export the state of a training."""
 
 import pickle  # only for its exception class; nothing is unpickled
 from collections.abc import Mapping
@@ -79,18 +79,18 @@ def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) 
 
 
 def _evaluated_weights(state: Mapping[str, Any]) -> Any:
-    """Return the averages, or the trained weights if the checkpoint has no averages: they start from these weights."""
+    """Return the averages, or the trained weights if there are none, because new averages start from the weights."""
     return state.get("averages", state["model"])
 
 
 def _save(state: Any, path: Path) -> None:
-    with path.open("wb") as file:  # given a path, torch.save would hide why it cannot write
+    with path.open("wb") as file:  # if given a path, torch.save would hide why it cannot write
         torch.save(state, file)
 
 
 def _load(path: Path, device: torch.device) -> Any:
     try:
-        # weights_only: a checkpoint is data; one with code is rejected.
+        # weights_only rejects files that contain code.
         return torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
         raise foreign_error(path) from error

@@ -1,4 +1,4 @@
-"""Samples from an image folder, from tar shards or synthetic, and the loader that batches them on the device."""
+"""Samples (from an image folder, from tar shards or synthetic), and the loader that batches them on the device."""
 
 import base64
 import io
@@ -98,7 +98,7 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         label = index % len(self._patterns)
         pattern = self._patterns[label]
         start = derived_seed(index) % pattern.numel()
-        # To draw new noise for each sample would take longer than a step of a small model.
+        # Drawing new noise for each sample would take longer than a step of a small model.
         return pattern + self._noise[start : start + pattern.numel()].view(pattern.shape), label
 
 
@@ -119,18 +119,18 @@ def channels_first(image: Image.Image) -> Tensor:
 
 
 def normalize(images: Tensor) -> Tensor:
-    """Normalize a uint8 batch on the device: as floats it would be four times as large to copy there."""
+    """Normalize a uint8 batch on the device, because copying it there as floats would move four times as much."""
     return (images - _per_channel(MEAN, images.device)) / _per_channel(DEVIATION, images.device)
 
 
 @cache
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Copy to the device only once: a copy for each batch would make the host wait for the GPU."""
+    """Copy the values to the device once, because a copy for each batch would make the host wait for the GPU."""
     return torch.tensor(values, device=device).view(3, 1, 1) * 255
 
 
 class Loader:
-    """Loads batches of samples and copies them to the device; its worker processes live as long as it does."""
+    """A loader that copies batches of samples to the device. Its worker processes live as long as it does."""
 
     def __init__(self, samples: Any, config: TrainConfig, role: ProcessRole, device: torch.device) -> None:
         self._device = device
@@ -199,7 +199,7 @@ def seed_generators(seed: int, device: torch.device | None = None) -> None:
 def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device) -> int:
     """Return the setting, or by default up to eight: one for each CPU of this process except the one it runs on.
 
-    Without a GPU the default is none: the training itself uses every CPU, and loading is the least of its work.
+    Without a GPU the default is none, because the training uses every CPU and loading is little of its work.
     """
     if config.loader_workers >= 0:
         return config.loader_workers

@@ -43,7 +43,7 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, float] | None:
-    """Return loss and metrics of a split, of which each process evaluates a part; None if a stop interrupts it."""
+    """Evaluate a split, a part in each process, and return its loss and metrics, or None if interrupted by a stop."""
     task, role, device = training.evaluated, training.group.role, training.group.device
     tally, is_interrupted, doing = Tally(task, device), False, f"the validation after step {step}"
     training.watchdog.beat(doing)
@@ -71,7 +71,7 @@ def predictions(
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch the model to evaluation, without dropout; afterwards restore the mode of each module."""
+    """Switch the model to evaluation mode, without dropout, and restore the mode of each module on exit."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""The processes that train together: the device of each, and how they exchange values."""
+"""The group of processes that train together, their devices, and the exchange of values between them."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +66,7 @@ class Group(ProcessGroup):
 
 @contextlib.contextmanager
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
-    """Join all processes, and leave together after success or a stop."""
+    """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(config, role, torch.cuda.device_count())
     group = Group(role, choose_device(role))
     if role.world_size == 1:
@@ -91,7 +91,7 @@ def leave(leaving: Any) -> None:
 
 
 def choose_device(role: ProcessRole) -> torch.device:
-    """Return the GPU of this process; without one, the CPU, with as many threads as this process may use."""
+    """Return this process's GPU, or the CPU if it has none. Also limit the threads to those it may use."""
     torch.set_num_threads(threads_of(role))
     if not torch.cuda.is_available():
         return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""torchrun with meaningful exit codes: 143 after SIGTERM, otherwise that of the process that failed first.
+"""Run torchrun with meaningful exit codes: 143 after SIGTERM, otherwise the code of the first process that failed.
 
 python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 -m kubetrain_trainer.pytorch_ddp.train …
 """
@@ -14,11 +14,11 @@ from kubetrain_trainer.termination import end_process
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SHUTDOWN_TIMEOUT_SECONDS = 3600
-"""The time that processes get to save; the pod's grace period ends earlier."""
+"""The time that processes get to save. The pod's grace period ends earlier."""
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Run the processes of this pod to their end and return the exit code for all of them."""
+    """Run the processes of this pod until they exit and return one exit code for all of them."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store would print pages of stack addresses
     from torch.distributed import DistNetworkError
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -28,15 +28,15 @@ def launch(arguments: Sequence[str]) -> int:
 
     def stop(number: int, _: object) -> None:
         for each in STOPPING_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)  # at a second signal torchrun would stop waiting for its processes
+            signal.signal(each, signal.SIG_IGN)  # after a second signal torchrun would not wait for its processes
         raise SignalException("stopped by a signal", sigval=signal.Signals(number))
 
-    logging.disable(logging.ERROR)  # one line below replaces the many in which torchrun reports a failure
+    logging.disable(logging.ERROR)  # the line printed below replaces torchrun's long report of a failure
     parsed = parse_args(arguments)  # type: ignore[no-untyped-call]
     parsed.signals_to_handle = "SIGHUP"  # this program handles SIGTERM and SIGINT itself
     parsed.shutdown_timeout = SHUTDOWN_TIMEOUT_SECONDS
     if parsed.rdzv_backend == "c10d":
-        # With a shared store, restarted processes wait forever for the address of a first one that did not restart.
+        # With a shared store, restarted processes wait forever for the address of rank 0 if it did not restart.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     for each in STOPPING_SIGNALS:
         signal.signal(each, stop)

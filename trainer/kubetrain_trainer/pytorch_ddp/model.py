@@ -9,7 +9,7 @@ from torch import nn
 def build_model(name: str, num_classes: int, model_args: Mapping[str, Any]) -> nn.Module:
     if name == "digits_cnn":
         return digits_cnn(num_classes, **model_args)
-    # Importing it takes seconds, and the small model does not need it.
+    # Imported here, because the import takes seconds and digits_cnn does not need it.
     import torchvision
 
     model: nn.Module = torchvision.models.get_model(

@@ -1,4 +1,4 @@
-"""Mixed precision: models compute in bf16 if the hardware does; weights, loss and metrics stay in fp32."""
+"""Mixed precision: models compute in bf16 if the hardware supports it; weights, loss and metrics stay in fp32."""
 
 from functools import cache
 from typing import Any

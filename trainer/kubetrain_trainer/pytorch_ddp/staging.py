@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Staging:
-    """Memory for one state, reused at each save: allocating it takes longer than copying."""
+    """Memory for one state, reused by each save because allocating it takes longer than copying."""
 
     def __init__(self) -> None:
         self._copies: list[Tensor] = []
         self._copy_done: torch.cuda.Event | None = None
 
     def copy(self, state: Any) -> Any:
-        """Return the state with each tensor replaced by a copy on the CPU; a GPU copies asynchronously, see `wait`."""
+        """Return the state with a copy on the CPU of each tensor. GPUs copy asynchronously: call wait() before use."""
         tensors = list(_tensors_in(state))
         if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._copies]:
             self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
@@ -27,7 +27,7 @@ class Staging:
         return copy.deepcopy(state, {id(tensor): copied for tensor, copied in zip(tensors, self._copies, strict=True)})
 
     def wait(self) -> None:
-        """Wait for the GPU's copies; the writer does so, the steps need not."""
+        """Wait for the GPU's copies. The writer calls this, so that the steps need not wait."""
         if self._copy_done is not None:
             self._copy_done.synchronize()
 

@@ -1,4 +1,4 @@
-"""One optimizer step of all processes together: compute, exchange and clip the gradients, then apply them."""
+"""One optimizer step in all processes: compute, exchange and clip the gradients, then apply them."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ from kubetrain_trainer.sampling import Batch
 
 
 def take_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, rate: float) -> bool:
-    """Take a step, and return False if it was skipped."""
+    """Take a step. Return False if it was skipped."""
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.zero_grad(set_to_none=True)
@@ -37,7 +37,7 @@ def clip_gradients(training: Training) -> Tensor:
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
-    """Copy the running statistics, which change even if the step is then skipped; empty if no step may be."""
+    """Copy the running statistics, which even a skipped step changes. With on_nan=stop, return an empty list."""
     return [buffer.clone() for buffer in training.task.model.buffers()] if training.config.on_nan == "skip" else []
 
 
@@ -47,7 +47,7 @@ def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
 
 
 def add_gradients(training: Training, inputs: object, targets: object, batch: Batch) -> Tensor:
-    """Compute the gradient of the mean loss over all samples in parts; the last part exchanges it among processes."""
+    """Add up the gradient of the mean loss, part by part. The last part exchanges it between processes."""
     weight = batch.weight(training.group.role.world_size)  # turns the mean over processes into one over samples
     *parts, last = split([inputs, targets], batch.parts(training.config.accumulate, training.group.role.world_size))
     with getattr(training.model, "no_sync", contextlib.nullcontext)():

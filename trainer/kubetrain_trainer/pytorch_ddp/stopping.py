@@ -1,7 +1,7 @@
 """Stop all processes after the same step when any of them receives SIGTERM.
 
-They agree through the group's store, in a separate thread: a collective at each step would slow down a small model by
-5 %.
+They agree through the group's store, in a separate thread, because a collective at each step would slow down a small
+model by 5%.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from kubetrain_trainer.stop_signal import StopSignal
 
 POLL_SECONDS = 0.2
 ANSWER_TIMEOUT_SECONDS = 10.0
-"""The threads answer immediately; a process that does not is lost, and the next step fails."""
+"""Processes answer immediately. If one does not, it is lost and the next step fails."""
 ASKED, LAST_STEP = "kubetrain/stop/asked", "kubetrain/stop/last"
 
 
 class Stop:
-    """A context around the steps that catches SIGTERM in this process and learns of it from other processes."""
+    """A context manager for the steps that detects SIGTERM in any process."""
 
     def __init__(self, role: ProcessRole) -> None:
         self._signal = StopSignal()
@@ -37,7 +37,7 @@ class Stop:
     def __enter__(self) -> Self:
         self._signal.__enter__()
         if self._role.world_size > 1:
-            # A separate connection: the group's own may be blocked, waiting for a slow process.
+            # A separate connection, because the group's connection may be blocked by a slow process.
             self._store = dist.group.WORLD.get_group_store().clone()  # type: ignore[union-attr]
             self._thread.start()
         return self
@@ -52,7 +52,7 @@ class Stop:
 
     @property
     def is_requested(self) -> bool:
-        """True if this process received SIGTERM, or has learned that another one did."""
+        """Return True if this process received SIGTERM, or knows that another one did."""
         return self._signal.is_requested or self._is_announced
 
     def is_due(self, step: int) -> bool:
@@ -73,7 +73,7 @@ class Stop:
         self._is_agreed.set()
 
     def _agree_on_last_step(self) -> None:
-        """Choose the furthest step that any process has begun, because it needs all processes to complete it."""
+        """Agree on the last step that any process has begun, because completing it needs all processes."""
         with self._lock:
             self._is_announced = True
         self._store.set(_step_begun(self._role.rank), str(self._step_begun))
@@ -84,7 +84,7 @@ class Stop:
             self._last_step = int(self._store.get(LAST_STEP))
 
     def _wait_for(self, *keys: str) -> bool:
-        """Wait until the store has all keys; return False if the steps are over before."""
+        """Wait until the store has all keys. Return False if the steps end first."""
         while not self._is_over.is_set():
             if self._signal.is_requested:
                 self._store.set(ASKED, "")

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def train(arguments: Arguments) -> None:
-    """Train to the end, from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
+    """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     keep_freed_memory()
     output = arguments.output
     with join_group(arguments.config, torchrun_role()) as group:
@@ -56,11 +56,11 @@ def run_epochs(training: Training) -> None:
     validate = partial(mean_metrics, training, validation)
 
     while not is_finished(config, progress):
-        # One batch for each step left in the epoch: this process's samples among the step's `global_size`.
+        # One batch per remaining step of the epoch, with this process's share of the step's `global_size` samples.
         batches = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
         loaded = loader.load([batch.indices for batch in batches], progress.epoch)
         for batch, (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
-            # Each step seeds dropout, so that a resumed run draws the same.
+            # Seed dropout at each step, so that a resumed run draws the same random numbers.
             seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)

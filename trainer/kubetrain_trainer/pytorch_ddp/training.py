@@ -1,4 +1,4 @@
-"""The objects that the training loop uses: the task, and what trains, watches, stops and saves it."""
+"""The objects that the training loop uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Training(AnyTraining):
 
     @property
     def evaluated(self) -> Task:
-        """The task that is validated: with the averaged weights, if `ema_decay` is set."""
+        """The task to validate, with the averaged weights if `ema_decay` is set."""
         return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -53,7 +53,7 @@ class Training(AnyTraining):
 
 def build_training(arguments: Arguments, group: Group) -> Training:
     config = arguments.config
-    torch.manual_seed(config.seed)  # the same first weights in every process
+    torch.manual_seed(config.seed)  # the same initial weights in every process
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
     task.model.to(group.device)
@@ -78,18 +78,18 @@ def build_training(arguments: Arguments, group: Group) -> Training:
 
 
 def data_parallel(config: TrainConfig, model: nn.Module, group: Group) -> nn.Module:
-    """Wrap the model to average its gradients over all processes, and compile it if set."""
+    """Wrap the model to average its gradients over all processes, and compile it if `compile` is set."""
     if config.compile:
         model.compile()
     if group.role.world_size == 1:
         return model
-    is_built_in = not is_import_path(config.model)  # so its graph and its buffers are known
+    is_built_in = not is_import_path(config.model)  # its graph never changes, and its buffers are only statistics
     return DistributedDataParallel(
         model,
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         static_graph=is_built_in and config.accumulate == 1,
-        forward_sync_buffers=not is_built_in,  # broadcast_statistics does it only when they are used
+        forward_sync_buffers=not is_built_in,  # broadcast_statistics() does this only when needed
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 import os
 
-# Set before TensorFlow is imported: its messages would drown out the rest of the log.
+# Must be set before TensorFlow is imported, whose messages would drown out the rest of the log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 for library in ("tensorflow", "absl"):
     logging.getLogger(library).setLevel(logging.ERROR)

@@ -11,7 +11,7 @@ class Averages:
     def __init__(
         self, config: TrainConfig, model: keras.Model, averaged: keras.Model, strategy: tf.distribute.Strategy
     ) -> None:
-        """`averaged` is a second model of the same architecture; its weights are overwritten."""
+        """`averaged` is a second model of the same architecture, whose weights are overwritten."""
         self.model = averaged
         """The model with the averages of its weights and running statistics."""
         self._config = config

@@ -1,4 +1,4 @@
-"""The state of a training as files: how it is saved, restored and exported."""
+"""Save, restore and export the state of a training."""
 
 import pickle  # only for its exception class; nothing is unpickled
 import zipfile
@@ -80,7 +80,7 @@ def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | 
 
 
 def _with_averages(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Add the trained weights as the averages if the state has no averages: they start from these weights."""
+    """Add the trained weights as the averages if there are none, because new averages start from the weights."""
     weights = {name: values for name, values in state.items() if name.startswith("model/")}
     return {name.replace("model/", "averages/", 1): values for name, values in weights.items()} | dict(state)
 
@@ -104,7 +104,7 @@ def _assign(variables: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> No
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     try:
-        # allow_pickle: a checkpoint is data; one with code is rejected.
+        # allow_pickle=False rejects files that contain code.
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
     except (ValueError, TypeError, pickle.UnpicklingError, zipfile.BadZipFile) as error:

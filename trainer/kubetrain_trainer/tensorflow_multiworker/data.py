@@ -1,4 +1,4 @@
-"""Samples from an image folder, from tar shards or synthetic, and the loader that batches them."""
+"""Samples (from an image folder, from tar shards or synthetic), and the loader that batches them."""
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from kubetrain_trainer.tar_shards import TarShards
 
 THUMBNAIL_PIXELS = 64
 IMAGES_PER_READ = 8
-"""From shards: calling Python from a graph takes longer than reading one image."""
+"""Images in shards are read in groups, because calling Python from a graph takes longer than reading one image."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class SyntheticImages:
     def load(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         label = tf.cast(index, tf.int32) % self._patterns.shape[0]
         pattern = tf.gather(self._patterns, label)
-        # To draw new noise for each sample would take longer than a step of a small model.
+        # Drawing new noise for each sample would take longer than a step of a small model.
         start = tf.random.stateless_uniform([], [0, tf.cast(index, tf.int32)], 0, tf.size(pattern), tf.int32)
         noise = tf.slice(self._noise, [start], [tf.size(pattern)])
         return pattern + tf.reshape(noise, tf.shape(pattern)), label
@@ -144,14 +144,14 @@ def load(samples: Any, batches: Sequence[Sequence[int]]) -> Iterator[tuple[Any, 
             yield batch
             loaded += 1
     except tf.errors.OpError:
-        # A graph does not report the sample it failed on: load the candidates one by one, which does.
+        # A graph does not report the sample that it failed on. Load the candidates one by one to find it.
         for index in islice(chain.from_iterable(batches[loaded:]), len(batches[loaded]) + IMAGES_PER_READ):
             samples.load(tf.constant(index))
         raise
 
 
 def loader(samples: Any, batches: Sequence[Sequence[int]]) -> Iterable[tuple[Any, Any]]:
-    """Concatenate one dataset per batch size: all batches of an epoch but the last have the same size."""
+    """Concatenate one dataset per batch size. All batches of an epoch except the last have the same size."""
     parts = []
     for size, group in groupby(batches, key=len):
         indices = np.concatenate([np.asarray(batch, np.int64) for batch in group])

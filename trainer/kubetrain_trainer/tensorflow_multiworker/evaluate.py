@@ -42,13 +42,13 @@ def evaluate(arguments: Arguments) -> None:
 
 
 def mean_metrics(training: Training, samples: Any, step: int) -> dict[str, float] | None:
-    """Return loss and metrics of a split, of which each process evaluates a part; None if a stop interrupts it."""
+    """Evaluate a split, a part in each process, and return its loss and metrics, or None if interrupted by a stop."""
     config, role = training.config, training.group.role
     tally, doing = Tally(training.evaluated), f"the validation after step {step}"
     training.watchdog.beat(doing)
     indices, most = (evaluation_indices(len(samples), rank, role.world_size) for rank in (role.rank, 0))
     predicted = predictions(training.evaluated, samples, indices, config)
-    for _ in range(0, len(most), config.batch_size):  # equally often in each process, because is_due_now waits for all
+    for _ in range(0, len(most), config.batch_size):  # equally often in all processes: is_due_now() waits for all
         for outputs, targets in islice(predicted, 1):
             tally.add(outputs, targets)
         training.watchdog.beat(doing)

@@ -1,4 +1,4 @@
-"""The processes that train together: the devices of each, and how they exchange values."""
+"""The group of processes that train together, their devices, and the exchange of values between them."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ class Group(ProcessGroup):
         )
 
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
-        """TensorFlow has no broadcast of objects: sum the bytes of the chief's JSON and the other processes' zeros."""
+        """Sum the chief's JSON bytes and the other processes' zeros, because TensorFlow cannot broadcast objects."""
         message = np.zeros(DECISION_BYTES)
         if self.role.is_chief:
             text = json.dumps(decide()).encode()
@@ -86,7 +86,7 @@ class Group(ProcessGroup):
             variable.assign(values.reshape(variable.shape))
 
     def read_numbers(self, numbers: Sequence[tf.Tensor]) -> list[float]:
-        return [float(number) for number in numbers]  # to join them first takes longer
+        return [float(number) for number in numbers]  # joining them first takes longer
 
     def gpu_memory_peak(self) -> int:
         gpus = range(len(tf.config.list_physical_devices("GPU")))
@@ -95,11 +95,11 @@ class Group(ProcessGroup):
 
 @contextlib.contextmanager
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
-    """Join all processes, and leave together after success or a stop."""
+    """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(role)
     group = Group(role, build_strategy(config, role))
-    exit_on_sigterm()  # again: a strategy of several processes replaces the handler by one that does nothing
+    exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
     try:
         yield group
     except Stopped:
@@ -109,7 +109,7 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
 
 
 def prepare_devices(role: ProcessRole) -> None:
-    """Limit the threads to the CPUs of this process, and let GPU memory grow with what is needed."""
+    """Limit the threads to the CPUs of this process, and allocate GPU memory only when needed."""
     tf.config.threading.set_intra_op_parallelism_threads(threads_of(role))
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
@@ -132,9 +132,9 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
 
 
 def vary_dropout(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Give each replica its own dropout.
+    """Give each replica its own dropout seeds.
 
-    The first keeps the seeds that checkpoints save, so that those of a resumed run differ in the same way.
+    The first replica keeps the seeds that checkpoints save, so that a resumed run derives the same seeds from them.
     """
     seeds = [variable for variable in model.variables if variable.name == "seed_generator_state"]
 

@@ -58,6 +58,6 @@ def _residual_block(inputs: Any, filters: int, strides: int) -> Any:
 
 def _convolution(inputs: Any, filters: int, size: int = 3, strides: int = 1, activation: str | None = "relu") -> Any:
     outputs = layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False)(inputs)
-    # PyTorch's momentum and epsilon: with Keras' default of 0.99 the statistics lag by hundreds of steps.
+    # As in PyTorch. With Keras' default momentum of 0.99, the statistics lag by hundreds of steps.
     outputs = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(outputs)
     return layers.Activation(activation)(outputs) if activation else outputs

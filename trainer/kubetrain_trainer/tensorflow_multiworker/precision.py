@@ -1,4 +1,4 @@
-"""Mixed precision: models compute in bf16 if the hardware does; weights, loss and metrics stay in fp32."""
+"""Mixed precision: models compute in bf16 if the hardware supports it; weights, loss and metrics stay in fp32."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ AMPERE = (8, 0)
 
 
 def use_precision(config: TrainConfig) -> None:
-    """Set the precision of every model that is built from now on."""
+    """Set the precision of all models that are built later."""
     keras.mixed_precision.set_global_policy("mixed_bfloat16" if precision_of(config) == "bf16" else "float32")
 
 

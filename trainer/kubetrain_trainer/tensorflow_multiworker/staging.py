@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class Staging:
-    """Memory for one state, reused at each save: allocating it takes longer than copying."""
+    """Memory for one state, reused by each save because allocating it takes longer than copying."""
 
     def __init__(self, *, is_needed: bool) -> None:
         self._is_needed = is_needed

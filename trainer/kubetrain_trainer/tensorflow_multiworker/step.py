@@ -1,4 +1,4 @@
-"""One optimizer step of all processes together: compute, exchange and clip the gradients, then apply them."""
+"""One optimizer step in all processes: compute, exchange and clip the gradients, then apply them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +15,12 @@ from kubetrain_trainer.tensorflow_multiworker.training import Training
 def step_function(training: Training) -> Callable[..., bool]:
     """Return a function that takes a step and returns False if it was skipped.
 
-    If steps may be skipped, the host chooses between two graphs: a condition in a graph cannot contain an update.
+    If steps may be skipped, the host chooses between two graphs, because a condition cannot contain an update.
     """
     skips, run_replicas = training.config.on_nan == "skip", training.group.strategy.run
     variables, statistics = training.task.model.trainable_variables, training.task.model.non_trainable_variables
     gradients_of = partial(sum_gradients, training)
-    if training.config.compile:  # only what each process computes alone: an exchange cannot be compiled
+    if training.config.compile:  # excludes the exchange between processes, which XLA cannot compile
         gradients_of = tf.function(gradients_of, jit_compile=True)
 
     def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ def sum_gradients(
     first, *others = split([inputs, targets], parts)
     loss, gradients = compute_gradients(training, global_size, *first)
     for part in others:
-        # One after another: in parallel they would need as much memory as the whole batch.
+        # In sequence, because in parallel they would need as much memory as the whole batch.
         with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
             part_loss, part_gradients = compute_gradients(training, global_size, *part)
         loss += part_loss
@@ -91,10 +91,10 @@ def compute_gradients(
 
 
 def combine_gradients(config: TrainConfig, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
-    """Sum the gradients of all replicas, clip the sum, add SGD's weight decay, and return the norm before clipping too.
+    """Sum the gradients of all replicas, clip the sum and add SGD's weight decay. Also return the norm before clipping.
 
-    The norm is 0 if no setting needs it. Keras would clip each replica's gradient before the sum, which gives another
-    norm; and unlike PyTorch's, its weight decay bypasses the momentum.
+    The norm is 0 if no setting needs it. This function replaces Keras' clipping, which clips each replica's gradient
+    before the sum, and its weight decay, which bypasses the momentum.
     """
     present = [gradient for gradient in gradients if gradient is not None]
     summed = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))

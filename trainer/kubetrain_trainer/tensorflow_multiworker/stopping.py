@@ -1,7 +1,7 @@
 """Stop all processes after the same step when any of them receives SIGTERM.
 
-Each step sums up, besides its loss, how many processes had received it. The host reads this sum one step later: reading
-it immediately would make every step wait for the host.
+Each step also sums the number of processes that have received it. The host reads this sum one step later, because
+reading it immediately would make every step wait for the host.
 """
 
 from types import TracebackType
@@ -13,7 +13,7 @@ from kubetrain_trainer.stop_signal import StopSignal
 
 
 class Stop:
-    """A context around the steps that catches SIGTERM in this process and learns of it from other processes."""
+    """A context manager for the steps that detects SIGTERM in any process."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._signal = StopSignal()
@@ -37,7 +37,7 @@ class Stop:
         return self._zero_and_one[self._signal.is_requested]
 
     def note(self, asked: tf.Tensor) -> None:
-        """Keep the sum of a step: how many processes had received SIGTERM."""
+        """Keep a step's number of processes that have received SIGTERM."""
         self._asked, self._asked_before = asked, self._asked
 
     def is_due(self) -> bool:
@@ -45,7 +45,7 @@ class Stop:
         return float(self._asked_before) > 0  # Python compares faster than TensorFlow
 
     def is_due_now(self) -> bool:
-        """Return True if any process received SIGTERM; between steps, called by all processes together."""
+        """Return True if any process received SIGTERM. Call it in all processes, between steps."""
         return float(self._count_asked(self.request)) > 0
 
     def _sum_over_replicas(self, request: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The task to train: model, data, loss and metrics, built-in or your own."""
+"""The task to train, built-in or your own: model, data, loss and metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,9 +30,9 @@ class Task:
     training_loss: Callable[[Any, Any], tf.Tensor] | None = None
     """The loss to minimize, if it differs from the loss that validation measures."""
     metrics: Mapping[str, Callable[[Any, Any], tf.Tensor]] = field(default_factory=dict)
-    """Functions by name that compute a value for each sample, shape (batch,); the metric is their mean."""
+    """Functions by metric name. Each returns a value for each sample, shape (batch,); the metric is the mean."""
     classes: tuple[str, ...] = ()
-    """The classes of a classifier with outputs of shape (batch, classes): adds a confusion matrix to the evaluation."""
+    """Class names of a classifier with outputs of shape (batch, classes). They add a confusion matrix to the report."""
 
 
 def build_task(config: TrainConfig, data_dir: Path) -> Task:

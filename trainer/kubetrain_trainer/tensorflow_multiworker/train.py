@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def train(arguments: Arguments) -> None:
-    """Train to the end, from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
+    """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     keep_freed_memory()
     output = arguments.output
     with join_group(arguments.config, tensorflow_role()) as group:
@@ -88,7 +88,7 @@ def run_epochs(training: Training) -> None:
 
 
 def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) -> list[tuple[Batch, ...]]:
-    """Return, for each step that is left in the epoch, the batch of each replica of this process."""
+    """Return the batches of this process's replicas for each remaining step of the epoch."""
     first = group.role.rank * group.local_replicas
     replicas = range(first, first + group.local_replicas)
     batches = [plan.batches(progress.epoch, replica, start=progress.samples_in_epoch) for replica in replicas]
@@ -98,7 +98,7 @@ def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) ->
 def load_batches(group: Group, samples: Any, batches: list[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
     """Yield inputs and targets of each step, with a batch for each replica of this process.
 
-    The strategy's distributed datasets are not used: at each step they ask all processes if each has one more batch.
+    The strategy's distributed datasets are not used, because at each step they ask all processes for another batch.
     """
     loaded = iter(load(samples, [batch.indices for step in batches for batch in step]))
     if group.local_replicas == 1:

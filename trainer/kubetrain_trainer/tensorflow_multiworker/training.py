@@ -1,4 +1,4 @@
-"""The objects that the training loop uses: the task, and what trains, watches, stops and saves it."""
+"""The objects that the training loop uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Training(AnyTraining):
 
     @property
     def evaluated(self) -> Task:
-        """The task that is validated: with the averaged weights, if `ema_decay` is set."""
+        """The task to validate, with the averaged weights if `ema_decay` is set."""
         return replace(self.task, model=self.averages.model) if self.averages else self.task
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -47,7 +47,7 @@ class Training(AnyTraining):
         save(self.writer, self.staging, progress, details, *state, self.group.role)
 
     def export(self, checkpoint: Checkpoint) -> None:
-        # A new model, outside the strategy: the training's model is one that all processes share.
+        # A new model outside the strategy, because all processes share the variables of the training's model.
         model = build_task(self.config, self.data_dir).model
         export(self.output, checkpoint, {"classes": self.task.classes}, model)
 
@@ -55,7 +55,7 @@ class Training(AnyTraining):
 def build_training(arguments: Arguments, group: Group) -> Training:
     config, strategy = arguments.config, group.strategy
     use_precision(config)
-    keras.utils.set_random_seed(config.seed)  # the same first weights in every process
+    keras.utils.set_random_seed(config.seed)  # the same initial weights in every process
     with strategy.scope():
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
