@@ -37,6 +37,7 @@ def test_its_images_its_step_and_its_settings_of_the_launch_task(repository: Pat
     tasks = spec["root"]["dag"]["tasks"]
     sync = tasks["sync-dataset"]["inputs"]["parameters"]
     assert sync["trainer_image"]["runtimeValue"]["constant"] == "registry.example.com/team/text-trainer:1"
+    assert sync["placement"]["runtimeValue"]["constant"]["memory"] == "200Gi", "the default is too little for 8 GPUs"
     assert {"promote-model", "collect-checkpoint"} <= set(tasks["write-model-card"]["dependentTasks"])
     accelerator = executors["exec-launch-training"]["container"]["resources"]["accelerator"]
     assert (accelerator["resourceType"], accelerator["resourceCount"]) == ("nvidia.com/gpu", "8")

@@ -25,6 +25,7 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
         model_uri=model_uri,
         train_config={"model": "team_models.text:build", "epochs": 3, "batch_size": 64},
         processes_per_worker=8,
+        placement={"network": "infiniband", "rdma": 1, "memory": "200Gi", "shm_size": "64Gi"},
         min_accuracy=0.8,
     )
     # KFP settings of the launch task apply to the training pods.
