@@ -26,8 +26,8 @@ def parse_parameters(
 
     Args:
         declared: The parameters that may be set.
-        pairs: NAME=VALUE of parameters, and of settings of those parameters that are objects.
-        file: JSON object of the same.
+        pairs: NAME=VALUE of parameters, or of settings in parameters that are objects.
+        file: A JSON object with the same names.
 
     Raises:
         InvalidSetting: if a pair lacks its "=", a name is unknown, a value is invalid, or a parameter is missing.

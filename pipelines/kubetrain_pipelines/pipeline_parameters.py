@@ -36,7 +36,7 @@ class Parameter:
     _: KW_ONLY
     pipelines: tuple[str, ...] = TRAINING
     is_local: bool = False
-    """True if `kubetrain run` takes it, too, which has no PVCs, pods and secrets."""
+    """True if `kubetrain run`, which has no PVCs, pods or secrets, accepts it too."""
 
     @property
     def is_required(self) -> bool:
@@ -173,7 +173,7 @@ def signature_of(parameters: Iterable[Parameter]) -> inspect.Signature:
 
 
 def with_parameters(pipeline: str) -> Callable[[Function], Function]:
-    """Give a function that takes **parameters the signature and docstring which KFP compiles a pipeline from."""
+    """Give a function that takes **parameters the signature and docstring that KFP compiles a pipeline from."""
     parameters = parameters_of(pipeline)
     signature = signature_of(parameters)
 

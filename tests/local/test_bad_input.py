@@ -146,7 +146,7 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((), "--data has no PVC: write PVC or PVC:PATH"),
+            ((), "--data names no PVC: pass PVC or PVC:PATH"),
             (("--data", "digits", "--set", "gpu=1"), "unknown setting 'gpu': did you mean 'gpus'?"),
             (("--data", "digits", "--set", "memory=16GB"), "memory '16GB' is not a Kubernetes quantity"),
             (("--data", "digits", "--min-workers", "3"), "min_workers: 3 must be from 0 to"),

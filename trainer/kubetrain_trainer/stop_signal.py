@@ -1,4 +1,4 @@
-"""Handling of SIGTERM, which drained nodes and cancelled jobs send. The training handles it between steps."""
+"""Handling of SIGTERM, which drained nodes and canceled jobs send. The training handles it between steps."""
 
 import signal
 from types import TracebackType

@@ -127,7 +127,7 @@ def pack(**options: Any) -> None:
 )
 @click.option("--output", required=True, help="Folder, or PVC on a cluster, in which the run creates its own folder.")
 @click.option("--run-id", default="", help="ID of the run to resume (default: start a new run).")
-@click.option("--workers", type=int, default=2, show_default=True, help="Number of pods, with the Master or Chief.")
+@click.option("--workers", type=int, default=2, show_default=True, help="Number of pods, including Master or Chief.")
 @click.option(
     "--min-workers", type=int, default=0, help="Min pods to continue with when others are lost (PyTorch); 0: all."
 )
@@ -198,7 +198,7 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         is_expected = isinstance(error, KubetrainError)
-        for line in getattr(error, "log_tail", ()):  # of the failed pod
+        for line in getattr(error, "log_tail", ()):  # the end of the failed pod's log
             click.echo(line, err=True)
         click.echo(
             f"error: {error}" if is_expected else f"unexpected {type(error).__name__}: {error} (see --debug)", err=True

@@ -68,7 +68,7 @@ def progress_bar() -> Iterator[OnProgress]:
 
 @contextmanager
 def progress_lines() -> Iterator[OnProgress]:
-    """Print the same facts as lines for a log, every ten seconds."""
+    """Print a line for logs every ten seconds."""
     printed_at = time.monotonic()
     before: int | None = None
 

@@ -117,7 +117,7 @@ def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
 def _on_pvcs(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     claim, _, path = options.data.partition(":")
     if not claim and training.config.data != "synthetic":
-        raise InvalidSetting("--data has no PVC: write PVC or PVC:PATH, or set data=synthetic")
+        raise InvalidSetting("--data names no PVC: pass PVC or PVC:PATH, or set data=synthetic")
     version = VERSION_PATH.fullmatch(path)
     dataset = DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
     placement = training.placement.with_default_image(TRAINERS[training.framework])

@@ -25,7 +25,7 @@ class Verified:
 
 
 def verify_folder(folder: Path) -> list[Verified]:
-    """Verify this folder if it has a manifest, else the folders in it: of a workspace, staging volume or output.
+    """Verify this folder if it has a manifest, else the folders inside it (a workspace, staging volume or output).
 
     Raises:
         KubetrainError: if there is nothing complete to verify.

@@ -1,4 +1,4 @@
-"""Questions to the cluster, each asked once. No answer is judged here."""
+"""Queries to the cluster, whose answers other files judge."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ NODE_PROVISIONERS = ("karpenter.sh", "cluster.x-k8s.io")
 
 
 class Cluster:
-    """The cluster, as our account sees it. Every question raises KubetrainError if it is not answered."""
+    """The cluster, as your account sees it. Every query raises KubetrainError if it fails."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self.api = api
@@ -59,7 +59,7 @@ class Cluster:
     @cached_property
     def operator(self) -> Manifest | None:
         deployments = self.if_allowed(lambda: self.objects("/apis/apps/v1/deployments", labelSelector=OPERATOR_LABEL))
-        if deployments is None:  # our account may not list all namespaces
+        if deployments is None:  # your account may not list all namespaces
             deployments = self.objects("/apis/apps/v1/namespaces/kubeflow/deployments", labelSelector=OPERATOR_LABEL)
         return next(iter(deployments), None)
 
@@ -91,7 +91,7 @@ class Cluster:
 
     @staticmethod
     def if_allowed(ask: Callable[[], T]) -> T | None:
-        """Return the answer, or None if our account may not ask."""
+        """Return the answer, or None if your account lacks the permission."""
         try:
             return ask()
         except Forbidden:

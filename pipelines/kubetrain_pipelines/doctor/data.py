@@ -53,7 +53,7 @@ def judge_claim(wanted: WantedClaim, found: Manifest | None, namespace: str) -> 
         return missing(
             f"{wanted.name} {objection}",
             f"--set {wanted.purpose}_claim=ANOTHER\n"
-            f"or, if it is no longer needed: kubectl -n {namespace} delete pvc {wanted.name}",
+            f"or, if you don't need it: kubectl -n {namespace} delete pvc {wanted.name}",
         )
     if wanted.access_mode == "ReadWriteMany" and "ReadWriteMany" not in modes:
         return warning(

@@ -24,7 +24,7 @@ from kubetrain_trainer.errors import KubetrainError
 Say = Callable[[str], None]
 
 RETRY_SECONDS = 5.0
-"""Short, because someone is waiting: what cannot be read by then is reported as unknown."""
+"""Short, because a user is waiting. What cannot be read in this time is reported as unknown."""
 UNREACHABLE = "not checked: the API server does not answer"
 
 
@@ -38,12 +38,12 @@ class Examination:
     parameters: RunParameters
     say: Say
     account: str = ""
-    """Empty: the first of the usual accounts that exists."""
+    """The account of the runs; empty: the first of the usual accounts that exists."""
     connection: Connection | None = None
     tests_dataset: bool = False
-    """A pod lists dataset_uri."""
+    """True if a pod lists dataset_uri."""
     tests_model: bool = False
-    """A pod writes to model_uri."""
+    """True if a pod writes to model_uri."""
     with_pods: bool = True
     _is_unreachable: bool = False
 
@@ -94,7 +94,7 @@ class Examination:
         yield "exposure", self._exposure
 
     def _run_check(self, check: str, find: Callable[[], Finding]) -> Finding:
-        """Return the finding of one check. After an outage of the server, no other check is made."""
+        """Return the finding of one check. After an outage of the server, make no other checks."""
         if self._is_unreachable:
             return unknown(UNREACHABLE).named(check)
         try:

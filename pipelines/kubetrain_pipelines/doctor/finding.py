@@ -8,7 +8,7 @@ from typing import Self
 class Status(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """Runs work, or may work, all the same."""
+    """Runs may still work."""
     MISSING = "missing"
     UNKNOWN = "unknown"
     """The check could not be made."""

@@ -100,7 +100,7 @@ def judge_init_container(operator: Manifest, template: str | None, *, is_restric
 
 
 def passes_restricted(template: str) -> bool:
-    """Return True if the containers set what restricted requires of them; the pod sets runAsNonRoot."""
+    """Return True if the containers set what Pod Security restricted requires. The pod sets runAsNonRoot."""
     try:
         containers = yaml.safe_load(re.sub(r"\{\{.*?\}\}", "x", template))
         security = [each.get("securityContext") or {} for each in containers]

@@ -90,7 +90,7 @@ def judge_permissions(file: str, allowed: Mapping[Call, bool], account: str, nam
 
 
 def judge_own_permissions(allowed: Mapping[Call, bool], account: str, obstacle: str) -> Finding:
-    """Judge our own permissions, if those of the account cannot be checked."""
+    """Judge your own permissions, because those of the account cannot be checked."""
     refused = [call for call, is_allowed in allowed.items() if not is_allowed]
     own = f"may not {summarized(refused)}" if refused else "has all of them"
     return unknown(f"cannot check the permissions of {account} ({obstacle}); your own account {own}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_SECONDS = 40.0
-"""Timeout of each test: one that hangs must not delay the others."""
+"""The timeout of each test, so that one that hangs does not block the others."""
 MARK = "kubetrain-doctor"
 
 

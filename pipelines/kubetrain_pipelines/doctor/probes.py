@@ -30,7 +30,7 @@ from kubetrain_trainer.errors import KubetrainError
 
 Say = Callable[[str], None]
 Outcome = Mapping[str, str] | KubetrainError
-"""The report of a pod, by test; or the reason why it has none."""
+"""The report of a pod by test, or the error that prevented it."""
 
 PROGRAM = Path(__file__).with_name("pod_program.py")
 SMALL = {"cpu": "50m", "cpu_limit": "", "memory": "256Mi", "memory_limit": "", "shm_size": "", "extra_resources": {}}
@@ -52,7 +52,7 @@ BUDGETS = Budgets(
         TroubleKind.VOLUME: 120,
     },
 )
-"""Shorter than those of a run: someone waits for the answer, and no queue or autoscaler is involved."""
+"""Shorter than those of a run, because a user is waiting and no queue or autoscaler is involved."""
 CLAIM_SIZE = "1Gi"
 IMAGE_TROUBLES = (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME)
 PROVIDE_IMAGE = (
@@ -74,7 +74,7 @@ class Probes:
 
     claims: tuple[Manifest, ...]
     exposure: Exposure | None
-    """How the reader accesses what the writer wrote; None: through the staging PVC itself."""
+    """The reader's access to what the writer wrote; None: through the staging PVC itself."""
     writer: Job
     reader: Job
 

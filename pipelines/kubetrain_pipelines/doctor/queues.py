@@ -61,7 +61,7 @@ def judge_kueue(
     Args:
         found: The LocalQueue of this name.
         version: The version of Kueue's API; empty if it is not installed.
-        settings: The configuration of Kueue; None if our account may not read it.
+        settings: The configuration of Kueue; None if your account may not read it.
         framework: pytorchjob or tfjob.
     """
     if not version:

@@ -1,7 +1,7 @@
 """The endpoint of Kubeflow Pipelines, and the credentials for it: a token or a session cookie.
 
 Credentials come only from files and environment variables. They are read for each request, because the kubelet rotates
-its tokens, and removed from everything that the server answers.
+its tokens, and masked in all answers of the server.
 """
 
 import os
@@ -113,7 +113,7 @@ def _read(source: str, path: Path) -> str:
 
 
 def _checked_token(source: str, text: str) -> str:
-    """Reject spaces and line breaks: text after a line break would become another header."""
+    """Reject spaces and line breaks, because text after a line break would become another header."""
     token = text.strip()
     if not token.isascii() or len(token.split()) > 1:
         raise InvalidSetting(f"{source} is not a token: it must be one word, without a leading 'Bearer'")

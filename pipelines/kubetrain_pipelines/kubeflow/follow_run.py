@@ -22,7 +22,7 @@ EVENTS = {
 
 
 def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunView, say: Callable[[str], None]) -> Run:
-    """Return the run when it has ended.
+    """Show the events of the run and return it when it has ended.
 
     Raises:
         Unreachable: if the server does not answer for OUTAGE_TIMEOUT_SECONDS.

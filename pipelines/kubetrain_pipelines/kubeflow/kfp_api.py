@@ -56,7 +56,7 @@ class KfpApi:
     def get(self, path: str, **query: Any) -> Message:
         """
         Raises:
-            Unreachable: if no answer comes, in spite of retries.
+            Unreachable: if the server does not answer despite retries.
         """
         return self._parse(self._read(f"{ROOT}{path}", query))
 

@@ -14,13 +14,13 @@ class KfpError(KubetrainError):
 
 
 class Unreachable(KfpError):
-    """No answer came, in spite of retries."""
+    """The server did not answer despite retries."""
 
     is_curable: ClassVar[bool] = True
 
 
 class Unanswered(KfpError):
-    """A request that changes something got no answer: it may have been carried out or not."""
+    """A request that changes something got no answer. It may or may not have been carried out."""
 
 
 class Unauthorized(KfpError):

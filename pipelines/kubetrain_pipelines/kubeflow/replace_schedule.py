@@ -1,4 +1,4 @@
-"""Replace a schedule: Kubeflow Pipelines cannot update one, and two must never be enabled at once.
+"""Replace a schedule, which Kubeflow Pipelines cannot update. Two must never be enabled at once.
 
     create the new one, disabled → disable the old → enable the new → delete the old
 
@@ -69,7 +69,7 @@ def set_enabled(api: KfpApi, schedule: Message, wanted: bool) -> None:
 
 
 def delete_schedule(api: KfpApi, schedule: Message) -> None:
-    """Delete a schedule but not its runs: by default the server would also delete those still running."""
+    """Delete a schedule but not its runs. By default, the server would also delete those still running."""
     with suppress(NotFound):
         api.delete(_path(schedule), propagation_policy="ORPHAN")
 

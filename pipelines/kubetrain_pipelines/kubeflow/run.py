@@ -56,7 +56,7 @@ class Run:
     stages: tuple[StageState, ...] = ()
     """The stages that have started, in that order."""
     attempts: tuple[tuple[datetime, str], ...] = ()
-    """The start time and node of each attempt at a step. The API does not name the step, so the time must tell it."""
+    """The start time and node of each attempt at a step. The API does not name the step, so the time identifies it."""
 
     @classmethod
     def of(cls, message: Message, titles: Mapping[str, str]) -> Self:
@@ -98,10 +98,10 @@ def read_run(api: KfpApi, run_id: str, titles: Mapping[str, str] | None = None) 
 def find_run(api: KfpApi, wanted: str) -> Message:
     """
     Args:
-        wanted: The ID of the run, or a name, which means the newest run with it.
+        wanted: The ID of the run, or a name that means the newest run with this name.
 
     Raises:
-        NotFound: if there is no such run.
+        NotFound: if the run does not exist.
     """
     if RUN_ID.fullmatch(wanted):
         return api.get(f"/runs/{wanted}")
@@ -136,7 +136,7 @@ def _runs(api: KfpApi, **query: Any) -> list[Message]:
 
 
 def _state(message: Message) -> RunState:
-    """Tell canceled from failed: both end as FAILED, but the history differs."""
+    """Return the state. Canceled runs also end as FAILED; only the history differs."""
     state = RunState.of(message)
     history = {RunState.of(each) for each in message.get("state_history", [])}
     return RunState.CANCELED if state is RunState.FAILED and RunState.CANCELING in history else state
@@ -174,7 +174,7 @@ def _details(message: Message) -> list[Message]:
 
 
 def _time(stamp: str) -> datetime | None:
-    """Return None for a time that is not known yet: the API gives one of 1970 or before."""
+    """Return the time, or None if it is unknown, for which the API gives one in 1970 or before."""
     time = datetime.fromisoformat(stamp) if stamp else None
     return time if time and time.year > 1970 else None
 

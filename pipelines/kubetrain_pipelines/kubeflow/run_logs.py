@@ -64,7 +64,7 @@ def _ended_tasks(run: Run) -> set[str]:
 
 
 class _PrintedLogs:
-    """Print only what is new: Kubeflow Pipelines always serves logs from their beginning."""
+    """Prints only new text, because Kubeflow Pipelines always serves logs from their beginning."""
 
     def __init__(self, titles: Mapping[str, str]) -> None:
         self._titles = titles

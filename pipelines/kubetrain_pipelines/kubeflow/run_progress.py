@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class RunProgress:
-    """Progress read from the cluster; if connecting fails, it is not tried again."""
+    """Progress read from the cluster. If the first connection fails, there is none."""
 
     def __init__(self, namespace: str, run_id: str) -> None:
         self._namespace, self._run_id = namespace, run_id
@@ -19,7 +19,7 @@ class RunProgress:
         self._last: Mapping[str, Progress] = {}
 
     def changes(self) -> dict[str, "Progress"]:
-        """Return the progress by task, as far as it has changed since the last call."""
+        """Return the progress by task, only of tasks whose progress changed since the last call."""
         before, self._last = self._last, self._read() or self._last
         return {task: progress for task, progress in self._last.items() if before.get(task) != progress}
 

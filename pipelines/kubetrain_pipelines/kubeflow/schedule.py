@@ -92,7 +92,7 @@ def _pause(api: KfpApi, name: str) -> None:
 
 
 def _resume(api: KfpApi, name: str) -> None:
-    """Enable one schedule of this name: a replacement that was cut off leaves several."""
+    """Enable one schedule of this name, because an interrupted replacement may leave several."""
     found = _named(api, name)
     if not any(map(is_enabled, found)):
         set_enabled(api, found[0], True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOG = "/apis/v1alpha1/runs/{run}/nodes/{workflow}-{template}-{number}/log"
 PROGRAM = "system-container-impl"
-# The template of a step with pod annotations or labels has their counts in its name. Ours come first.
+# The template of a step with pod annotations or labels has their counts in its name. The usual ones come first.
 TEMPLATES = (PROGRAM, *(f"metadata-{counts}-{PROGRAM}" for counts in "1-1 0-1 1-0 1-2 2-1 2-2 0-2 2-0".split()))
 NO_LOG = re.compile(r'\{"error_message"')
 ERROR_LINE = re.compile(r"^error: (.+)$", re.M)
@@ -53,7 +53,7 @@ def causes_of(api: KfpApi, run: Run) -> list[str]:
 def logs_of(api: KfpApi, run: Run) -> list[StepLog]:
     """Return the logs of all attempts of all steps, in the order in which the steps started.
 
-    Kubeflow Pipelines is asked first: it keeps logs for longer than the cluster keeps pods.
+    Kubeflow Pipelines is tried first, because it keeps logs longer than the cluster keeps pods.
 
     Raises:
         NoLog: if there is none.

@@ -69,7 +69,7 @@ def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message
 
 
 def start_run(api: KfpApi, source: Message, name: str) -> str:
-    """Start a run and return its ID. If the answer is lost, look for the run by a unique mark: none starts twice."""
+    """Start a run and return its ID. If the answer is lost, find the run by a unique mark so that none starts twice."""
     mark = f"submitted by kubetrain, {secrets.token_hex(8)}"
     try:
         created = api.post("/runs", {**source, "display_name": name, "description": mark})

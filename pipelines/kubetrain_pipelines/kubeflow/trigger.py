@@ -1,7 +1,7 @@
-"""When a schedule starts runs: the times of a cron expression, or an interval.
+"""The trigger of a schedule: a cron expression or an interval.
 
-The server itself rejects malformed cron expressions. Rejected here is what it would accept and misread (five fields),
-or hang on (30 February).
+The server rejects malformed cron expressions. This module rejects those that it would misread (five fields) or hang on
+(30 February).
 """
 
 import re
@@ -21,7 +21,7 @@ SEARCHED_DAYS = 5 * 365
 def make_trigger(cron: str, every: str) -> Message:
     """
     Raises:
-        InvalidSetting: unless exactly one is given and it can fire.
+        InvalidSetting: if both or neither are given, or the trigger is invalid or never fires.
     """
     if bool(cron) == bool(every):
         raise InvalidSetting("give exactly one of --cron '0 0 2 * * *' (seconds first) and --every 6h")

@@ -58,7 +58,7 @@ def embedded_s3(environment: Mapping[str, str], log: Path, buckets: Mapping[str,
             assert server.stdout is not None
             url = server.stdout.readline().decode().strip()
             if not url:
-                raise KubetrainError(f"the embedded S3 server did not start; its log is {log}")
+                raise KubetrainError(f"the embedded S3 server did not start: see {log}")
             yield EmbeddedS3(url)
         finally:
             server.kill()
@@ -98,7 +98,7 @@ def _serve(buckets: Mapping[str, Path]) -> None:
 
 
 def _fill(bucket: str, folder: Path) -> None:
-    """Fill a bucket through moto's internals: requests for the digits would take ten seconds."""
+    """Fill a bucket through moto's internals, because requests for the digits would take ten seconds."""
     from moto.backends import get_backend
     from moto.core import DEFAULT_ACCOUNT_ID
 

@@ -17,7 +17,7 @@ from kubetrain_trainer.import_path import load_function
 def main() -> None:
     pipeline, workspace = sys.argv[1], Path(sys.argv[2])
     # kfp.local replaces every "python3" in a step's command line, even within paths, with sys.executable, unquoted.
-    # This value keeps the text as it is; PATH leads to the right interpreter.
+    # This value leaves the text unchanged, and PATH selects the right interpreter.
     sys.executable = "python3"
     warnings.filterwarnings("ignore", message="You may be attemping to run a task that uses custom")
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(workspace / "kfp"), raise_on_error=True)

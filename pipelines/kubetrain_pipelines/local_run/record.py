@@ -55,7 +55,7 @@ class RunRecord:
             self.error, self.log_tail = event["error"], tuple(event.get("log_tail", ()))
 
     def close(self) -> None:
-        """End the run, and with it the stages whose end was not reported."""
+        """End the run and the stages whose end was not reported."""
         self.finished = time.time()
         for stage in self.stages:
             if stage.status == "running":

@@ -21,7 +21,7 @@ STAGE = "prepare_storage"
 
 
 def local_parameters(pipeline: str) -> list[Parameter]:
-    """Return the parameters that `kubetrain run` takes, none of which is required.
+    """Return the parameters of `kubetrain run`, all of which are optional.
 
     Raises:
         InvalidSetting: if the pipeline does not exist or does not train.
@@ -32,7 +32,7 @@ def local_parameters(pipeline: str) -> list[Parameter]:
 
 
 def with_local_uris(parameters: Mapping[str, Any], pipeline: str, workspace: Path) -> dict[str, Any]:
-    """Return the parameters with the URIs that a local run does not require.
+    """Return the parameters with defaults for the URIs that are not set.
 
     Without a dataset_uri, the run trains on scikit-learn's digits and uses the embedded S3 server.
     """

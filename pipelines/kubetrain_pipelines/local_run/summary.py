@@ -11,7 +11,7 @@ from kubetrain_pipelines.local_run.record import RunRecord
 
 
 def print_summary(console: Console, record: RunRecord) -> None:
-    """Print the results of the run, and in the last line whether it succeeded."""
+    """Print the results of the run, and on the last line success or the error."""
     rows = summary_rows(record)
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
