@@ -56,7 +56,7 @@ def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str
     """Return the content of each file by its name.
 
     Raises:
-        KubetrainError: if a file is too large, with a margin, for the Kubernetes API.
+        KubetrainError: if a file is larger than MAX_FILE_BYTES, which the Kubernetes API accepts with a margin.
     """
     compiled = {}
     with tempfile.TemporaryDirectory() as folder:

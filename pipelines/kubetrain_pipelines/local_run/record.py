@@ -66,7 +66,7 @@ class RunRecord:
         return round(self.finished - self.started, 3)
 
     def result_of(self, stage: RunStage) -> dict[str, Any]:
-        """Return the result of a stage, or {} if it has not finished."""
+        """Return the result that a stage reported, or {}."""
         return next((each.result for each in self.stages if each.name == stage.name), {})
 
     def has_finished(self, stage: RunStage) -> bool:
