@@ -42,7 +42,7 @@ def assert_one_sentence(finished: Finished, exit_code: int, *messages: str) -> N
         ),
         (
             ["--set", "dataset_uri=s3://b/p", "--set", "dataset_access=public"],
-            "dataset_access is 'public': write one of credentials, anonymous, requester-pays",
+            "dataset_access is 'public': use one of credentials, anonymous, requester-pays",
         ),
     ],
 )

@@ -449,7 +449,7 @@ def test_the_secret_for_s3_may_be_missing_if_s3_answers(keys: Any, s3: Status, s
 )
 def test_a_pod_that_is_refused(message: str, evidence: str, remedy: str) -> None:
     check(
-        admission.judge_refusal(f"the API server refuses POST /api/v1/pods: {message}", "team"),
+        admission.judge_refusal(f"the API server rejects POST /api/v1/pods: {message}", "team"),
         MISSING,
         evidence,
         remedy,

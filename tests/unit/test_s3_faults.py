@@ -370,7 +370,7 @@ class TestServer:
     def test_a_sync_soon_fails_if_the_store_is_down(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         put(s3, 200)
         s3.fail("*", refused(500, "InternalError"), times=10**6)
-        with pytest.raises(StoreError, match="refused a request for object"):
+        with pytest.raises(StoreError, match="rejected a request for object"):
             transfer_dataset(store, tmp_path, concurrency=4)
         assert len(s3.requests) < 100
 

@@ -1,4 +1,4 @@
-"""The port to everything that runs jobs. Adapters report what happens and hold no policy: follow.py decides."""
+"""The port to everything that runs jobs. Adapters report what happens; follow.py makes the decisions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -20,7 +20,7 @@ class JobBackend(Protocol):
         ...
 
     def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
-        """Yield the state of the job: at once, after each change, and at least every second; None once it is gone."""
+        """Yield the job's state: immediately, after each change, and at least every second; None once it is gone."""
         ...
 
     def logs(self, handle: JobHandle) -> Iterator[LogLine]:

@@ -1,6 +1,6 @@
-"""How long a job may stay in each stage, and in each kind of trouble, before it fails.
+"""Limit the time that a job may stay in each stage, and in each kind of trouble, before it fails.
 
-Time in a queue, at the start and at work is counted separately: a job that waits for admission is not slow.
+Queued, starting and running time is counted separately: a job that waits for admission is not slow.
 """
 
 import time
@@ -40,7 +40,7 @@ class Budgets:
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason to give up a job, and the kind of trouble behind it, if any."""
+    """The reason to fail a job, and the kind of trouble behind it, if any."""
 
     reason: str
     trouble: TroubleKind | None = None

@@ -1,6 +1,6 @@
 """The loop that owns a job: it creates the job or attaches to it, follows it, and judges how it ended.
 
-Job that has the name                        | what happens
+Existing job with this name                  | action
 none                                         | create it
 one of another run, or with another spec     | refuse: never delete a job to make room
 this run's, being deleted                    | wait until it is gone, then create it
@@ -9,7 +9,7 @@ this run's, succeeded                        | return its result
 this run's, failed without a verdict on it   | report the failure, and annotate the job with the verdict
 this run's, failed with a verdict on it      | create the next attempt, which resumes from the checkpoint
 
-A job that failed because the cluster disrupted one of its pods gets its next attempt at once.
+A job that failed because the cluster disrupted one of its pods is retried immediately.
 """
 
 import time
@@ -70,7 +70,7 @@ def run_job(
     without this process the job stays: draining a node sends SIGTERM too.
 
     Args:
-        budgets: Limits of time; None: those of the job's placement.
+        budgets: Time limits; None: those of the job's placement.
 
     Raises:
         JobFailed: if the job failed, with the pod, the cause, and the last lines of the pod's log.
@@ -112,7 +112,7 @@ def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLog
 
 
 def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
-    """Return the job to follow, by the table at the top of this file."""
+    """Return the job to follow, according to the table at the top of this file."""
     while True:
         found = backend.find(job)
         if found is None:
@@ -131,7 +131,7 @@ def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
 
 
 def _delete_running_pods(handle: JobHandle, backend: JobBackend) -> None:
-    """Delete pods and wait until they have ended, so that no two attempts write checkpoints to the same folder."""
+    """Delete pods and wait until they have ended, so that two attempts never write to the same folder."""
     backend.clean(handle, "Running")
     for state in backend.watch(handle):
         if state is None or state.is_over:
@@ -189,7 +189,7 @@ def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, tra
             logs.pass_on(LogLine(trouble.subject, trouble.notice))
         progress.update()
         before = state
-    raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over")
+    raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over: start the run again")
 
 
 def _incurable(job: Job, state: JobState) -> Failure | None:
@@ -208,7 +208,7 @@ def _incurable(job: Job, state: JobState) -> Failure | None:
 
 
 class _ProgressAnnotation:
-    """Keeps the job's progress on the job itself, where it can be read without the log."""
+    """Keeps the progress in an annotation of the job, so that it can be read without the log."""
 
     def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
         self._handle, self._backend, self._logs = handle, backend, logs

@@ -66,7 +66,7 @@ class JobIdentity:
         parts = [
             slug(self.pipeline, NAME_PART_LENGTH),
             slug(self.stage, NAME_PART_LENGTH),
-            slug(self.run_id, RUN_PREFIX_LENGTH),  # for readers; the hash is what distinguishes runs
+            slug(self.run_id, RUN_PREFIX_LENGTH),  # for readers; the hash distinguishes runs
             hashlib.sha256(self.run_id.encode()).hexdigest()[:RUN_HASH_LENGTH],
             f"a{self.attempt}" if self.attempt > 1 else "",
         ]
@@ -144,7 +144,7 @@ class Job:
 
     @property
     def spec_hash(self) -> str:
-        """The hash of what runs, without who runs it: the same for every attempt of one launch.
+        """The hash of the job without its identity: it is the same for every attempt of one launch.
 
         It covers only what differs from the defaults, so that a launcher of a release with more settings still
         recognizes its job.
@@ -165,7 +165,7 @@ class Job:
         return {replica.role: replica.count for replica in self.replicas}
 
     def pods(self) -> tuple["PodState", ...]:
-        """Return its pods as they are before any of them has started."""
+        """Return the pods in their initial state."""
         return tuple(
             PodState(role=replica.role, index=index, phase=Phase.PENDING)
             for replica in self.replicas
@@ -186,7 +186,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class JobHandle:
-    """One job of a backend. A job that is created later under the same name has another handle."""
+    """One job of a backend. A job that is created later under the same name has a different handle."""
 
     kind: JobKind
     name: str
@@ -204,11 +204,11 @@ class PodState:
     last_words: str = ""
     """Termination message of that container."""
     cause: str = ""
-    """Why it ended, as far as the cluster reports it: out of memory, evicted, node lost."""
+    """The reason that it ended, as far as the cluster reports it: out of memory, evicted, node lost."""
     was_disrupted: bool = False
-    """The cluster ended it for reasons of its own: a node was drained or lost, or the pod was preempted."""
+    """True if the cluster caused the end: a node was drained or lost, or the pod was preempted."""
     finished: float = 0.0
-    """When that container ended, in seconds since the epoch; 0: none has ended."""
+    """Time when that container ended, in seconds since the epoch; 0: none has ended."""
 
     @property
     def name(self) -> str:
@@ -221,7 +221,7 @@ class JobState:
     phase: Phase
     pods: tuple[PodState, ...] = ()
     missing: int = 0
-    """Number of pods that do not exist although the job cannot start without them."""
+    """Number of pods that the job needs to start and that do not exist."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -245,7 +245,7 @@ class LogLine:
 
 
 def _changed_fields(value: Any) -> Any:
-    """Return a value for JSON, and of each dataclass in it only the fields that differ from their defaults."""
+    """Convert a value for JSON, keeping only the fields of dataclasses that differ from their defaults."""
     if isinstance(value, tuple):
         return [_changed_fields(each) for each in value]
     if not is_dataclass(value):

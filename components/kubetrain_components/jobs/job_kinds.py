@@ -1,7 +1,7 @@
-"""The kinds of jobs: one row for each, which holds all that differs between them except for two functions.
+"""The kinds of jobs, with one row of traits for each.
 
-These are the environment that the operator sets (operator_environment.py) and the manifest's spec
-(kubernetes/manifests.py). mypy reports a kind that one of them omits.
+Two functions also depend on the kind: the environment that the operator sets (operator_environment.py) and the
+manifest's spec (kubernetes/manifests.py). mypy reports a kind that one of them omits.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Traits:
     roles: tuple[str, ...] = ()
     """Roles that the operator accepts, the lead role first; empty: any role."""
     requires_lead: bool = False
-    """A job that is not elastic needs a pod in the lead role, and the operator takes its success for the job's."""
+    """True if a job that is not elastic needs a pod in the lead role, whose success makes the job succeed."""
     can_be_elastic: bool = False
 
     @property

@@ -26,7 +26,7 @@ def important_lines(lead: str, on_line: OnLine) -> OnLine:
 class JobLogs:
     def __init__(self, lines: Iterator[LogLine], on_line: OnLine, lead: str) -> None:
         self.progress = ""
-        """Newest line of the lead pod with its step, loss and speed."""
+        """Newest progress line of the lead pod."""
         self._lead = lead
         self._lines = lines
         self._on_line = on_line

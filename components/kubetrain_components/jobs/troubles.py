@@ -9,8 +9,8 @@ class TroubleTraits:
     words: str
     remedy: str
     timeout_seconds: float | None = None
-    """How long a job may have it before the job fails; None: as long as the job's stage may last, because autoscalers
-    create nodes, other jobs free quota, and crashes count as restarts."""
+    """Time until the job fails; None: no limit besides that of the job's stage, because autoscalers create nodes, other
+    jobs free quota, and crashes count as restarts."""
 
 
 class TroubleKind(Enum):
@@ -26,7 +26,7 @@ class TroubleKind(Enum):
         "create what is missing in this namespace, or correct its name",
         timeout_seconds=60,
     )
-    CRASH_LOOP = TroubleTraits("it keeps crashing", "look at the last lines of its log")
+    CRASH_LOOP = TroubleTraits("it keeps crashing", "see the last lines of its log")
     VOLUME = TroubleTraits(
         "a volume cannot be mounted", "check that it exists, is bound, and can be mounted on that node"
     )
@@ -37,7 +37,7 @@ class TroubleKind(Enum):
     )
     POD_SECURITY = TroubleTraits(
         "Pod Security rejects its pods",
-        "host_network, rdma and some volumes need a namespace that enforces a less strict level",
+        "remove host_network, rdma or the rejected volumes, or use a namespace that enforces a less strict level",
         timeout_seconds=10,
     )
     REFUSED = TroubleTraits("the cluster rejects its pods", "correct what the message names", timeout_seconds=10)

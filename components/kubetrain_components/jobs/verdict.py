@@ -1,4 +1,4 @@
-"""How a job ended, judged by its pods: a success is proven, and everything else is a failure with a cause."""
+"""Judge by its pods how a job ended: success must be proven, and everything else is a failure with a cause."""
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class PodsDisrupted(JobFailed):
 
 
 def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None:
-    """Accept only a job that succeeded and whose pods all did: the job's own status comes early, and can be wrong.
+    """Accept a job only if all of its pods succeeded too: the job's own status comes early, and can be wrong.
 
     Raises:
         JobFailed: if the job failed, with the pod that failed first.
@@ -85,7 +85,7 @@ def _lead(job: Job, state: JobState) -> PodState | None:
 
 
 def describe(pod: PodState) -> str:
-    """Return why the pod's last container ended, in the container's own words if it left any."""
+    """Return why the pod's last container ended, with the error that it reported, if any."""
     error = parse_termination_message(pod.last_words).get("error")
     cause = f"{pod.name}: {error}" if error else f"{pod.name} {pod.cause or _exit(pod)}"
     restarts = "a restart" if pod.restarts == 1 else f"{pod.restarts} restarts"

@@ -57,7 +57,7 @@ HASHERS: dict[str, Callable[[], Hasher]] = {
 }
 """Fastest first."""
 DEFAULT_ALGORITHM = "crc64nvme"
-"""The algorithm for objects without a checksum of the store."""
+"""The algorithm for objects for which the store reports no checksum."""
 
 
 def checksum_of(path: Path, algorithm: str, start: int = 0, end: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The store that a URI names: all that is known of URI schemes."""
+"""Open the store that a URI names."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from kubetrain_components.object_store.store import Access, ObjectStore
 from kubetrain_trainer.errors import InvalidSetting
 
-# The names that boto3 accepts: buckets from before the rules for new ones may have capitals and underscores.
+# The names that boto3 accepts: old buckets may have capital letters and underscores.
 BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}|arn:[^/]+:accesspoint:[^/]+")
 
 
@@ -38,13 +38,13 @@ def check_access(setting: str, access: str) -> None:
         InvalidSetting: if the value is not a kind of access.
     """
     if access not in list(Access):
-        raise InvalidSetting(f"{setting} is '{access}': write one of {', '.join(Access)}")
+        raise InvalidSetting(f"{setting} is '{access}': use one of {', '.join(Access)}")
 
 
 def open_store(uri: str, endpoint_url: str = "", access: Access = Access.CREDENTIALS) -> ObjectStore:
     check_uri("the URI", uri)
     if not names_directory(uri):
-        # The import takes a third of a second, which a directory does not need.
+        # The import takes a third of a second, and directories do not need it.
         from kubetrain_components.object_store.s3.store import S3Store
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
@@ -60,7 +60,7 @@ def names_directory(uri: str) -> bool:
 
 
 def local_path(uri: str, mirror: Path = Path()) -> Path:
-    """Return the directory that a URI names, or that of its objects in a folder that mirrors buckets."""
+    """Return the directory that a URI names; for S3, the one with its objects in a folder that mirrors buckets."""
     if not names_directory(uri):
         return mirror / uri.removeprefix("s3://")
     return Path(unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri)

@@ -1,4 +1,4 @@
-"""Retries of requests that a store could not answer."""
+"""Retry requests that a store could not answer."""
 
 import random
 import time

@@ -79,7 +79,7 @@ class ObjectStore(Protocol):
         ...
 
     def checksum(self, key: str, etag: str) -> str | None:
-        """Return the checksum that the store reports of the object, without reading it; None if it reports none.
+        """Return the checksum that the store reports for the object, without reading it; None if it reports none.
 
         Raises:
             ObjectChanged: if the object is gone or has another ETag.

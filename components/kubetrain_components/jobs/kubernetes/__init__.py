@@ -1,1 +1,1 @@
-"""Jobs on a Kubernetes cluster: manifests, the API client, and states read from what the API says."""
+"""Jobs on a Kubernetes cluster: manifests, the API client, and job states derived from responses."""

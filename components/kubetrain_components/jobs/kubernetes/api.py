@@ -197,7 +197,8 @@ class KubernetesApi:
         """Open a response that is read while it arrives.
 
         Raises:
-            StreamCut: also from reading it; a StreamSilent if nothing arrives for read_timeout seconds.
+            StreamCut: if the response breaks off, also while it is read.
+            StreamSilent: if nothing arrives for read_timeout seconds.
         """
         request = Request("GET", self._host + path, query, read_timeout=read_timeout)
         retry_seconds = self.retry_seconds if retry_seconds is None else retry_seconds

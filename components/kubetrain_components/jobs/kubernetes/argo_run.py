@@ -1,4 +1,4 @@
-"""The Argo Workflow that this process is a step of: it owns the jobs, and says whether the run was terminated."""
+"""The Argo Workflow that this process is a step of: it owns the jobs, and shows whether the run was terminated."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ class ArgoRun:
         return None
 
     def is_active(self) -> bool:
-        """Return False if the run was terminated or cannot be read: a deleted job can resume, a lost one holds GPUs."""
+        """Return False if the run was terminated, or if in doubt: a deleted job can resume, a lost one holds GPUs."""
         try:
             found = self._api.get(self._api.path(self.owner["apiVersion"], "workflows", self.owner["name"]))
         except KubetrainError:

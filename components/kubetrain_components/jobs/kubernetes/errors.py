@@ -1,4 +1,4 @@
-"""Errors of a Kubernetes API server, in sentences that name the remedy."""
+"""Errors of a Kubernetes API server, with remedies."""
 
 import json
 import re
@@ -12,11 +12,11 @@ NAMESPACE = re.compile(r'in the namespace "([^"]+)"')
 
 
 class KubernetesError(KubetrainError):
-    """The API server did not do what it was asked to."""
+    """A request to the API server failed."""
 
 
 class Unreachable(KubernetesError):
-    """No attempt at a request succeeded within the time allowed for retries."""
+    """All attempts at a request failed until the retry timeout."""
 
     is_curable: ClassVar[bool] = True
 
@@ -26,7 +26,7 @@ class Unauthorized(KubernetesError):
 
 
 class Forbidden(KubernetesError):
-    """Our account lacks permission. Refusals by admission (Pod Security, quota, webhooks) are not this error."""
+    """Our account lacks permission. Rejections by admission (Pod Security, quota, webhooks) are not this error."""
 
 
 class BadRequest(KubernetesError):
@@ -42,7 +42,7 @@ class NotFound(KubernetesError):
 
 
 class Conflict(KubernetesError):
-    """The name is taken, or belongs to another object than expected."""
+    """The name is taken, or belongs to an unexpected object."""
 
 
 class Gone(KubernetesError):
@@ -58,7 +58,7 @@ class StreamSilent(StreamCut):
 
 
 class Transient(Exception):
-    """An error that may be gone on a retry."""
+    """An error that a retry may resolve."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
@@ -70,7 +70,7 @@ def check_response(request: str, status: int, content: bytes, retry_after: str) 
 
     Raises:
         Transient: if a retry may succeed.
-        KubernetesError: if it cannot.
+        KubernetesError: if no retry can succeed.
     """
     if status < 400:
         return
@@ -97,7 +97,7 @@ def _refusal(request: str, status: int, message: str) -> KubernetesError:
     if status == 422 and "metadata.uid: " in message:  # the patch names the uid that it is meant for
         return Conflict(f"{request} was meant for another object of the same name: {message}")
     kinds = {400: BadRequest, 404: NotFound, 409: Conflict, 410: Gone}
-    return kinds.get(status, KubernetesError)(f"the API server refuses {request}: {message}")
+    return kinds.get(status, KubernetesError)(f"the API server rejects {request}: {message}")
 
 
 def _message(content: bytes) -> str:

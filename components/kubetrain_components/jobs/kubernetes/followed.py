@@ -50,7 +50,7 @@ class FollowedJob:
         return state is None or state.is_over
 
     def await_change(self, state: JobState) -> None:
-        """Wait until the state is another one, for at most a second."""
+        """Wait until the state changes, for at most a second."""
         with self._changed:
             self._update_event_watches(state)
             self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
@@ -77,7 +77,7 @@ class FollowedJob:
                     raise watched.error
 
     def _update_event_watches(self, state: JobState) -> None:
-        """Watch events only until the job is under way: they are those of the whole namespace."""
+        """Watch events only until the job is under way, because the watch covers the whole namespace."""
         if state.is_under_way:
             for watched in self._events:
                 watched.stop()

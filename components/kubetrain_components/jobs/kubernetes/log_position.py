@@ -1,7 +1,7 @@
-"""How far the log of a pod has been read, and which lines are new if part of it arrives again.
+"""Track how far the log of a pod has been read, and recognize lines that arrive again.
 
-The server sends a log from a whole second on, so lines arrive twice. Lines that a program writes to both stdout and
-stderr may be slightly out of the order of their timestamps. So lines of the last seconds are recognized by content.
+The server sends a log starting at a whole second, so lines arrive twice. Lines that a program writes to both stdout and
+stderr may be slightly out of timestamp order. So lines of the last seconds are recognized by content.
 """
 
 import re

@@ -110,7 +110,7 @@ def _run_policy(job: Job) -> Any:
 
 
 def _deadline(placement: Placement) -> int | None:
-    """Limit a job that has lost its launcher, which would count only the time after the start."""
+    """Limit a job that has lost its launcher; the launcher itself counts only the time after the start."""
     return placement.start_seconds + placement.deadline_seconds if placement.deadline_seconds else None
 
 

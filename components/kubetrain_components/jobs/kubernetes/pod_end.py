@@ -1,4 +1,4 @@
-"""Why the pods of a replica ended, according to their status. Pure functions of pod manifests."""
+"""The reasons why pods ended, according to their status. Pure functions of pod manifests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def container_status(container: str, pod: Manifest) -> Mapping[str, Any]:
 
 
 def restart_count(container: str, pod: Manifest) -> int:
-    """Count without the restart that a kubelet adds if it no longer finds the container of an evicted pod."""
+    """Return the restarts, without the one that a kubelet adds if it no longer finds an evicted pod's container."""
     status = container_status(container, pod)
     is_miscounted = has_ended(pod) and "waiting" in (status.get("state") or {})
     return max(int(status.get("restartCount", 0)) - is_miscounted, 0)
@@ -68,7 +68,7 @@ def is_cut_off(pod: Manifest) -> bool:
 
 
 def was_disrupted(pod: Manifest) -> bool:
-    """Return True if the cluster, not the pod, is why it ended or is about to."""
+    """Return True if the cluster, not the pod itself, ended it or is about to."""
     reason, phase = status_of(pod).get("reason", ""), status_of(pod).get("phase")
     return bool(_disruption(pod) or _failure(reason)) and reason != DEADLINE and phase != "Succeeded"
 
@@ -94,7 +94,7 @@ def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
 
 
 def _finished(pod: Manifest, ended: Mapping[str, Any]) -> float:
-    """Return when the pod ended: 0 while it runs. A lost pod has no end time of its own, so others stand in."""
+    """Return when the pod ended: 0 while it runs. A lost pod has no end time, so other times stand in."""
     if not (ended or has_ended(pod) or pod.get("deleted")):
         return 0.0
     times = (

@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Lines:
-    """Some lines of a log, and the time up to which it has been read with them."""
+    """A batch of lines, and the time up to which the log has been read with them."""
 
     log: "PodLog"
     texts: list[str]
@@ -170,7 +170,7 @@ class PodLog(threading.Thread):
             return True  # the run has not begun, or its log is gone
         except Forbidden:
             raise
-        except KubernetesError as error:  # may be the kubelet's; the next GET reports our own
+        except KubernetesError as error:  # may be the kubelet's; the next GET fails if it is the API server's
             log.info("log of %s: %s", self.pod_name, error)
             self._last_trouble = time.monotonic()
             return False

@@ -1,4 +1,4 @@
-"""Deletes jobs that are still active although their run has ended.
+"""Delete jobs that are still active although their run has ended.
 
 python -m kubetrain_components.jobs.kubernetes.reaper [--delete] [--hours 24]
 

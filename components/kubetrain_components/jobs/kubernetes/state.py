@@ -64,7 +64,7 @@ def pods_by_replica(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
 
 
 def _age(pod: Manifest) -> tuple[float, bool, str]:
-    """Return a sort key. A pod deleted by force and its replacement may have the same creation time."""
+    """Return a sort key. A force-deleted pod and its replacement may have the same creation time."""
     metadata = pod["metadata"]
     return seconds(metadata["creationTimestamp"]), not pod.get("deleted"), metadata["uid"]
 

@@ -66,7 +66,7 @@ def is_suspended(job: Manifest) -> bool:
 
 
 def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
-    """Yield the queue, or once events explain why it does not admit the job, the reason with a subject of its own."""
+    """Yield the queue as the trouble, or the explanation of its events once there is one, with another subject."""
     if queue := _queue_before(job, pods):
         explanations = [event for event in events if _is_of_queue(job, event)]
         for event in explanations[-1:]:

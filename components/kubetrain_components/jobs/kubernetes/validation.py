@@ -1,4 +1,4 @@
-"""Rejects jobs that the training operator would accept but not run as intended."""
+"""Reject jobs that the training operator would accept but not run as intended."""
 
 import re
 from collections.abc import Iterator
@@ -96,7 +96,7 @@ def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
 
 
 def _environment_problems(job: Job) -> Iterator[str]:
-    """The operator appends its variables to ours, and the last one of a name takes effect."""
+    """Yield variables that the operator overrides: it appends its own, and the last one of a name takes effect."""
     for replica in job.replicas:
         injected = operator_environment(job, replica.role, 0, lambda role, index: ("", 0)).keys() - UNBUFFERED.keys()
         for name in sorted(injected & {*replica.env, *job.placement.env, *job.placement.secret_env}):

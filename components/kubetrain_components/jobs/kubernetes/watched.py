@@ -1,4 +1,4 @@
-"""The objects of one list, kept current: a list gives their state, then a watch the changes."""
+"""Keep the objects of one list current: a list request returns their state, then a watch their changes."""
 
 import json
 import threading
@@ -79,7 +79,7 @@ class Watched(threading.Thread):
                 self.changed.notify_all()
 
     def _list(self) -> str:
-        """Take over the current objects and return the resource version of the list."""
+        """Store the current objects and return the resource version of the list."""
         found = self._api.get(self._path, **self._selector)
         if found is None:
             raise KubernetesError(f"the cluster has no {self._path}: check the namespace")
@@ -127,7 +127,7 @@ class Watched(threading.Thread):
             self.changed.notify_all()
 
     def _store(self, seen: WatchedObject) -> None:
-        """Store the object, unless it is unchanged: readers wait for another value by identity."""
+        """Store the object, unless it is unchanged: readers detect a change by identity."""
         if seen != self._objects.get(seen.uid):
             self._objects[seen.uid] = seen
             self.changes += 1

@@ -1,1 +1,1 @@
-"""Jobs as processes of this machine."""
+"""Jobs as processes on this machine."""

@@ -1,4 +1,4 @@
-"""Ends the processes that a process started when that process ends, even if it is killed.
+"""End the processes that a process started once that process ends, even if it is killed.
 
 Every process started under a guard inherits an environment variable that names the guard. The guard is a small separate
 process. When its pipe shows that its parent is gone, it ends every process with that variable, including children in

@@ -5,7 +5,7 @@ state.json         its phase and its pods
 annotations.json
 *.log              the output of its pods
 *.termination      their termination messages
-delete             if present, the job must be stopped and removed
+delete             if present, the job must be stopped and deleted
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class LocalRecord:
         with self._locked():
             if self.is_alive():
                 draft.remove()
-                raise JobExists(f"job {handle.name} exists already")
+                raise JobExists(f"job {handle.name} already exists")
             self.remove()
             draft.path.rename(self.path)
 

@@ -66,7 +66,7 @@ class HttpConnection:
         self._proxy_headers = _authorization(origin.proxy) if self._base else {}
 
     def request(self, method: str, target: str, headers: Mapping[str, str]) -> "HttpResponse":
-        """Return the response to a request, whose headers include the host.
+        """Send a request, with headers that include the host, and return the response.
 
         Raises:
             ConnectionFailed: if no response arrives.

@@ -1,6 +1,6 @@
 """The objects under a prefix, from pages of ListObjectsV2 that are read without an XML parser.
 
-A page has a thousand keys, and only the previous page has the token that requests it, so latencies add up. A long
+A page has a thousand keys, and requesting it takes a token from the previous page, so latencies add up. A long
 listing is therefore split at folders into ranges of keys, which are listed in parallel.
 """
 
@@ -100,7 +100,7 @@ def _list_range(get_page: GetPage, prefix: str, after: str, until: str | None) -
 def _pages(
     get_page: GetPage, prefix: str, after: str | None = None, until: str | None = None
 ) -> Iterator[list[StoredObject]]:
-    """Return the keys after `after`, up to and including `until`."""
+    """Yield the pages with the keys after `after`, up to and including `until`."""
     query = {"prefix": prefix} | ({"start-after": after} if after else {})
     limit = None if until is None else until.removeprefix(prefix)
     while True:

@@ -25,7 +25,7 @@ class Signer:
         credentials: tuple[str, str, str | None],
         moment: datetime,
     ) -> dict[str, str]:
-        """Return the headers and those of the signature.
+        """Return the headers together with those of the signature.
 
         Args:
             path: The percent-encoded path.

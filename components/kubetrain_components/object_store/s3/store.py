@@ -157,12 +157,12 @@ class S3Store:
         if code in CHANGED:
             return ObjectChanged(f"{what} of {self.uri} was changed or deleted")
         if code in INVALID_CREDENTIALS:
-            return AccessRefused(f"S3 at {self._server} refused the credentials for {self.uri} ({code}): renew them")
+            return AccessRefused(f"S3 at {self._server} rejected the credentials for {self.uri} ({code}): renew them")
         if code in ("AccessDenied", "403", "401", "AllAccessDisabled"):
             return StoreError(
                 f"access to {what} of {self.uri} was denied ({code}): check the permissions of the credentials"
             )
-        message = f"S3 at {self._server} refused a request for {what} of {self.uri}: {code} {message}".rstrip()
+        message = f"S3 at {self._server} rejected a request for {what} of {self.uri}: {code} {message}".rstrip()
         if code in UNAVAILABLE:
             return StoreUnavailable(message, is_overloaded=code in OVERLOADED)
         return StoreError(message)
