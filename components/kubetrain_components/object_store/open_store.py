@@ -33,10 +33,6 @@ def check_uri(setting: str, uri: str) -> None:
 
 
 def check_access(setting: str, access: str) -> None:
-    """
-    Raises:
-        InvalidSetting: if the value is not a kind of access.
-    """
     if access not in list(Access):
         raise InvalidSetting(f"{setting} is '{access}': use one of {', '.join(Access)}")
 

@@ -90,11 +90,7 @@ class RunParameters:
 
 
 def check_run_id(name: str, run_id: str) -> None:
-    """Check that a run's id can name a folder.
-
-    Raises:
-        InvalidSetting: if it cannot.
-    """
+    """Check that the ID of a run can name a folder."""
     if not re.fullmatch(RUN_ID, run_id):
         raise InvalidSetting(
             f"{name} '{run_id}' cannot name a folder: use up to 100 letters, digits, '.', '_' and '-', "

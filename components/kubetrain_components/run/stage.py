@@ -40,11 +40,10 @@ class Stage:
     def on_line(self, line: LogLine) -> None:
         print(f"[{line.pod}] {line.text}", flush=True)
         self.first_line_at = self.first_line_at or time.monotonic()
-        progress = parse_progress(line.text)
-        self.progress = line.text if progress is not None else self.progress
-        if progress is not None and (
-            _is_complete(progress) or time.monotonic() - self._reported_at >= PROGRESS_SECONDS
-        ):
+        if (progress := parse_progress(line.text)) is None:
+            return
+        self.progress = line.text
+        if _is_complete(progress) or time.monotonic() - self._reported_at >= PROGRESS_SECONDS:
             self._reported_at = time.monotonic()
             self._events.emit(self._name, "progress", progress=progress)
 

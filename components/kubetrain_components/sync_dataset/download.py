@@ -74,11 +74,7 @@ class Downloader:
         )
 
     def download_part(self, large: LargeObject, span: Span | None) -> Fetched | None:
-        """Download a part of an object, and return the object if that completes it.
-
-        Args:
-            span: The bytes of the part; None if only the verification of the object is missing.
-        """
+        """Download a part, unless all parts have arrived, and return the object if it is complete."""
         if span is None:
             return self._finish(large)
         start, end = span

@@ -34,17 +34,17 @@ class Fetch:
     """One download of many objects."""
 
     def __init__(
-        self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, concurrency: int
+        self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, limit: int
     ) -> None:
         self._pieces = deque(_pieces(objects, partial))
         self._partial = partial
-        self._in_flight = InFlight(concurrency)
+        self._in_flight = InFlight(limit)
         self._stop = threading.Event()
         self._fetched: deque[Fetched] = deque()
         self._failures: list[StoreError] = []
         self._failed_in_a_row = 0
         self._fatal: BaseException | None = None
-        workers = range(min(concurrency, len(self._pieces)))
+        workers = range(min(limit, len(self._pieces)))
         self._downloaders = [Downloader(store, partial, self._in_flight, self._stop) for _ in workers]
         # Daemon threads, because a process would wait for an executor's threads even if a server hangs.
         self._threads = [threading.Thread(target=self._work, args=(worker,), daemon=True) for worker in workers]

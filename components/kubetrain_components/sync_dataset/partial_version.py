@@ -80,21 +80,19 @@ class PartialVersion:
 
     def recorded(self) -> Iterator[Entry]:
         """Yield the verified objects of all intact lines of the journal."""
-        for line in self._lines():
+        for line in self._lines(of_parts=False):
             with suppress(ValueError):
-                if b'"part":' not in line:
-                    yield Entry.from_line(line)
+                yield Entry.from_line(line)
 
     @cached_property
     def _recorded_parts(self) -> dict[StoredObject, list[tuple[Span, str]]]:
         """The verified parts of large objects, read from the journal once."""
         parts = defaultdict[StoredObject, list[tuple[Span, str]]](list)
-        for line in self._lines():
+        for line in self._lines(of_parts=True):
             with suppress(ValueError):
-                if b'"part":' in line:
-                    entry = Entry.from_line(line)
-                    start, end = json.loads(line)["part"]
-                    parts[entry.object].append(((start, end), entry.checksum))
+                entry = Entry.from_line(line)
+                start, end = json.loads(line)["part"]
+                parts[entry.object].append(((start, end), entry.checksum))
         return parts
 
     @contextmanager
@@ -103,15 +101,13 @@ class PartialVersion:
         path = f"{self._unfinished}/{next(self._numbers)}"
         file = NewFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE))
         try:
-            try:
-                yield file
-            finally:
-                os.close(file.descriptor)
-            if file.is_complete:
-                self.move_into_place(path, key)
+            yield file
         finally:
+            os.close(file.descriptor)
             if not file.is_complete:
                 os.unlink(path)
+        if file.is_complete:
+            self.move_into_place(path, key)
 
     def move_into_place(self, path: str | Path, key: str) -> None:
         os.chmod(path, MODE)
@@ -164,10 +160,10 @@ class PartialVersion:
             shutil.rmtree(folder)
         self._journal.unlink(missing_ok=True)
 
-    def _lines(self) -> Iterator[bytes]:
+    def _lines(self, *, of_parts: bool) -> Iterator[bytes]:
         if self._journal.is_file():
             with self._journal.open("rb") as lines:
-                yield from lines
+                yield from (line for line in lines if (b'"part":' in line) == of_parts)
 
     def _target(self, key: str) -> str:
         folder = key.rpartition("/")[0]

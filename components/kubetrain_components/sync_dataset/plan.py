@@ -76,10 +76,11 @@ def plan_sync(dataset_uri: str, listed: Iterable[StoredObject]) -> SyncPlan:
         raise KubetrainError(
             f"no objects under {dataset_uri}: check the bucket and the prefix, which must name a folder"
         )
-    problems = _problems_of([each.key for each in objects])
+    keys = [each.key for each in objects]
+    problems = {} if _are_plain(keys) else {key: problem for key in keys if (problem := _problem_of(key))}
     if problems:
         objects = tuple(each for each in objects if each.key not in problems)
-    keys = [each.key for each in objects]
+        keys = [each.key for each in objects]
     conflicts = [f"{key!r} is a file and a folder at once" for key in sorted(_folders(keys).intersection(keys))]
     conflicts += [f"{key!r} is listed twice" for key, following in pairwise(keys) if key == following]
     unusable = tuple(f"{key!r} {problem}" for key, problem in problems.items())
@@ -122,10 +123,6 @@ def _refuse(dataset_uri: str, problems: Sequence[str]) -> NoReturn:
     raise KubetrainError(
         f"{len(problems)} keys under {dataset_uri} cannot be files: {shown}; rename them or sync a narrower prefix"
     )
-
-
-def _problems_of(keys: Sequence[str]) -> dict[str, str]:
-    return {} if _are_plain(keys) else {key: problem for key in keys if (problem := _problem_of(key))}
 
 
 def _are_plain(keys: Sequence[str]) -> bool:

@@ -211,13 +211,7 @@ def main() -> None:
     parser.add_argument("--staging", type=Path, required=True, help="folder of the versions")
     parser.add_argument("--endpoint-url", default="", help="URL of the S3 server (default: AWS)")
     parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
-    parser.add_argument(
-        "--check-writable",
-        type=Path,
-        action="append",
-        default=[],
-        help="fail before the transfer if this directory is not writable (repeatable)",
-    )
+    parser.add_argument("--check-writable", type=Path, action="append", default=[], help="a folder to check first")
     arguments = parser.parse_args()
     for directory in arguments.check_writable:
         check_writable(directory)
