@@ -93,7 +93,7 @@ def test_the_same_run_again_reuses_its_result_and_a_different_one_is_refused(fin
     assert again.seconds < 5, "nothing was trained"
     other = kubetrain(*finished_run, "--set", "epochs=4")
     assert other.exit_code == 1
-    assert "is there already" in other.output
+    assert "already exists" in other.output
 
 
 def test_a_failed_run_started_again_resumes_as_the_next_attempt(tmp_path: Path) -> None:
