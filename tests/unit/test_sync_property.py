@@ -93,8 +93,8 @@ def sync_and_check(s3: FaultyS3, store: ObjectStore, staging: Path) -> None:
 
 
 def damage_unfinished_files(staging: Path) -> None:
-    """Damage unfinished files, as a power cut can."""
+    """Damage unfinished files, as a power cut can. Files linked to a published version were flushed with it."""
     for path in staging.glob("versions/.*.partial/**/*"):
-        if path.is_file() and path.name != "verified.jsonl":
+        if path.is_file() and path.name != "verified.jsonl" and path.stat().st_nlink == 1:
             path.chmod(0o644)
             path.write_bytes(path.read_bytes()[:-1] + b"?")
