@@ -25,7 +25,6 @@ SETTINGS = {
     *TrainConfig.names(),
     *Placement.names(),
     *Storage.names(),
-    "skip_unchanged",
 }
 
 
