@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
@@ -92,9 +92,16 @@ class Settings:
 
     def changed_settings(self) -> dict[str, Any]:
         """Return the settings that differ from their defaults."""
-        defaults = type(self)()
-        values = {name: getattr(self, name) for name in self.names()}
-        return {name: value for name, value in values.items() if value != getattr(defaults, name)}
+        return changed_fields(self)
+
+
+def changed_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, which includes those without a default."""
+    return {each.name: own for each in fields(value) if (own := getattr(value, each.name)) != _default(each)}
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def _flag(name: str) -> str:

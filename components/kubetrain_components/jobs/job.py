@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import Trouble
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.settings import DEFAULTS_VERSION
+from kubetrain_trainer.settings import DEFAULTS_VERSION, changed_fields
 
 LABEL_PREFIX = "kubetrain/"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
@@ -149,7 +149,7 @@ class Job:
         It covers only what differs from the defaults, so that a launcher of a release with more settings still
         recognizes its job.
         """
-        spec = {name: value for name, value in _changed_fields(self).items() if name != "identity"}
+        spec = {name: value for name, value in _spec(self).items() if name != "identity"}
         return hashlib.sha256(json.dumps([DEFAULTS_VERSION, spec], sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -244,18 +244,11 @@ class LogLine:
     text: str
 
 
-def _changed_fields(value: Any) -> Any:
+def _spec(value: Any) -> Any:
     """Convert a value for JSON, keeping only the fields of dataclasses that differ from their defaults."""
     if isinstance(value, tuple):
-        return [_changed_fields(each) for each in value]
-    if not is_dataclass(value):
-        return value
-    values = {each: getattr(value, each.name) for each in fields(value)}
-    return {each.name: _changed_fields(own) for each, own in values.items() if own != _default(each)}
-
-
-def _default(each: Field[Any]) -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
+        return [_spec(each) for each in value]
+    return {name: _spec(own) for name, own in changed_fields(value).items()} if is_dataclass(value) else value
 
 
 def slug(text: str, length: int) -> str:
