@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.object_store.open_store import check_uri, open_store
+from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.errors import InvalidSetting
@@ -81,6 +82,12 @@ def test_of_two_writers_at_once_one_wins(store: ObjectStore) -> None:
     for writer in writers:
         writer.join()
     assert [str(number).encode() for number in won] == [store.read("latest").read()]
+
+
+def test_a_store_that_can_hold_models_lacks_nothing_and_keeps_no_trace_of_the_probe(store: ObjectStore) -> None:
+    store.write("latest.json", b"x")
+    assert probe_writes(store) == ""
+    assert [each.key for each in store.list()] == ["latest.json"]
 
 
 def test_deleted_objects_are_gone(store: ObjectStore) -> None:

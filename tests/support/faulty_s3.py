@@ -37,7 +37,7 @@ class FaultyS3:
     def __init__(self) -> None:
         self.objects: dict[str, Stored] = {}
         self.faults: dict[str, list[Fault]] = defaultdict(list)
-        """Faults by key, each used once, in order; "*" for every key, "list" for listings."""
+        """Faults by key, each used once, in order; "*" for every key, "list" for listings, "put" for writes."""
         self.requests: list[str] = []
         """Method, path and range of each request, in order of arrival."""
         self.headers: list[dict[str, str]] = []
@@ -66,7 +66,7 @@ class FaultyS3:
 
     def next_fault(self, key: str) -> Fault | None:
         with self.lock:
-            for name in (key,) if key == "list" else (key, "*"):
+            for name in (key,) if key in ("list", "put") else (key, "*"):
                 if self.faults[name]:
                     return self.faults[name].pop(0)
         return None
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        key = unquote(parts.path).removeprefix(f"/{BUCKET}").removeprefix("/")
+        key = self._key()
         span = self.headers.get("Range", "")
         self.store.requests.append(f"{self.command} {self.path} {span}".strip())
         self.store.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -145,6 +145,31 @@ class Handler(BaseHTTPRequestHandler):
             self.error(404, "NoSuchKey")
         else:
             self._get(key, self.store.objects[key])
+
+    def do_PUT(self) -> None:
+        key = self._key()
+        self.store.requests.append(f"PUT {self.path}")
+        sent = Stored(self.rfile.read(int(self.headers["Content-Length"])))
+        fault = self.store.next_fault("put")
+        if fault is not None and fault(self, sent):
+            return
+        with self.store.lock:
+            there = self.store.objects.get(key)
+            match, none_match = self.headers.get("If-Match"), self.headers.get("If-None-Match")
+            if (match and (there is None or match.strip('"') != there.etag)) or (none_match and there is not None):
+                self.error(412, "PreconditionFailed")
+                return
+            self.store.objects[key] = sent
+        self.answer(200, b"", {"ETag": f'"{sent.etag}"'})
+
+    def do_DELETE(self) -> None:
+        self.store.requests.append(f"DELETE {self.path}")
+        self.store.objects.pop(self._key(), None)
+        self.send_response(204)
+        self.end_headers()
+
+    def _key(self) -> str:
+        return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").removeprefix("/")
 
     def _get(self, key: str, stored: Stored) -> None:
         fault = self.store.next_fault(key) if self.command == "GET" else None
@@ -261,3 +286,23 @@ def replaced(key: str, content: bytes) -> Fault:
         return False
 
     return fault
+
+
+# Faults of writes
+
+
+def ignores_conditions(*names: str) -> Fault:
+    def fault(handler: Handler, _: Stored) -> bool:
+        for name in names:
+            del handler.headers[name]
+        return False
+
+    return fault
+
+
+def refuses_checksums(handler: Handler, _: Stored) -> bool:
+    """Refuse the headers that botocore sends by default, as servers of before 2025 do."""
+    if "x-amz-sdk-checksum-algorithm" not in handler.headers:
+        return False
+    handler.error(400, "InvalidArgument")
+    return True

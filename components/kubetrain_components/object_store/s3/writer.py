@@ -1,6 +1,6 @@
 """Writes to a bucket, which are rare enough to use boto3."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from kubetrain_components.object_store.s3.requests import DEFAULT_REGION, Reques
 from kubetrain_components.object_store.store import Access
 
 CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 3})
+WITHOUT_CHECKSUMS = Config(request_checksum_calculation="when_required", response_checksum_validation="when_required")
+UNKNOWN_HEADER = {400, 411, 501, "SignatureDoesNotMatch"}
+"""How servers refuse the headers of a checksum that they do not know, by status or code."""
 # On some machines boto3 would choose its CRT client, which ignores endpoint_url.
 TRANSFER = TransferConfig(preferred_transfer_client="classic")
 
@@ -28,26 +31,20 @@ class S3Writer:
     """
 
     def __init__(self, bucket: str, endpoint_url: str, access: Access) -> None:
-        session = boto3.session.Session()
         self._bucket = bucket
-        self._client: Any = session.client(
-            "s3",
-            endpoint_url=endpoint_url or None,
-            region_name=session.region_name or DEFAULT_REGION,
-            config=CONFIG.merge(Config(signature_version=UNSIGNED)) if access == Access.ANONYMOUS else CONFIG,
-        )
+        self._endpoint_url = endpoint_url
+        self._config = CONFIG.merge(Config(signature_version=UNSIGNED)) if access == Access.ANONYMOUS else CONFIG
+        self._client = self._connect()
+        self._may_omit_checksums = self._client.meta.config.request_checksum_calculation != "when_required"
 
     def write(self, key: str, content: bytes | Path) -> None:
-        with _translated():
-            if isinstance(content, bytes):
-                self._client.put_object(Bucket=self._bucket, Key=key, Body=content)
-            else:
-                self._client.upload_file(str(content), self._bucket, key, Config=TRANSFER)
+        if isinstance(content, bytes):
+            self._put(Key=key, Body=content)
+        else:
+            self._send(lambda: self._client.upload_file(str(content), self._bucket, key, Config=TRANSFER))
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
-        condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
-        with _translated():
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)
+        self._put(Key=key, Body=content, **({"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}))
 
     def delete(self, key: str) -> None:
         with _translated():
@@ -58,6 +55,35 @@ class S3Writer:
         with _translated():
             head = self._client.head_object(Bucket=self._bucket, Key=key)
         return head["ContentLength"], head["ETag"].strip('"')
+
+    def _put(self, **arguments: Any) -> None:
+        self._send(lambda: self._client.put_object(Bucket=self._bucket, **arguments))
+
+    def _send(self, write: Callable[[], object]) -> None:
+        """Write, and omit the checksums that botocore adds if the server seems not to know their headers."""
+        try:
+            with _translated():
+                write()
+        except RequestRefused as refused:
+            if not self._may_omit_checksums or not UNKNOWN_HEADER & {refused.status, refused.code}:
+                raise
+            before, self._client = self._client, self._connect(WITHOUT_CHECKSUMS)
+            try:
+                with _translated():
+                    write()
+            except RequestRefused:
+                self._client = before
+                raise refused from None
+        self._may_omit_checksums = False
+
+    def _connect(self, config: Config | None = None) -> Any:
+        session = boto3.session.Session()
+        return session.client(
+            "s3",
+            endpoint_url=self._endpoint_url or None,
+            region_name=session.region_name or DEFAULT_REGION,
+            config=self._config.merge(config) if config else self._config,
+        )
 
 
 @contextmanager
