@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ OBJECTS: dict[str, type[Settings]] = {kind.PARAMETER: kind for kind in (TrainCon
 """The parameters that are JSON objects of settings."""
 
 Values = dict[tuple[str, str], Any]
-"""Values by the object that contains the setting ("" for a parameter itself) and by name."""
+"""Values by the object that contains the setting and by name; "" for a parameter, which a setting may be too."""
 
 
 def parse_parameters(
     declared: Iterable[Parameter], pairs: Iterable[str] = (), file: Path | None = None
 ) -> dict[str, Any]:
     """Return the parameters that are set. Pairs override the file, and the settings of an object add up.
+
+    The last value of a setting wins, whether its own parameter or its object sets it. Only one of the two is returned,
+    because the first step of a run refuses parameters that contradict each other.
 
     Args:
         declared: The parameters that may be set.
@@ -41,6 +45,7 @@ def parse_parameters(
     for (parent, name), value in flat.items():
         if parent:
             values.setdefault(parent, {})[name] = value
+    values |= _reduced_defaults(known, values)
     for parent, kind in _objects(known).items():
         kind.from_dict(values.get(parent, {}))
     _check_complete(known, values)
@@ -75,10 +80,30 @@ def _flat(known: Mapping[str, Parameter], items: Iterable[tuple[str, Any]]) -> V
             values[parent, name] = value
         elif name in _objects(known):
             values["", name] = {}  # an empty object is a value too, and replaces the pipeline's default
-            values |= {(name, setting): each for setting, each in coerced(name, known[name].type, value).items()}
+            given = coerced(name, known[name].type, value)
+            values |= {
+                ("" if _has_parameter(known, name, setting) else name, setting): each for setting, each in given.items()
+            }
         else:
             values["", name] = coerced(name, known[name].type, value)
     return values
+
+
+def _has_parameter(known: Mapping[str, Parameter], parent: str, setting: str) -> bool:
+    """Return True if the pipeline has a parameter of its own for a setting of this object."""
+    kind = {each.name: each.type for each in fields(OBJECTS[parent])}.get(setting)
+    return setting in known and known[setting].type == kind
+
+
+def _reduced_defaults(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the objects that are not set but whose defaults contradict a parameter, without the contradiction."""
+    reduced = {}
+    for parent in _objects(known).keys() - values.keys():
+        default = known[parent].default if isinstance(known[parent].default, dict) else {}
+        overridden = {name for name in default if name in values and _has_parameter(known, parent, name)}
+        if overridden:
+            reduced[parent] = {name: each for name, each in default.items() if name not in overridden}
+    return reduced
 
 
 def _parent(known: Mapping[str, Parameter], name: str) -> str:

@@ -9,15 +9,17 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.task_config import placement_settings
-from kubetrain_components.run.combined_settings import combine_settings
+from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_trainer.errors import InvalidSetting
 
 
 def placed(parameters: dict[str, Any], placement: dict[str, Any]) -> Placement:
-    return combine_settings(Placement, {"its parameter": parameters, "placement": placement})
+    return combine_settings(
+        Placement, {"its parameter": settings_of_form(Placement, parameters), "placement": placement}
+    )
 
 
-def test_a_setting_at_its_default_counts_as_not_set() -> None:
+def test_a_parameter_at_its_default_counts_as_not_set() -> None:
     made = placed({"cpu": "1", "memory": "8Gi", "gpus": 0}, {"cpu": "4", "gpus": 2.0, "queue": ""})
     assert made.changed_settings() == {"cpu": "4", "memory": "8Gi", "gpus": 2}
 
@@ -30,6 +32,7 @@ def test_equal_values_of_two_sources_are_accepted() -> None:
     ("parameters", "placement", "says"),
     [
         ({"memory": "8Gi"}, {"memory": "16Gi"}, "memory is '8Gi' in its parameter but '16Gi' in placement: set it in"),
+        ({"memory": "8Gi"}, {"memory": "4Gi"}, "memory is '8Gi' in its parameter but '4Gi' in placement"),
         ({"env": {"A": "1", "B": "2"}}, {"env": {"A": "1", "B": "3"}}, "env B is '2' in its parameter but '3'"),
         ({}, {"memry": "1"}, "unknown setting 'memry'"),
         ({"gpus": -1}, {}, "gpus must be at least 0"),
@@ -86,6 +89,11 @@ def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
     assert spec["nodeSelector"] == {"pool": "gpu"}
     assert volume in spec["volumes"]
     assert mount in container["volumeMounts"]
+
+
+def test_a_default_that_the_launch_task_sets_contradicts_another_value() -> None:
+    with pytest.raises(InvalidSetting, match="cpu is '4' in the run's parameters but '1' in the launch task"):
+        combine_settings(Placement, {"the run's parameters": {"cpu": "4"}, "the launch task": {"cpu": "1"}})
 
 
 def test_a_task_without_settings_changes_nothing() -> None:

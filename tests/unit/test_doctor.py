@@ -22,7 +22,6 @@ from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
-from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
@@ -31,6 +30,7 @@ from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, ski
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import ApiServer, answer, hang
 from support.kfp_server import KfpServer

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.admission import admit_run
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.local_run.storage import local_parameters
 from kubetrain_pipelines.parse_parameters import parse_parameters
@@ -19,6 +20,7 @@ from kubetrain_pipelines.pipeline_parameters import (
     parameters_of,
     with_parameters,
 )
+from kubetrain_pipelines.planned_run import check_before_sending, planned_run
 from kubetrain_trainer.errors import InvalidSetting
 
 COMPILED = Path(__file__).parents[2] / "compiled"
@@ -100,6 +102,74 @@ def test_a_pair_overrides_the_file_wherever_the_file_sets_it(parameters: Sequenc
         "train_config": {"epochs": 9, "seed": 2},
         "placement": {"queue": "q", "scheduler": "kueue"},
     }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "cpu"),
+    [
+        (['placement={"cpu": "4"}', "cpu=1"], "1"),
+        (['placement={"cpu": "4"}', "cpu=2"], "2"),
+        (["cpu=2", 'placement={"cpu": "4"}'], "4"),
+        (["cpu=2", 'placement={"cpu": "1", "queue": ""}'], "1"),
+    ],
+)
+def test_the_last_word_on_a_setting_is_what_render_shows_and_the_run_gets(
+    parameters: Sequence[Parameter], pairs: list[str], cpu: str
+) -> None:
+    sent = parse_parameters(parameters, [*NEEDED, *pairs])
+    defaults = {each.name: each.default for each in parameters}
+    images = {"framework": "pytorch", "components_image": "c", "trainer_image": "t"}
+    admitted = admit_run(**images, **{**defaults, **sent})
+    assert admitted.placement.cpu == cpu
+    assert planned_run("train-pytorch", "r", [*NEEDED, *pairs]).placement.cpu == cpu
+
+
+def test_a_pair_overrides_the_object_of_a_file_even_with_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "nightly.json"
+    file.write_text('{"placement": {"memory": "64Gi", "grace_seconds": 9}}')
+    run = planned_run("train-pytorch", "r", [*NEEDED, "memory=4Gi"], file)
+    assert (run.placement.memory, run.placement.grace_seconds) == ("4Gi", 9)
+
+
+def test_a_parameter_overrides_the_default_of_an_object() -> None:
+    cpu, gpus = Parameter("cpu", str, "1", "CPUs"), Parameter("gpus", str, "", "a team's own, of another type")
+    placement = Parameter("placement", dict[str, Any], {"cpu": "4", "gpus": 2}, "pods")
+    assert parse_parameters([cpu, gpus, placement], ["cpu=1", "gpus=x"]) == {
+        "cpu": "1",
+        "gpus": "x",
+        "placement": {"gpus": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("workers=0", "workers must be a number from 1"),
+        ("min_workers=5", "min_workers must be a number from 0 to 2"),
+        ("model=torchvision:resnt50", "resnt50"),
+        ("dataset_access=public", "dataset_access is 'public'"),
+        ("dataset_uri=gs://x", "dataset_uri 'gs://x'"),
+        ("min_accuracy=97", "min_accuracy must be a number from 0 to 1"),
+        ("staging_size=lots", "'lots' is not a Kubernetes quantity"),
+        ("s3_secret=", "s3_secret is empty"),
+        ('env={"MASTER_ADDR": "x"}', "MASTER_ADDR"),
+    ],
+)
+def test_what_the_first_step_refuses_is_not_sent(pair: str, says: str) -> None:
+    file = CompiledFile.read(COMPILED / "train_pytorch.yaml")
+    with pytest.raises(InvalidSetting, match=says):
+        check_before_sending(file.name, file.parameters, parse_parameters(file.parameters, [*NEEDED, pair]))
+
+
+def test_what_the_first_step_admits_is_sent() -> None:
+    for name, needed in (("train_tensorflow", NEEDED), ("sync_only", NEEDED[:1])):
+        file = CompiledFile.read(COMPILED / f"{name}.yaml")
+        check_before_sending(file.name, file.parameters, parse_parameters(file.parameters, needed))
+
+
+def test_a_teams_own_pipeline_may_mean_something_else_by_a_name() -> None:
+    check_before_sending("train-pytorch", [Parameter("workers", int, 1, "")], {"workers": 0})
+    check_before_sending("nightly", parameters_of("train-pytorch"), {"workers": 0})
 
 
 @pytest.mark.parametrize(

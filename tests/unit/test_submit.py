@@ -87,6 +87,13 @@ def test_the_compiled_file_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch,
         CompiledFile.find("other.yaml")
 
 
+def test_a_run_that_its_first_step_would_refuse_is_not_sent(server: KfpServer, api: KfpApi) -> None:
+    pairs = ("dataset_uri=s3://b/data", "model_uri=s3://b/models", "workers=0")
+    with pytest.raises(InvalidSetting, match="workers must be a number from 1"):
+        submit_and_show(api, RunOptions(pipeline=str(TRAIN), pairs=pairs))
+    assert server.requests == []
+
+
 def test_a_version_is_uploaded_only_if_the_content_is_new(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     first = ensure_version(api, CompiledFile.read(pipeline))
     again = ensure_version(api, CompiledFile.read(pipeline))

@@ -6,11 +6,10 @@ from typing import Any
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.run.combined_settings import combine_settings
+from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import latest_model, reason_to_train
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.settings import Settings
 
 
 def admit_run(
@@ -30,18 +29,14 @@ def admit_run(
     Raises:
         InvalidSetting: for the first parameter that cannot be used, with the remedy.
     """
-    pods, claims = _take_settings(Placement, parameters), _take_settings(Storage, parameters)
+    pods, claims = (settings_of_form(kind, parameters) for kind in (Placement, Storage))
     placed = combine_settings(Placement, {"its parameter": pods, "placement": placement})
     return RunParameters(
         placement=placed.with_default_image(trainer_image),
         storage=combine_settings(Storage, {"its parameter": claims, "storage": storage}),
         train_config=TrainConfig.from_dict(train_config),
-        **parameters,
+        **{name: value for name, value in parameters.items() if name not in (*Placement.names(), *Storage.names())},
     )
-
-
-def _take_settings(kind: type[Settings], parameters: dict[str, Any]) -> dict[str, Any]:
-    return {name: parameters.pop(name) for name in kind.names() if name in parameters}
 
 
 def model_to_reuse(parameters: RunParameters, dataset_digest: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ Kind = TypeVar("Kind", bound=Settings)
 
 
 def combine_settings(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]]) -> Kind:
-    """Combine the settings of several sources; a setting at its default counts as not set.
+    """Combine the settings of several sources. Whatever a source contains counts as set, even at its default.
 
     Args:
         sources: The settings of each source, by its name in messages.
@@ -18,18 +18,23 @@ def combine_settings(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]])
     Raises:
         InvalidSetting: if two sources contradict each other, or a setting cannot be used.
     """
-    defaults = kind()
     values: dict[str, Any] = {}
     source_of: dict[str, str] = {}
     for source, given in sources.items():
         settings = kind.from_dict(given)
         for name in given:
             value = getattr(settings, name)
-            if value == getattr(defaults, name):
-                continue
             values[name] = _merge(name, values[name], value, (source_of[name], source)) if name in values else value
             source_of[name] = source
     return kind.from_dict(values)
+
+
+def settings_of_form(kind: type[Settings], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a run's own parameters set.
+
+    Kubeflow Pipelines sends every parameter, so one at its default may not have been set: it sets nothing.
+    """
+    return kind.from_dict({name: parameters[name] for name in kind.names() if name in parameters}).changed_settings()
 
 
 def _merge(name: str, first: Any, second: Any, sources: tuple[str, str]) -> Any:

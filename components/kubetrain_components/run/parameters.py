@@ -48,6 +48,10 @@ class RunParameters:
     def __post_init__(self) -> None:
         check_uri("dataset_uri", self.dataset_uri)
         check_access("dataset_access", self.dataset_access)
+        if not self.s3_secret:
+            raise InvalidSetting(
+                f"s3_secret is empty: leave it at {DEFAULT_SECRET}, which may be missing, if the pods need no secret"
+            )
         if self.framework:
             self._check_training()
         if self.run_id:

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_pipelines.cli.render import planned_run
 from kubetrain_pipelines.doctor.examine import Examination, Say, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Status
 from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
+from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_trainer.errors import KubetrainError
 
 PLACEHOLDERS = {"dataset_uri": "s3://placeholder/dataset", "model_uri": "s3://placeholder/model"}

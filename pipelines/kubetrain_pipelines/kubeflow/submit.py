@@ -17,6 +17,7 @@ from kubetrain_pipelines.kubeflow.run import Run, RunState
 from kubetrain_pipelines.kubeflow.step_logs import causes_of
 from kubetrain_pipelines.kubeflow.upload import ensure_version, find_or_create
 from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.planned_run import check_before_sending
 from kubetrain_pipelines.run_view import open_view
 
 DEFAULT_EXPERIMENT = "Default"
@@ -57,6 +58,7 @@ def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False) -
 def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message:
     """Upload the pipeline if needed, and return the fields that a run and a schedule share."""
     parameters = parse_parameters(file.parameters, options.pairs, options.params)
+    check_before_sending(file.name, file.parameters, parameters)
     version = ensure_version(api, file)
     print(f"{'uploaded' if version.is_new else 'unchanged:'} {file.version}", flush=True)
     account = {"service_account": options.service_account} if options.service_account else {}
