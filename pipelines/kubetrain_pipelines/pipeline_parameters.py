@@ -127,7 +127,7 @@ PARAMETERS = (
         "skip_unchanged",
         bool,
         False,
-        "Skip training and keep the latest model if dataset, configuration and image digest are unchanged.",
+        "Skip training and keep the latest model if dataset, settings, number of processes and image are unchanged.",
     ),
 )
 

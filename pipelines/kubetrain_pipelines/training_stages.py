@@ -85,6 +85,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
 
     promoted = promote_model(
         image=trained.outputs["image"],
+        image_id=trained.outputs["image_id"],
         reused=reused,
         run_id=run["run_id"],
         **{name: given[name] for name in PUBLISHING_PARAMETERS},

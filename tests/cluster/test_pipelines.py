@@ -93,7 +93,12 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     latest = json.loads(digits.get("models/latest.json"))
     assert uri.endswith(f"/{latest['version']}/")
     assert (latest["framework"], latest["image"]) == (framework, TRAINERS[framework])
+    assert latest["image_id"], "an image that was loaded into the node by hand has only an ID"
     assert SECRET not in everything_shown(api, run) + everything_published(digits)
+
+    again = PipelineRun(api, f"train_{framework}", "run-again", parameters(digits, skip_unchanged=True))
+    assert again.run("sync-dataset")["parameterValues"]["reused"]["uri"] == uri
+    assert f"nothing to train: {uri}" in again.logs["sync-dataset"]
 
 
 def test_unusable_settings_are_refused_before_anything_is_created(api: KubernetesApi, digits: Bucket) -> None:

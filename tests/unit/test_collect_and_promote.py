@@ -1,6 +1,7 @@
 """From checkpoints to a published model: choice by manifest, verification, accuracy gate, publication."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ from kubetrain_components.collect_checkpoint import collect
 from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.promote_model.promote import LATEST, GateNotMet, check_gate, promote_model
+from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_trainer.checkpoint_layout import CorruptFiles, TrainingProgress, choose_checkpoint
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
+
+IMAGE = ImageVersion(name="trainer:1", id="sha256:1")
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def trained(tmp_path: Path, run_id: str, created: str = "") -> TrainingOutput:
     for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
         checkpoint = output.write_checkpoint(
             TrainingProgress(step=step),
-            {"metrics": {"accuracy": accuracy}},
+            {"world_size": 4, "metrics": {"accuracy": accuracy}},
             lambda path: (path / "state.pt").write_bytes(b"w"),
         )
         if step == 2:
@@ -113,33 +117,33 @@ class TestPromote:
         return content
 
     def test_a_version_and_latest_describe_the_model(self, output: TrainingOutput, store: DirectoryStore) -> None:
-        promoted = promote_model(output, store, 0.9, "0123456789ab", "trainer:1")
+        promoted = promote_model(output, store, 0.9, "0123456789ab", IMAGE)
         model = self.latest(store)
         assert promoted.version.endswith("Z-01234567")
         assert promoted.uri == f"{store.uri}/{promoted.version}/"
         assert store.read(f"{promoted.version}/model.pt").read() == b"weights"
         assert json.loads(store.read(f"{promoted.version}/model.json").read()) == model
         assert model["metrics"] == {"accuracy": 0.93, "loss": 0.2}
-        assert {"schema", "version", "framework", "files", "dataset_digest", "config_digest", "image", "run_id"} < set(
-            model
-        )
+        assert {"schema", "version", "framework", "files", "dataset_digest", "config_digest", "run_id"} < set(model)
+        assert (model["image"], model["image_id"], model["processes"]) == ("trainer:1", "sha256:1", 4)
 
     def test_below_the_gate_nothing_is_written(self, output: TrainingOutput, store: DirectoryStore) -> None:
         with pytest.raises(GateNotMet):
-            promote_model(output, store, 0.99, "0123456789ab", "")
+            promote_model(output, store, 0.99, "0123456789ab", IMAGE)
         assert not (store._root).exists()
 
     def test_promoting_twice_makes_one_version(self, output: TrainingOutput, store: DirectoryStore) -> None:
-        first, second = (promote_model(output, store, 0, "0123456789ab", "") for _ in range(2))
+        first, second = (promote_model(output, store, 0, "0123456789ab", IMAGE) for _ in range(2))
         assert first == second
         assert len([each for each in store.list() if each.key.endswith("model.json")]) == 1
 
     def test_a_newer_runs_version_stays_the_latest(self, tmp_path: Path, store: DirectoryStore) -> None:
         older = trained(tmp_path, "aaaa", created="2026-01-01T00:00:00Z")
         newer = trained(tmp_path, "bbbb", created="2026-01-02T00:00:00Z")
-        assert promote_model(newer, store, 0, "bbbb", "").is_latest
-        late = promote_model(older, store, 0, "aaaa", "")
+        assert promote_model(newer, store, 0, "bbbb", IMAGE).is_latest
+        late = promote_model(older, store, 0, "aaaa", IMAGE)
         assert not late.is_latest
+        assert "20260102T000000Z-bbbb, of a newer run" in late.note
         assert self.latest(store)["run_id"] == "bbbb"
         assert store.find(f"{late.version}/model.json") is not None, "the older version is published, too"
 
@@ -150,15 +154,34 @@ class TestPromote:
 
         def write_late(key: str, content: bytes, etag: str | None) -> None:
             store.write_if = write_if
-            promote_model(newer, store, 0, "bbbb", "")
+            promote_model(newer, store, 0, "bbbb", IMAGE)
             write_if(key, content, etag)
 
         store.write_if = write_late
-        assert not promote_model(older, store, 0, "aaaa", "").is_latest
+        assert not promote_model(older, store, 0, "aaaa", IMAGE).is_latest
         assert self.latest(store)["run_id"] == "bbbb"
 
     def test_an_edited_export_is_not_published(self, output: TrainingOutput, store: DirectoryStore) -> None:
         (output.export / "model.pt").write_bytes(b"Weights")
         with pytest.raises(CorruptFiles):
-            promote_model(output, store, 0, "0123456789ab", "")
+            promote_model(output, store, 0, "0123456789ab", IMAGE)
         assert not store._root.exists()
+
+    def test_a_version_of_a_clock_that_was_ahead_does_not_stay_the_latest(
+        self, tmp_path: Path, store: DirectoryStore
+    ) -> None:
+        ahead = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        promote_model(trained(tmp_path, "aaaa", created=ahead), store, 0, "aaaa", IMAGE)
+        promoted = promote_model(trained(tmp_path, "bbbb"), store, 0, "bbbb", IMAGE)
+        assert promoted.is_latest
+        assert "dated in the future" in promoted.note
+        assert self.latest(store)["run_id"] == "bbbb"
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": "other/v1", "version": "9"}'])
+    def test_another_programs_latest_is_not_replaced(
+        self, output: TrainingOutput, store: DirectoryStore, content: bytes
+    ) -> None:
+        store.write(LATEST, content)
+        with pytest.raises(KubetrainError, match=rf"{store.uri}/{LATEST} .* delete it, or set model_uri"):
+            promote_model(output, store, 0, "0123456789ab", IMAGE)
+        assert store.read(LATEST).read() == content

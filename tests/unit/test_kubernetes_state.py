@@ -210,6 +210,14 @@ def test_conditions_determine_the_phase_of_a_job(conditions: list[str], phase: P
     assert job_state(JobKind.PYTORCH_JOB, job(*conditions), []).phase is phase
 
 
+def test_the_image_is_that_of_the_training_container() -> None:
+    own = {"name": "pytorch", "imageID": "sha256:2", "state": {"running": {}}}
+    injected = {"name": "istio-proxy", "imageID": "sha256:1", "state": {"running": {}}}
+    pods = [pod(containerStatuses=[injected, own])]
+    assert job_state(JobKind.PYTORCH_JOB, job("Running=True"), pods).image_id == "sha256:2"
+    assert job_state(JobKind.PYTORCH_JOB, job("Running=True"), [pod()]).image_id == ""
+
+
 def test_pods_of_another_job_of_the_same_name_are_ignored() -> None:
     other = pod()
     other["metadata"]["ownerReferences"] = [{"uid": "an earlier job"}]

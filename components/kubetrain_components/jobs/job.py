@@ -209,6 +209,8 @@ class PodState:
     """True if the cluster caused the end: a node was drained or lost, or the pod was preempted."""
     finished: float = 0.0
     """Time when that container ended, in seconds since the epoch; 0: none has ended."""
+    image_id: str = ""
+    """ID of the image that the container runs, as the cluster reports it."""
 
     @property
     def name(self) -> str:
@@ -232,6 +234,11 @@ class JobState:
     def is_under_way(self) -> bool:
         """True if all of its pods exist and have started."""
         return bool(self.pods) and not self.missing and all(pod.phase is not Phase.PENDING for pod in self.pods)
+
+    @property
+    def image_id(self) -> str:
+        """The ID of the image that its pods run; empty if it is unknown."""
+        return next((pod.image_id for pod in self.pods if pod.image_id), "")
 
     @property
     def is_over(self) -> bool:

@@ -34,7 +34,7 @@ def launch_training(
     run_id: str,
     task_config: dsl.TaskConfig,
     summary: dsl.Output[dsl.Markdown],
-) -> NamedTuple("Training", checkpoint=str, step=int, image=str, placement=dict):
+) -> NamedTuple("Training", checkpoint=str, step=int, image=str, image_id=str, placement=dict):
     """Train in several pods and follow them until they finish.
 
     Args:
@@ -53,7 +53,7 @@ def launch_training(
         summary: Summary of the job, with its duration, its manifest, and commands to inspect it.
 
     Returns:
-        The last checkpoint, its step, the image that trained it, and the placement.
+        The last checkpoint, its step, the name and ID of the image that trained it, and the placement.
     """
     from dataclasses import asdict
     from pathlib import Path
@@ -74,7 +74,7 @@ def launch_training(
         )
         print(reason)
         Path(summary.path).write_text(reason)
-        return "", 0, reused["image"], placement
+        return "", 0, reused["image"], reused["image_id"], placement
     site, place = this_site(), DatasetPlace(**dataset)
     with site.stage("launch_training", run_id) as stage, site.backend() as backend:
         of_task = placement_settings(asdict(task_config))
@@ -97,4 +97,5 @@ def launch_training(
         if training.mounts:  # the summary's kubectl commands do not apply to a local job
             text = training_summary(training, stage.result, stage.seconds(), stage.progress)
             Path(summary.path).write_text(text)
-    return stage.result["checkpoint"], stage.result["step"], placed.image, placed.changed_settings()
+    result = stage.result
+    return result["checkpoint"], result["step"], placed.image, result["image_id"], placed.changed_settings()

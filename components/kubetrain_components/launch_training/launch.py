@@ -20,7 +20,8 @@ def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine)
         JobFailed: if a pod failed, or nothing proves that the training completed.
     """
     job = training.to_job()
-    result = lead_result(job, run_job(job, backend, on_line))
+    state = run_job(job, backend, on_line)
+    result = {**lead_result(job, state), "image_id": state.image_id}
     if result.get("status") != "completed" or not result.keys() >= PROOF:
         raise JobFailed(f"{STAGE} failed: every pod exited with code 0, but rank 0 reported no checkpoint; see its log")
     if training.mounts:

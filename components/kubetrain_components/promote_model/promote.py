@@ -3,15 +3,19 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
-from kubetrain_components.run.published_model import LATEST, read_latest, version_uri
+from kubetrain_components.run.published_model import LATEST, SCHEMA, read_latest, version_uri
+from kubetrain_components.run.reuse import ImageVersion
+from kubetrain_trainer.checkpoint_layout import read_checkpoint
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
-SCHEMA = "kubetrain/model/v1"
 MAX_ATTEMPTS = 10
+STAMP_FORMAT = "%Y%m%dT%H%M%SZ"
+MAX_CLOCK_ERROR = timedelta(hours=1)
 
 
 class GateNotMet(KubetrainError):
@@ -24,6 +28,8 @@ class Promotion:
     uri: str
     is_latest: bool
     """False: a newer run was already published and stays the latest."""
+    note: str = ""
+    """What became of latest.json, if it is not what a run expects."""
 
 
 def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None:
@@ -47,46 +53,60 @@ def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None
 
 
 def promote_model(
-    output: TrainingOutput, store: ObjectStore, min_accuracy: float, run_id: str, image: str
+    output: TrainingOutput, store: ObjectStore, min_accuracy: float, run_id: str, image: ImageVersion
 ) -> Promotion:
     """Publish the exported model as a new version, and point latest.json at it unless a newer run is published.
 
     Raises:
         GateNotMet: if the model is not good enough; then nothing is written.
     """
-    evaluation, export, created = output.read_evaluation(), output.read_export(), output.read_config()["created"]
+    evaluation, export = output.read_evaluation(), output.read_export()
     check_gate(evaluation["metrics"], min_accuracy)
+    created = datetime.fromisoformat(output.read_config()["created"])
+    version = f"{created.strftime(STAMP_FORMAT)}-{run_id.replace('-', '')[:8]}"
     model = {
         "schema": SCHEMA,
-        "version": f"{created.replace('-', '').replace(':', '')}-{run_id.replace('-', '')[:8]}",
+        "version": version,
         "framework": export["framework"],
         "files": export["files"],
         "metrics": evaluation["metrics"],
         "dataset_digest": export["dataset_digest"],
         "config_digest": export["config_digest"],
-        "image": image,
+        "processes": _processes(output, export["checkpoint"]),
+        "image": image.name,
+        "image_id": image.id,
         "run_id": run_id,
     }
-    version = str(model["version"])
     for file in export["files"]:
         store.write(f"{version}/{file['name']}", output.export / file["name"])
     store.write(f"{version}/model.json", _json(model))
-    is_latest = _update_latest(store, model)
-    return Promotion(version=version, uri=version_uri(store, version), is_latest=is_latest)
+    is_latest, note = _update_latest(store, model)
+    return Promotion(version=version, uri=version_uri(store, version), is_latest=is_latest, note=note)
 
 
-def _update_latest(store: ObjectStore, model: Mapping[str, Any]) -> bool:
+def _processes(output: TrainingOutput, checkpoint: str) -> int:
+    trained = read_checkpoint(output.checkpoints / checkpoint)
+    return int(trained.manifest.get("world_size", 0)) if trained else 0
+
+
+def _update_latest(store: ObjectStore, model: Mapping[str, Any]) -> tuple[bool, str]:
     """Point latest.json at this version unless it names a newer one: versions sort by the time of their run."""
     for _ in range(MAX_ATTEMPTS):
         found = store.find(LATEST)
         try:
-            if found is not None and read_latest(store, found.etag)["version"] > model["version"]:
-                return False
+            before = read_latest(store, found.etag)["version"] if found else ""
+            if model["version"] < before <= _greatest_stamp():
+                return False, f"{LATEST} still names {before}, of a newer run"
             store.write_if(LATEST, _json(model), found.etag if found else None)
-            return True
         except ObjectChanged:
             continue  # another run was published at the same time
+        return True, f"{LATEST} named {before}, which is dated in the future" if before > model["version"] else ""
     raise KubetrainError(f"{store.uri}/{LATEST} changed {MAX_ATTEMPTS} times while being updated: start the run again")
+
+
+def _greatest_stamp() -> str:
+    """Return the stamp that only the version of a wrong clock exceeds, which must not stay the latest for years."""
+    return (datetime.now(UTC) + MAX_CLOCK_ERROR).strftime(STAMP_FORMAT)
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""The admission of a run: check its parameters before anything is created, and decide whether it has to train."""
+"""The admission of a run: check its parameters and the store of its models before anything is created."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.published_model import latest_model, reason_to_train
+from kubetrain_components.run.published_model import latest_model
 from kubetrain_trainer.config import TrainConfig
 
 
@@ -39,14 +40,15 @@ def admit_run(
     )
 
 
-def model_to_reuse(parameters: RunParameters, dataset_digest: str) -> dict[str, Any]:
-    """Return the published model if training would only reproduce it, else an empty dictionary."""
-    if not parameters.skip_unchanged:
-        return {}
-    latest = latest_model(open_store(parameters.model_uri, parameters.s3_endpoint))
-    reason = reason_to_train(latest, dataset_digest, parameters.train_config.digest, parameters.placement.image)
-    if latest is None or reason:
-        print(f"training is needed: {reason}", flush=True)
-        return {}
-    print(f"nothing to train: {latest.uri} of run {latest.run_id} is unchanged", flush=True)
-    return latest.to_dict()
+def check_model_store(parameters: RunParameters) -> None:
+    """Check that the run can publish a model, before it trains one.
+
+    Raises:
+        KubetrainError: if the store refuses writes, or latest.json is another program's.
+    """
+    if not parameters.framework:
+        return
+    store = open_store(parameters.model_uri, parameters.s3_endpoint)
+    if lack := probe_writes(store):
+        print(f"warning: {lack}", flush=True)
+    latest_model(store)

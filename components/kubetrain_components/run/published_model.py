@@ -1,14 +1,16 @@
-"""The model that latest.json names, and the reasons to train another."""
+"""The model that latest.json names."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
+from kubetrain_trainer.errors import KubetrainError
 
 LATEST = "latest.json"
+SCHEMA = "kubetrain/model/v1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +20,23 @@ class PublishedModel:
     image: str
     dataset_digest: str
     config_digest: str
+    image_id: str = ""
+    processes: int = 0
+    """Number of training processes, which multiplies the batch size; 0: an older release did not record it."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+    """Files of the version that no longer exist."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def latest_model(store: ObjectStore) -> PublishedModel | None:
-    """Return the latest model, or None if none is published or it is being replaced right now."""
+    """Return the latest model, or None if none is published or it is being replaced right now.
+
+    Raises:
+        KubetrainError: if latest.json is another program's.
+    """
     found = store.find(LATEST)
     if found is None:
         return None
@@ -33,33 +44,30 @@ def latest_model(store: ObjectStore) -> PublishedModel | None:
         model = read_latest(store, found.etag)
     except ObjectChanged:
         return None
-    names = ("run_id", "image", "dataset_digest", "config_digest", "metrics")
-    return PublishedModel(uri=version_uri(store, model["version"]), **{name: model[name] for name in names})
+    uri, files = version_uri(store, model["version"]), ["model.json", *(file["name"] for file in model["files"])]
+    recorded = {name: model[name] for name in PublishedModel.__dataclass_fields__ if name in model}
+    missing = [name for name in files if store.find(f"{model['version']}/{name}") is None]
+    return PublishedModel(uri=uri, missing=missing, **recorded)
 
 
 def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
     """
     Raises:
         ObjectChanged: if latest.json was replaced.
+        KubetrainError: if it is another program's.
     """
-    content: dict[str, Any] = json.loads(with_retries(lambda: store.read(LATEST, etag).read()))
-    return content
+    content = with_retries(lambda: store.read(LATEST, etag).read())
+    try:
+        model: dict[str, Any] = json.loads(content)
+        if model["schema"] == SCHEMA:
+            return model
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise KubetrainError(
+        f"{store.uri.rstrip('/')}/{LATEST} does not describe a model that kubetrain published: delete it, or set "
+        "model_uri to a prefix of its own"
+    )
 
 
 def version_uri(store: ObjectStore, version: str) -> str:
     return f"{store.uri.rstrip('/')}/{version}/"
-
-
-def reason_to_train(latest: PublishedModel | None, dataset_digest: str, config_digest: str, image: str) -> str:
-    """Return why the latest model cannot be reused; empty if it can."""
-    if "@sha256:" not in image:
-        return f"the image {image} has no digest, so it may have changed"
-    if latest is None:
-        return "no model is published yet"
-    changes = {
-        "dataset": (latest.dataset_digest, dataset_digest),
-        "configuration": (latest.config_digest, config_digest),
-        "image": (latest.image, image),
-    }
-    changed = [f"the {name} is now {now}, not {before}" for name, (before, now) in changes.items() if before != now]
-    return "; ".join(changed)

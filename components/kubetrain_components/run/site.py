@@ -23,6 +23,10 @@ class Site(Protocol):
         """Sync the dataset of a run and return a report, which has the fields of a DatasetPlace."""
         ...
 
+    def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:
+        """Return the ID of the image that training pods would run now; empty if it is unknown."""
+        ...
+
     def data_dir(self, dataset: DatasetPlace) -> Path:
         """Return the path of the dataset version in training pods."""
         ...

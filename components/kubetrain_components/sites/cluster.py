@@ -8,11 +8,13 @@ from typing import Any
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
+from kubetrain_components.run.image_job import image_job
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
 from kubetrain_components.sites.plan import planned_manifests
@@ -28,6 +30,9 @@ class ClusterSite:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             print(f"planned: {kind} {name}", flush=True)
         return sync_on_cluster(parameters, backend, KubernetesClaims.connect(), on_line)
+
+    def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:
+        return run_job(image_job(parameters), backend, on_line).image_id
 
     def data_dir(self, dataset: DatasetPlace) -> Path:
         return Path(DATA_PATH)

@@ -28,6 +28,9 @@ class LocalSite:
     def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
         return sync_dataset(parameters, transfer_job(parameters, self.staging), backend, on_line)
 
+    def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:
+        return ""
+
     def data_dir(self, dataset: DatasetPlace) -> Path:
         return self.staging / "versions" / dataset.digest / "data"
 

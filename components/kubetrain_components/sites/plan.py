@@ -10,6 +10,7 @@ from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.dataset_place import DatasetPlace
+from kubetrain_components.run.image_job import image_job, image_job_is_needed
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
 from kubetrain_trainer.training_output import TrainingOutput
@@ -35,7 +36,8 @@ def _jobs(parameters: RunParameters) -> list[Job]:
     dataset = DatasetPlace(
         digest=UNKNOWN_DIGEST, claim=claim_name(name, UNKNOWN_DIGEST), sub_path=f"{version_path(UNKNOWN_DIGEST)}/data"
     )
-    return [transfer, _training(parameters, dataset).to_job(), _evaluation(parameters, dataset)]
+    image = [image_job(parameters)] if image_job_is_needed(parameters) else []
+    return [transfer, *image, _training(parameters, dataset).to_job(), _evaluation(parameters, dataset)]
 
 
 def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:

@@ -73,10 +73,13 @@ def sync_dataset(
     Returns:
         The place of the dataset version, the placement of the training pods, and the model to reuse, if any.
     """
+    from functools import partial
+
     from kubetrain_components.expose_dataset.storage import Storage
-    from kubetrain_components.run.admission import admit_run, model_to_reuse
+    from kubetrain_components.run.admission import admit_run, check_model_store
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.metrics_artifact import log_numbers
+    from kubetrain_components.run.reuse import model_to_reuse
     from kubetrain_components.run.site import this_site
 
     site = this_site()
@@ -110,7 +113,9 @@ def sync_dataset(
             model_uri=model_uri,
             skip_unchanged=skip_unchanged,
         )
+        check_model_store(parameters)
         stage.result = site.sync(parameters, backend, stage.on_line)
-        reused = model_to_reuse(parameters, stage.result["digest"])
+        image_id = partial(site.image_id, parameters, backend, stage.on_line)
+        reused = model_to_reuse(parameters, stage.result["digest"], image_id)
     log_numbers(metrics, stage.result)
     return DatasetPlace.of_report(stage.result).to_dict(), parameters.placement.changed_settings(), reused

@@ -95,6 +95,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         cause=end.cause,
         was_disrupted=was_disrupted(history[-1]),
         finished=end.finished,
+        image_id=container_status(kind.traits.container, history[-1]).get("imageID", ""),
     )
 
 

@@ -1,0 +1,79 @@
+"""The decision of a run to train, or to reuse the latest model because training would only reproduce it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.published_model import PublishedModel, latest_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageVersion:
+    """The name of an image, and the content that it stood for when a pod ran it."""
+
+    name: str
+    id: str = ""
+    """The image ID in the status of a pod; empty if it is unknown."""
+
+    @property
+    def content(self) -> str:
+        """The digest in the name or else in the ID; empty if neither has one."""
+        _, named, digest = self.name.partition("@")
+        return digest if named else self.id.rpartition("@")[2]
+
+
+def model_to_reuse(parameters: RunParameters, dataset_digest: str, image_id: Callable[[], str]) -> dict[str, Any]:
+    """Return the latest model if training would only reproduce it, else an empty dictionary.
+
+    Args:
+        image_id: Starts a pod to find the ID of the training image. Called only if nothing else has changed.
+    """
+    if not parameters.skip_unchanged:
+        return {}
+    latest = latest_model(open_store(parameters.model_uri, parameters.s3_endpoint))
+    reason = reason_to_train(latest, parameters, dataset_digest) or _reason_of_image(latest, parameters, image_id)
+    if latest is None or reason:
+        print(f"training is needed: {reason}", flush=True)
+        return {}
+    print(f"nothing to train: {latest.uri} of run {latest.run_id} is unchanged", flush=True)
+    return latest.to_dict()
+
+
+def reason_to_train(latest: PublishedModel | None, parameters: RunParameters, dataset_digest: str) -> str:
+    """Return why the latest model cannot be reused; empty if it can, provided that the image has not changed."""
+    if latest is None:
+        return "no model is published yet"
+    if latest.missing:
+        return f"{', '.join(latest.missing)} of the latest model, {latest.uri}, does not exist"
+    changes = {
+        "dataset": (latest.dataset_digest, dataset_digest),
+        "configuration": (latest.config_digest, parameters.train_config.digest),
+    }
+    changed = [f"the {name} is now {now}, not {before}" for name, (before, now) in changes.items() if before != now]
+    return "; ".join(changed) or _reason_of_processes(latest, parameters)
+
+
+def _reason_of_processes(latest: PublishedModel, parameters: RunParameters) -> str:
+    """The number of processes multiplies the batch size. An elastic training may end with any number of its range."""
+    most = parameters.workers * parameters.processes_per_worker
+    least = parameters.min_workers * parameters.processes_per_worker or most
+    if least <= latest.processes <= most:
+        return ""
+    now = f"{most}" if least == most else f"{least} to {most}"
+    return f"the number of training processes is now {now}, not {latest.processes or 'known'} for the latest model"
+
+
+def _reason_of_image(latest: PublishedModel | None, parameters: RunParameters, image_id: Callable[[], str]) -> str:
+    before = ImageVersion(name=latest.image, id=latest.image_id) if latest else ImageVersion(name="")
+    now = ImageVersion(name=parameters.placement.image)
+    if not before.content:
+        return f"the image of the latest model, {before.name}, has no digest, so it may have been another"
+    if not now.content:
+        now = ImageVersion(name=now.name, id=image_id())
+    if not now.content:
+        return f"the image {now.name} has no digest, so it may have changed"
+    if before.content != now.content:
+        return f"the image is now {now.name} ({now.content}), not {before.name} ({before.content})"
+    return ""
