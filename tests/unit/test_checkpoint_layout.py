@@ -22,9 +22,12 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 
 
-def write(directory: Path, step: int, accuracy: float | None = 0.5, content: bytes = b"weights") -> Path:
+def write(
+    directory: Path, step: int, accuracy: float | None = 0.5, content: bytes = b"weights", **metrics: float | None
+) -> Path:
     progress = TrainingProgress(step=step, epoch=1, samples_in_epoch=7, samples_seen=step * 64)
-    details = {"framework": "pytorch", "world_size": 2, "metrics": {"accuracy": accuracy, "loss": 1 - (accuracy or 0)}}
+    measured = {"accuracy": accuracy, "loss": 1 - (accuracy or 0), **metrics}
+    details = {"framework": "pytorch", "world_size": 2, "metrics": measured}
     return write_checkpoint(
         directory, progress, details, lambda path: path.joinpath("state.pt").write_bytes(content)
     ).path
@@ -147,6 +150,13 @@ def test_the_best_is_chosen_by_the_metric_and_of_equals_the_newer(tmp_path: Path
     assert choose_checkpoint(tmp_path, TrainConfig(select_checkpoint="last")).step == 4
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf, None])
+def test_a_good_metric_beside_a_loss_that_is_not_finite_is_the_worst(tmp_path: Path, loss: float | None) -> None:
+    write(tmp_path, 1, accuracy=0.9, loss=loss)
+    write(tmp_path, 2, accuracy=0.5)
+    assert choose_checkpoint(tmp_path, TrainConfig()).step == 2
+
+
 @pytest.mark.parametrize("not_finite", [math.nan, math.inf, -math.inf, None])
 @pytest.mark.parametrize("mode", ["max", "min"])
 def test_a_metric_that_is_not_finite_is_the_worst(tmp_path: Path, mode: str, not_finite: float | None) -> None:
@@ -163,7 +173,7 @@ def test_no_complete_checkpoint_and_an_unknown_metric_are_errors(tmp_path: Path)
         choose_checkpoint(tmp_path / "absent", TrainConfig())
     write(tmp_path, 1)
     with pytest.raises(KubetrainError, match=r"has no metric 'f1' \(it has: accuracy, loss\)"):
-        choose_checkpoint(tmp_path, TrainConfig(metric="f1"))
+        choose_checkpoint(tmp_path, TrainConfig(metric="f1", metric_mode="max"))
 
 
 def test_rewriting_a_step_replaces_its_checkpoint(tmp_path: Path) -> None:

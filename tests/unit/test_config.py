@@ -96,7 +96,8 @@ def test_text_on_the_command_line_is_parsed_by_the_type_of_its_setting() -> None
         ("accuracy", "auto", False),
         ("loss", "auto", True),
         ("mean_absolute_error", "auto", True),
-        ("lossless", "auto", False),
+        ("top5_accuracy", "auto", False),
+        ("perplexity", "min", True),
         ("loss", "max", False),
         ("accuracy", "min", True),
     ],
@@ -105,8 +106,15 @@ def test_a_lower_loss_or_error_is_better_unless_set_otherwise(metric: str, mode:
     assert TrainConfig(metric=metric, metric_mode=mode).prefers_less is prefers_less
 
 
+@pytest.mark.parametrize("metric", ["perplexity", "mae", "wer", "lossless", "f1"])
+def test_of_another_metric_the_mode_must_be_set(metric: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"whether a high or a low '{metric}' is better: set metric_mode"):
+        TrainConfig(metric=metric)
+    assert not TrainConfig(metric=metric, select_checkpoint="last").prefers_less
+
+
 def test_the_metric_must_be_one_that_the_task_measures() -> None:
     TrainConfig(metric="loss").check_metric(["accuracy"])
     TrainConfig(metric="f1", select_checkpoint="last").check_metric(["accuracy"])
     with pytest.raises(InvalidSetting, match="metric cannot be 'acuracy': did you mean 'accuracy'"):
-        TrainConfig(metric="acuracy").check_metric(["accuracy"])
+        TrainConfig(metric="acuracy", metric_mode="max").check_metric(["accuracy"])

@@ -65,6 +65,14 @@ def test_a_run_begun_before_a_setting_was_added_is_the_same_run(tmp_path: Path) 
         begun(tmp_path, epochs=3, label_smoothing=0.1)
 
 
+def test_a_run_whose_metric_mode_was_once_automatic_is_the_same_run_once_it_is_set(tmp_path: Path) -> None:
+    output = begun(tmp_path, metric="f1", metric_mode="max")
+    edit_config(output, lambda config: config.update(metric_mode="auto"))
+    begun(tmp_path, metric="f1", metric_mode="max")
+    with pytest.raises(KubetrainError, match="different: metric_mode"):
+        begun(tmp_path, metric="f1", metric_mode="min")
+
+
 def test_settings_of_another_version_are_named(tmp_path: Path) -> None:
     edit_config(begun(tmp_path), lambda config: config.update(future=1))
     with pytest.raises(KubetrainError, match=r"config\.json was written by another version .*future.*new run"):

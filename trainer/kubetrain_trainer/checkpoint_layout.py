@@ -168,18 +168,18 @@ def best_first(complete: Sequence[Checkpoint], config: TrainConfig) -> list[Chec
 
 
 def _score(checkpoint: Checkpoint, config: TrainConfig) -> float:
-    """Return a number that is greater for better checkpoints. Without a finite metric (the training was stopped
-    or diverged), a checkpoint ranks last."""
+    """Return a number that is greater for better checkpoints. Without a finite metric and a finite loss (the training
+    was stopped or diverged), a checkpoint ranks last."""
     metrics = checkpoint.manifest["metrics"]
     if checkpoint.is_validated and config.metric not in metrics:
         raise KubetrainError(
             f"checkpoint {checkpoint.name} has no metric '{config.metric}' (it has: {', '.join(sorted(metrics))}): "
             "set metric to one of these, or select_checkpoint=last"
         )
-    value: float | None = metrics.get(config.metric)
-    if value is None or not math.isfinite(value):
+    value, loss = metrics.get(config.metric), metrics.get("loss", 0.0)
+    if value is None or loss is None or not math.isfinite(value + loss):
         return -math.inf
-    return -value if config.prefers_less else value
+    return float(-value if config.prefers_less else value)
 
 
 def verify_files(directory: Path, described: list[dict[str, Any]]) -> None:

@@ -9,6 +9,9 @@ from typing import Any, ClassVar
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
 
+AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
+"""metric_mode=auto, by the ending of the metric's name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
@@ -100,7 +103,8 @@ class TrainConfig(Settings):
     metric: str = setting("accuracy", "validation metric (or loss) that decides which checkpoint is the best")
     metric_mode: str = setting(
         "auto",
-        "whether the max or the min of the metric is best; auto: min if its name ends in loss or error, else max",
+        "whether the max or the min of the metric is best; auto: min if its name ends in loss or error, max if it ends "
+        "in accuracy; other metrics need max or min",
         choices=("auto", "max", "min"),
     )
     select_checkpoint: str = setting("best", "checkpoint that becomes the model", choices=("best", "last"))
@@ -130,6 +134,11 @@ class TrainConfig(Settings):
         super().__post_init__()
         if "/" in self.resume_from or self.resume_from in (".", ".."):
             raise InvalidSetting(f"resume_from must be the id of another run, not the path '{self.resume_from}'")
+        if self.select_checkpoint == "best" and self.best_is == "unknown":
+            raise InvalidSetting(
+                f"metric_mode=auto cannot know whether a high or a low '{self.metric}' is better: set metric_mode to "
+                "max or min"
+            )
 
     @property
     def digest(self) -> str:
@@ -138,11 +147,16 @@ class TrainConfig(Settings):
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @property
+    def best_is(self) -> str:
+        """The metric_mode, where auto is resolved: max, min or unknown."""
+        if self.metric_mode != "auto":
+            return self.metric_mode
+        return next((mode for ending, mode in AUTOMATIC_MODES.items() if self.metric.endswith(ending)), "unknown")
+
+    @property
     def prefers_less(self) -> bool:
         """Return True if a lower value of the metric is better."""
-        if self.metric_mode == "auto":
-            return self.metric.endswith(("loss", "error"))
-        return self.metric_mode == "min"
+        return self.best_is == "min"
 
     def check_metric(self, measured: Iterable[str]) -> None:
         """Check that the task measures the metric that chooses the best checkpoint.

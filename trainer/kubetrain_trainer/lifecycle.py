@@ -20,9 +20,11 @@ from kubetrain_trainer.checkpoint_layout import (
 )
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.errors import InvalidSetting, Stopped
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.sampling import SamplePlan
+from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import Watchdog
@@ -69,16 +71,32 @@ class AnyTraining(ABC):
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
 
 
-def resume(training: AnyTraining) -> tuple[TrainingProgress, int]:
-    """Return where to resume, and the step of this run's newest checkpoint (-1: none, or it was not validated)."""
+def resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, int]:
+    """Return where to resume, and the step of this run's newest checkpoint (-1: none, or it was not validated).
+
+    Raises:
+        InvalidSetting: if resume_from names a run that leaves this one nothing to train.
+    """
     path = training.group.from_chief(lambda: find_checkpoint(training))
     if path is None:
         return TrainingProgress(), -1
     log.info("rank %d resumes from %s", training.group.role.rank, path)
     checkpoint = open_checkpoint(Path(path))
+    progress, is_own = plan.resumed(checkpoint.progress), checkpoint.path.parent == training.output.checkpoints
+    if not is_own:
+        check_something_is_left(training.config, progress)
     training.restore(checkpoint)
-    is_done = checkpoint.path.parent == training.output.checkpoints and checkpoint.is_validated
-    return checkpoint.progress, checkpoint.step if is_done else -1
+    return progress, checkpoint.step if is_own and checkpoint.is_validated else -1
+
+
+def check_something_is_left(config: TrainConfig, progress: TrainingProgress) -> None:
+    if is_finished(config, progress):
+        wanted = f"epochs above {progress.epoch}" if progress.epoch >= config.epochs else ""
+        wanted = wanted or f"max_steps above {progress.step}, or set it to 0"
+        raise InvalidSetting(
+            f"resume_from: the run '{config.resume_from}' has already trained {progress.epoch} epochs "
+            f"({progress.step} steps), which leaves nothing to train: raise {wanted}"
+        )
 
 
 def find_checkpoint(training: AnyTraining) -> str | None:
@@ -102,6 +120,7 @@ def validate_and_save(
         metrics = validate(progress.step)
         if metrics is None:
             save_and_stop(training, progress)
+        training.recent.check_validation(progress.step, metrics)
         began = time.perf_counter()
         save_state(training, progress, metrics)
         report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)

@@ -6,7 +6,7 @@ before a checkpoint is saved.
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
@@ -71,6 +71,15 @@ class RecentSteps:
         """
         if bad := self._bad_step():
             raise self._failure(bad)
+
+    def check_validation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Check the loss of a validation, also with on_nan=skip: the weights that gave it are not worth saving.
+
+        Raises:
+            NotFinite: in all processes, if it is not finite.
+        """
+        if not math.isfinite(metrics["loss"]):
+            raise self._failure(f"the validation loss is {metrics['loss']} after step {step}, and nothing was saved")
 
     def mean_loss(self) -> float:
         """Return the mean over all processes and all steps since the last call, without skipped steps.

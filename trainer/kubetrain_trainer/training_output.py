@@ -28,7 +28,7 @@ from kubetrain_trainer.checkpoint_layout import (
     verify_files,
     write_checkpoint,
 )
-from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config import AUTOMATIC_MODES, TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
@@ -97,7 +97,7 @@ class TrainingOutput:
                 f"{self.path / 'config.json'} was written by another version of kubetrain, with settings that this "
                 f"version does not have ({', '.join(unknown)}): use that version's image, or start a new run"
             )
-        return TrainConfig.from_dict(recorded)
+        return TrainConfig.from_dict(_with_metric_mode(recorded))
 
     def write_checkpoint(
         self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles
@@ -201,6 +201,13 @@ class TrainingOutput:
             raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
         except ValueError:
             raise KubetrainError(f"{self.path / name} is not valid JSON: restore it, or start a new run") from None
+
+
+def _with_metric_mode(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what metric_mode=auto meant for metrics of any name, up to release 0.1.0."""
+    is_unknown = not recorded.get("metric", "accuracy").endswith(tuple(AUTOMATIC_MODES))
+    is_automatic = recorded.get("metric_mode", "auto") == "auto"
+    return {**recorded, "metric_mode": "max"} if is_automatic and is_unknown else dict(recorded)
 
 
 def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:

@@ -58,11 +58,21 @@ def restore(
     state = _load(checkpoint.path / STATE_FILE, device)
     try:
         model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        restore_optimizer(optimizer, state["optimizer"])
         if averages is not None:
             averages.model.load_state_dict(_evaluated_weights(state))
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit_error(checkpoint, config) from error
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the state of each parameter, but keep the hyperparameters, which resume_from may have changed."""
+    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, hyperparameters in zip(optimizer.param_groups, own, strict=True):
+        if ("betas" in group) != ("betas" in hyperparameters):
+            raise ValueError("the state of another kind of optimizer")
+        group.update(hyperparameters)
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:

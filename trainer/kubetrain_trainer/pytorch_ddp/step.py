@@ -2,12 +2,12 @@
 
 import contextlib
 
-import torch
 from torch import Tensor, nn
 
 from kubetrain_trainer.pytorch_ddp.data import split
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.training import Training
+from kubetrain_trainer.sample_values import check_sample_values, count_samples
 from kubetrain_trainer.sampling import Batch
 
 
@@ -27,13 +27,15 @@ def take_step(training: Training, inputs: object, targets: object, batch: Batch,
 
 
 def clip_gradients(training: Training) -> Tensor:
-    """Clip the gradient and return its norm before clipping, over all processes; 0 if no setting needs it."""
-    parameters = list(training.model.parameters())
+    """Clip the gradient and return its norm before clipping, over all processes.
+
+    Without clipping the norm is needed too: a gradient that is NaN shows only there.
+    """
+    gradients = [each.grad for each in training.model.parameters() if each.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
     if training.config.clip_norm:
-        return nn.utils.clip_grad_norm_(parameters, training.config.clip_norm)
-    if training.config.on_nan == "skip":
-        return nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
-    return torch.zeros((), device=training.group.device)
+        nn.utils.clip_grads_with_norm_(training.model.parameters(), training.config.clip_norm, norm)
+    return norm
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
@@ -58,6 +60,7 @@ def add_gradients(training: Training, inputs: object, targets: object, batch: Ba
 def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
     outputs = forward(training.model, inputs, training.config, training.group.device)
     losses = (training.task.training_loss or training.task.loss)(outputs, targets)
+    check_sample_values("training loss", losses, count_samples(targets))
     loss = losses.sum() * weight
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()

@@ -49,9 +49,8 @@ def run_epochs(training: Training) -> None:
     config, group, role = training.config, training.group, training.group.role
     loader = Loader(training.task.data("train"), config, role, group.device)
     validation = Loader(training.task.data(config.validation_split), config, role, group.device)
-    resumed, saved_step = resume(training)
     plan = SamplePlan(size=loader.size, batch_size=config.batch_size, world_size=group.replicas, seed=config.seed)
-    progress = plan.resumed(resumed)
+    progress, saved_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)
     validate = partial(mean_metrics, training, validation)
 

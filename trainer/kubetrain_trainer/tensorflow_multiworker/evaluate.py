@@ -15,6 +15,7 @@ from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.sample_values import check_sample_values, count_samples
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export
 from kubetrain_trainer.tensorflow_multiworker.data import load
@@ -77,10 +78,13 @@ class Tally:
         self.sums = tf.zeros(2 + len(task.metrics), tf.float64)
 
     def add(self, outputs: Any, targets: Any) -> None:
-        losses = self._task.loss(outputs, targets)
-        metrics = [metric(outputs, targets) for metric in self._task.metrics.values()]
-        values = [tf.ones_like(losses), losses, *metrics]
-        self.sums += tf.stack([tf.reduce_sum(tf.cast(value, tf.float64)) for value in values])
+        measures = {"loss": self._task.loss, **self._task.metrics}
+        values = {name: measure(outputs, targets) for name, measure in measures.items()}
+        samples = count_samples(targets)
+        for name, each in values.items():
+            check_sample_values(f"validation {name}", each, samples)
+        totals = [tf.reduce_sum(tf.cast(each, tf.float64)) for each in values.values()]
+        self.sums += tf.stack([tf.constant(samples, tf.float64), *totals])
 
     @property
     def samples(self) -> int:

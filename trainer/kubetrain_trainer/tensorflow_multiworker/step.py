@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.sample_values import check_sample_values
 from kubetrain_trainer.tensorflow_multiworker.data import split
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.training import Training
@@ -86,20 +87,31 @@ def compute_gradients(
     model, task = training.task.model, training.task
     with tf.GradientTape() as tape:
         losses = (task.training_loss or task.loss)(forward(model, inputs, training=True), targets)
+        check_while_traced(losses, targets)
         loss = tf.reduce_sum(losses) / global_size
     return loss, tape.gradient(loss, model.trainable_variables)
+
+
+def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
+    """Check the loss while a graph is built: that of the first step has the shapes of its batch.
+
+    What a graph cannot know, such as the shape of a Python function's result, is checked by the first validation.
+    """
+    samples = tf.nest.flatten(targets)[0].shape[0]
+    if samples is not None and losses.shape.is_fully_defined():
+        check_sample_values("training loss", losses, samples)
 
 
 def combine_gradients(config: TrainConfig, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
     """Sum the gradients of all replicas, clip the sum and add SGD's weight decay. Also return the norm before clipping.
 
-    The norm is 0 if no setting needs it. This function replaces Keras' clipping, which clips each replica's gradient
-    before the sum, and its weight decay, which bypasses the momentum.
+    This function replaces Keras' clipping, which clips each replica's gradient before the sum, and its weight decay,
+    which bypasses the momentum.
     """
     present = [gradient for gradient in gradients if gradient is not None]
     summed = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))
     joined = [None if gradient is None else next(summed) for gradient in gradients]
-    norm = tf.linalg.global_norm(joined) if config.clip_norm or config.on_nan == "skip" else tf.zeros(())
+    norm = tf.linalg.global_norm(joined)  # without clipping too: a gradient that is NaN shows only there
     if config.clip_norm:
         joined, _ = tf.clip_by_global_norm(joined, config.clip_norm, use_norm=norm)
     decay = config.weight_decay if config.optimizer == "sgd" else 0.0

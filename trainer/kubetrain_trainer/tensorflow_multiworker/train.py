@@ -50,9 +50,8 @@ def train(arguments: Arguments) -> None:
 def run_epochs(training: Training) -> None:
     config, group = training.config, training.group
     samples, validation = training.task.data("train"), training.task.data(config.validation_split)
-    resumed, saved_step = resume(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=group.replicas, seed=config.seed)
-    progress = plan.resumed(resumed)
+    progress, saved_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)
     validate = partial(mean_metrics, training, validation)
     take_step = step_function(training)

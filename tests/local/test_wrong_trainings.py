@@ -1,0 +1,238 @@
+"""Trainings that would go wrong silently: each framework trains own tasks in one process, and refuses these."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.frameworks import package_of
+from kubetrain_trainer.training_output import TrainingOutput
+from support.process_groups import start_python
+
+TASKS = {
+    "pytorch": """
+import torch
+from torch import nn
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+class Points:
+    def __init__(self, split):
+        self.trains = split == "train"
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.sin(torch.arange(1.0, 5.0) * (index + 1)), torch.tensor(index if self.trains else -1)
+
+SHAPES = {
+    "one each": lambda values: values.mean(1),
+    "a column": lambda values: values.mean(1, keepdim=True),
+    "one for the batch": lambda values: values.mean(),
+    "one for each token": lambda values: values,
+    "a number": lambda values: float(values.mean()),
+}
+
+def build(config, data_dir):
+    arguments = config.model_args
+    def loss(outputs, targets):
+        values = SHAPES[arguments.get("loss", "one each")](outputs.square())
+        if arguments.get("nan") == "validation" and targets[0] < 0:
+            values = values + float("nan")
+        if arguments.get("nan") == "gradient":  # the gradient of sqrt(0)
+            values = values + (0 * outputs[targets == 21]).square().sum().sqrt()
+        return values
+    def steady(outputs, targets):
+        return SHAPES[arguments.get("metric", "one each")](torch.ones_like(outputs))
+    return Task(model=nn.Linear(4, 6), data=Points, loss=loss, metrics={"accuracy": steady})
+""",
+    "tensorflow": """
+import keras
+import tensorflow as tf
+from kubetrain_trainer.tensorflow_multiworker.task import Task
+
+class Points:
+    def __init__(self, split):
+        self.trains = split == "train"
+    def __len__(self):
+        return 64
+    def load(self, index):
+        number = tf.cast(index, tf.float32)
+        return tf.sin(tf.range(1.0, 5.0) * (number + 1)), index if self.trains else tf.constant(-1, index.dtype)
+
+SHAPES = {
+    "one each": lambda values: tf.reduce_mean(values, 1),
+    "a column": lambda values: tf.reduce_mean(values, 1, keepdims=True),
+    "one for the batch": lambda values: tf.reduce_mean(values),
+    "one for each token": lambda values: values,
+    "a number": lambda values: 1.0,
+}
+
+def build(config, data_dir):
+    arguments = config.model_args
+    def loss(outputs, targets):
+        values = SHAPES[arguments.get("loss", "one each")](tf.square(outputs))
+        if arguments.get("nan") == "validation":
+            values = tf.where(tf.reduce_any(targets < 0), float("nan"), values)
+        if arguments.get("nan") == "gradient":  # the gradient of sqrt(0)
+            values += tf.sqrt(tf.reduce_sum(tf.square(0 * tf.boolean_mask(outputs, targets == 21))))
+        return values
+    def steady(outputs, targets):
+        return SHAPES[arguments.get("metric", "one each")](tf.ones_like(outputs))
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6)])
+    return Task(model=model, data=Points, loss=loss, metrics={"accuracy": steady})
+""",
+}
+TRAIN = """
+import json, sys
+from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.PACKAGE.train import train
+
+outcomes = {}
+for name, flags in json.loads(sys.argv[1]).items():
+    sys.argv[1:] = ["--data-dir", ".", "--output-dir", f"output/{name}", *flags]
+    try:
+        train(training_arguments(""))
+        outcomes[name] = "completed"
+    except Exception as error:
+        outcomes[name] = f"{type(error).__name__}: {error}"
+print("outcomes:", json.dumps(outcomes))
+"""
+SETTINGS: dict[str, Any] = {
+    **{"model": "own:build", "batch_size": 8, "epochs": 1, "checkpoint_every": 2, "log_every": 100, "metrics_port": 0},
+    **{"learning_rate": 0.01, "warmup_epochs": 0},
+}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "right": {},
+    "right-in-a-column": {"model_args": {"loss": "a column", "metric": "a column"}},
+    "mean-loss": {"model_args": {"loss": "one for the batch"}},
+    "loss-of-tokens": {"model_args": {"loss": "one for each token"}, "accumulate": 2},
+    "metric-of-tokens": {"model_args": {"metric": "one for each token"}},
+    "mean-metric": {"model_args": {"metric": "one for the batch"}},
+    "metric-without-shape": {"model_args": {"metric": "a number"}},
+    "nan-gradient": {"model_args": {"nan": "gradient"}, "clip_norm": 0, "checkpoint_every": 1},
+    "nan-validation": {"model_args": {"nan": "validation"}},
+    "nothing-left-of-epochs": {"resume_from": "right", "learning_rate": 0.1},
+    "nothing-left-of-steps": {"resume_from": "right", "epochs": 2, "max_steps": 8},
+    "goes-on": {"resume_from": "right", "epochs": 2, "weight_decay": 0.25, "momentum": 0.5},
+    "goes-on-without-momentum": {"resume_from": "right", "epochs": 2, "momentum": 0},
+    "goes-on-with-adamw": {"resume_from": "right", "epochs": 2, "optimizer": "adamw"},
+    "adamw": {"optimizer": "adamw"},
+    "goes-on-with-sgd": {"resume_from": "adamw", "epochs": 2},
+    "adamw-goes-on": {"resume_from": "adamw", "epochs": 2, "optimizer": "adamw", "weight_decay": 0.25},
+}
+
+
+@pytest.fixture(scope="module", params=["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def framework(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(framework)
+    (folder / "own.py").write_text(TASKS[framework])
+    (folder / "train.py").write_text(TRAIN.replace("PACKAGE", package_of(framework).rpartition(".")[2]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(folder: Path) -> dict[str, str]:
+    """Return how each training ended."""
+    trainings = {name: _flags({**SETTINGS, **settings}) for name, settings in TRAININGS.items()}
+    process = start_python("train.py", json.dumps(trainings), cwd=folder, PYTHONPATH=_with_folder(folder))
+    log, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, log
+    outcomes: dict[str, str] = json.loads(log.rpartition("outcomes: ")[2])
+    return outcomes
+
+
+def _with_folder(folder: Path) -> str:
+    return ":".join([str(folder), *filter(None, sys.path)])
+
+
+def _flags(settings: dict[str, Any]) -> list[str]:
+    return [
+        part
+        for name, value in settings.items()
+        for part in (f"--{name.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value))
+    ]
+
+
+def saved_steps(folder: Path, name: str) -> list[int]:
+    return [each.step for each in complete_checkpoints(TrainingOutput(folder / "output" / name).checkpoints)]
+
+
+@pytest.mark.parametrize("name", ["right", "right-in-a-column"])
+def test_a_loss_with_one_value_for_each_sample_trains(name: str, outcomes: dict[str, str], folder: Path) -> None:
+    assert outcomes[name] == "completed"
+    assert saved_steps(folder, name)[-1] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("mean-loss", r"training loss of a batch of 8 samples has shape \(\)"),
+        ("loss-of-tokens", r"training loss of a batch of 4 samples has shape \(4, 6\)"),
+        ("metric-of-tokens", r"validation accuracy of a batch of 8 samples has shape \(8, 6\)"),
+        ("mean-metric", r"validation accuracy of a batch of 8 samples has shape \(\)"),
+        ("metric-without-shape", r"validation accuracy of a batch of 8 samples has shape \(\)"),
+    ],
+)
+def test_a_wrong_shape_is_refused_with_the_remedy(
+    name: str, refused: str, outcomes: dict[str, str], folder: Path
+) -> None:
+    assert re.search(refused, outcomes[name]), outcomes[name]
+    assert 'reduction="none"' in outcomes[name]
+    assert ".mean(1)" in outcomes[name]
+    assert saved_steps(folder, name) == []
+
+
+def test_a_gradient_of_nan_is_seen_without_clipping_before_anything_is_saved(
+    outcomes: dict[str, str], folder: Path
+) -> None:
+    assert "NotFinite: the gradient is nan at step" in outcomes["nan-gradient"]
+    step = int(outcomes["nan-gradient"].partition("at step ")[2].partition(",")[0])
+    assert step > 1
+    assert max(saved_steps(folder, "nan-gradient")) < step
+
+
+def test_a_validation_loss_of_nan_ends_the_training_and_nothing_is_saved(
+    outcomes: dict[str, str], folder: Path
+) -> None:
+    assert "NotFinite: the validation loss is nan after step 2" in outcomes["nan-validation"]
+    assert saved_steps(folder, "nan-validation") == []
+
+
+def test_a_run_that_resumes_from_a_finished_one_is_refused(outcomes: dict[str, str]) -> None:
+    assert "the run 'right' has already trained 1 epochs (8 steps)" in outcomes["nothing-left-of-epochs"]
+    assert "raise epochs above 1" in outcomes["nothing-left-of-epochs"]
+    assert "raise max_steps above 8" in outcomes["nothing-left-of-steps"]
+
+
+def test_a_resumed_run_trains_with_its_own_hyperparameters(
+    framework: str, outcomes: dict[str, str], folder: Path
+) -> None:
+    assert outcomes["goes-on"] == outcomes["adamw-goes-on"] == "completed"
+    if framework == "pytorch":  # Keras does not save them: the optimizer has those that it was made with
+        sgd, adamw = hyperparameters(folder, "goes-on"), hyperparameters(folder, "adamw-goes-on")
+        assert (sgd["weight_decay"], sgd["momentum"]) == (0.25, 0.5)
+        assert adamw["weight_decay"] == 0.25
+        assert hyperparameters(folder, "right")["momentum"] == 0.9
+
+
+def test_a_state_of_another_optimizer_does_not_fit(framework: str, outcomes: dict[str, str]) -> None:
+    for name in ("goes-on-with-adamw", "goes-on-with-sgd"):
+        assert "does not fit this run's" in outcomes[name]
+    if framework == "pytorch":
+        assert outcomes["goes-on-without-momentum"] == "completed"
+
+
+def hyperparameters(folder: Path, name: str) -> dict[str, Any]:
+    import torch
+
+    newest = complete_checkpoints(TrainingOutput(folder / "output" / name).checkpoints)[-1]
+    groups = torch.load(newest.path / "state.pt", weights_only=True)["optimizer"]["param_groups"]
+    return dict(groups[0])

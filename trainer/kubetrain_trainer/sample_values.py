@@ -1,0 +1,35 @@
+"""Check that losses and metrics have one value for each sample, because a wrong shape would train silently."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kubetrain_trainer.errors import KubetrainError
+
+REMEDY = (
+    'return one value for each sample, without a mean over the batch (reduction="none"), and average its other '
+    "dimensions (PyTorch: .mean(1), TensorFlow: tf.reduce_mean(..., axis=1))"
+)
+
+
+def check_sample_values(what: str, values: Any, samples: int) -> None:
+    """Check the shape of the values of a batch. It takes a microsecond, and does not wait for a GPU.
+
+    Raises:
+        KubetrainError: if it is not (samples,), with further dimensions of size 1 at most.
+    """
+    shape = tuple(getattr(values, "shape", ()))
+    if not (shape and shape[0] == samples and all(size == 1 for size in shape[1:])):
+        raise KubetrainError(f"the {what} of a batch of {samples} samples has shape {_text(shape)}: {REMEDY}")
+
+
+def count_samples(batch: Any) -> int:
+    """Return the number of samples in a batch of any structure."""
+    if isinstance(batch, dict):
+        return count_samples(next(iter(batch.values())))
+    if isinstance(batch, list | tuple) and not isinstance(batch[0], str | bytes):
+        return count_samples(batch[0])
+    return len(batch)
+
+
+def _text(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})" if shape else "() (a single value)"
