@@ -13,7 +13,7 @@ MAX_SECONDS = 30 * 24 * 3600
 
 
 def as_step(task: dsl.PipelineTask, title: str) -> dsl.PipelineTask:
-    """Set the image, title and timeout of a task, and disable KFP's cache.
+    """Set the image with its pull secrets, title and timeout of a task, and disable KFP's cache.
 
     The cache key does not cover data in S3 or on volumes, so a cache hit would skip necessary work.
     """
@@ -22,6 +22,8 @@ def as_step(task: dsl.PipelineTask, title: str) -> dsl.PipelineTask:
     task.set_display_name(title)
     kubernetes.set_security_context(task, run_as_non_root=True)
     kubernetes.set_timeout(task, MAX_SECONDS)
+    if images.PULL_SECRETS:
+        kubernetes.set_image_pull_secrets(task, list(images.PULL_SECRETS))
     return task
 
 

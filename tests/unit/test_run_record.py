@@ -45,10 +45,11 @@ def test_results_have_the_keys_that_scripts_read(tmp_path: Path) -> None:
     assert content["training"] == content["model"] == {}
 
 
-def test_a_run_counts_as_failed_until_it_has_succeeded(tmp_path: Path) -> None:
+def test_a_run_that_ends_without_success_has_failed(tmp_path: Path) -> None:
     run = record(tmp_path, started("sync_dataset"), started("launch_training"))
-    assert run.status == "failed"
+    assert run.to_json()["status"] == "running"
     run.close()
+    assert run.status == "failed"
     assert [stage.status for stage in run.stages] == ["failed", "failed"]
 
 
@@ -146,6 +147,23 @@ def test_events_are_read_once_and_completely(tmp_path: Path) -> None:
     first = list(reader.new_events())
     assert [(event["stage"], event["event"], event["run_id"]) for event in first] == [("sync_dataset", "started", "r")]
     with path.open("a") as file:
-        file.write('_dataset", "event": "finished"}\n')
+        file.write('_dataset", "event": "finished", "time": 1.0}\n')
     assert [event["event"] for event in reader.new_events()] == ["finished"]
     assert list(reader.new_events()) == []
+
+
+def test_events_that_a_full_disk_cut_off_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    EventLog(path).emit("sync_dataset", "started")
+    with path.open("a") as file:
+        file.write('{"stage": "launch_training", "eve')
+    EventLog(path).emit("sync_dataset", "finished")  # on the line that was cut off
+    EventLog(path).emit("launch_training", "failed", error="disk full")
+    run = record(tmp_path)
+    for event in EventReader(path).new_events():
+        run.add(event)
+    assert [(stage.name, stage.status) for stage in run.stages] == [
+        ("sync_dataset", "running"),
+        ("launch_training", "failed"),
+    ]
+    assert run.error == "disk full"

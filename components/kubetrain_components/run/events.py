@@ -1,5 +1,6 @@
 """The events of a local run: JSON lines that its stages write and its progress display reads."""
 
+import contextlib
 import json
 import os
 import time
@@ -23,13 +24,24 @@ class EventLog:
 
 
 class EventReader:
-    """Reads events that were added since the last read."""
+    """Reads events that were added since the last read.
+
+    A full disk cuts events off. Those are skipped, but every stage has a start.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._started: set[str] = set()
 
     def new_events(self) -> Iterator[dict[str, Any]]:
+        for event in self._new_lines():
+            if event["event"] != "started" and event["stage"] not in self._started:
+                yield {"time": event["time"], "stage": event["stage"], "event": "started"}
+            self._started.add(event["stage"])
+            yield event
+
+    def _new_lines(self) -> Iterator[dict[str, Any]]:
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
@@ -38,4 +50,5 @@ class EventReader:
                 if not line.endswith(b"\n"):
                     return  # incomplete
                 self._offset += len(line)
-                yield json.loads(line)
+                with contextlib.suppress(ValueError):
+                    yield json.loads(line)

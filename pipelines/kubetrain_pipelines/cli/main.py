@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from kubetrain_pipelines.cli.extras import missing_extra
 from kubetrain_pipelines.cli.kubeflow import COMMANDS
 from kubetrain_pipelines.cli.options import AS_JSON, FOLDER, LOGIN, PARAMETERS, PIPELINE, with_options
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -197,6 +198,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - every error ends the command with a sentence
         if debug:
             traceback.print_exc()
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("kubetrain"):
+            error = KubetrainError(missing_extra(error))
         is_expected = isinstance(error, KubetrainError)
         for line in getattr(error, "log_tail", ()):  # the end of the failed pod's log
             click.echo(line, err=True)

@@ -9,11 +9,13 @@ from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
 from kubetrain_pipelines.local_run.summary import print_summary
 from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.project import project
 from kubetrain_pipelines.run_view import open_view
 
 
 def run_and_show(pipeline: str, workspace: Path, pairs: Iterable[str], params: Path | None) -> int:
     """Run the pipeline, show its progress and a summary, and return the exit code."""
+    project()  # an error in it would otherwise be found in the process of the pipeline, without a cause
     parameters = parse_parameters(local_parameters(pipeline), pairs, params)
     console = Console()
     view = open_view(console)

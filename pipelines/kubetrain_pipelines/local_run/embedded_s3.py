@@ -19,26 +19,37 @@ from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
 
 HOST = "127.0.0.1"
+NEEDS_DEMO = "install it with `pip install 'kubetrain[demo]'`, or set dataset_uri to your own dataset"
+# Not the user's AWS settings, which would lead to another server or account.
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "kubetrain",
     "AWS_SECRET_ACCESS_KEY": "kubetrain",
     "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
 }
-# The user's AWS settings, which would lead to another server or account.
-USER_SETTINGS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
 @dataclass(frozen=True)
 class EmbeddedS3:
     url: str
 
-    def mirror_bucket(self, bucket: str, folder: Path) -> None:
-        """Save the bucket's objects as files."""
+    def etags(self, bucket: str) -> dict[str, str]:
+        return {each.key: each.etag for each in open_store(f"s3://{bucket}", self.url).list()}
+
+    def save_new_objects(self, bucket: str, folder: Path, known: Mapping[str, str]) -> None:
+        """Save the bucket's objects as files, except those that still have their known ETag."""
         store = open_store(f"s3://{bucket}", self.url)
         for each in store.list():
+            if known.get(each.key) == each.etag:
+                continue
             path = folder / each.key
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, store.read(each.key).read())
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it printed nothing"])[-1]
 
 
 @contextlib.contextmanager
@@ -58,7 +69,9 @@ def embedded_s3(environment: Mapping[str, str], log: Path, buckets: Mapping[str,
             assert server.stdout is not None
             url = server.stdout.readline().decode().strip()
             if not url:
-                raise KubetrainError(f"the embedded S3 server did not start: see {log}")
+                raise KubetrainError(
+                    f"the embedded S3 server did not start ({last_line(log.read_text())}): {NEEDS_DEMO}"
+                )
             yield EmbeddedS3(url)
         finally:
             server.kill()
@@ -66,7 +79,7 @@ def embedded_s3(environment: Mapping[str, str], log: Path, buckets: Mapping[str,
 
 
 def without_user_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if name not in USER_SETTINGS}
+    kept = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
     direct = {name: f"{kept[name]},{HOST}" if kept.get(name) else HOST for name in ("NO_PROXY", "no_proxy")}
     return kept | direct | CREDENTIALS
 

@@ -9,6 +9,7 @@ from kubetrain_components.evaluate_model.report import run_report
 from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
 from kubetrain_trainer.durable_files import write_atomically, write_json
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
 SCHEMA = "kubetrain/run/v1"
@@ -36,8 +37,8 @@ class RunRecord:
     config: dict[str, Any]
     started: float
     run_id: str = ""
-    status: str = "failed"
-    """succeeded, failed or stopped; failed until success is certain."""
+    status: str = "running"
+    """running, succeeded, failed or stopped."""
     error: str = ""
     log_tail: tuple[str, ...] = ()
     finished: float = 0.0
@@ -55,7 +56,8 @@ class RunRecord:
             self.error, self.log_tail = event["error"], tuple(event.get("log_tail", ()))
 
     def close(self) -> None:
-        """End the run and the stages whose end was not reported."""
+        """End the run and the stages whose end was not reported. Without a known success the run has failed."""
+        self.status = "failed" if self.status == "running" else self.status
         self.finished = time.time()
         for stage in self.stages:
             if stage.status == "running":
@@ -107,7 +109,41 @@ class RunRecord:
         }
 
 
-def write_record(record: RunRecord) -> None:
+def write_start(record: RunRecord) -> None:
+    """Replace the record of the last run, which a run that is killed would otherwise leave.
+
+    Raises:
+        KubetrainError: if it cannot be written.
+    """
+    try:
+        write_json(record.workspace / "run.json", record.to_json())
+        (record.workspace / "report.html").unlink(missing_ok=True)
+    except OSError as error:
+        raise _not_written(record, error) from error
+
+
+def write_end(record: RunRecord) -> None:
+    """Write the record of a run that has ended.
+
+    Raises:
+        KubetrainError: if it cannot be written and the run has no other error, which would be lost.
+    """
+    try:
+        _write_record(record)
+    except OSError as error:
+        if record.status == "succeeded":
+            raise _not_written(record, error) from error
+        record.error += f"; {_not_written(record, error)}" if record.error else ""
+
+
+def _not_written(record: RunRecord, error: OSError) -> KubetrainError:
+    path = error.filename or record.workspace
+    return KubetrainError(
+        f"cannot write {path} ({error.strerror}): free space, or choose another folder with --workspace"
+    )
+
+
+def _write_record(record: RunRecord) -> None:
     """Write run.json and report.html. Scripts read run.json, so it comes first."""
     content = record.to_json()
     write_json(record.workspace / "run.json", content)

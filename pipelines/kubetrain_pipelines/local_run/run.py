@@ -18,7 +18,7 @@ from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_components.run.stages import STAGES
-from kubetrain_pipelines.local_run.record import RunRecord, write_record
+from kubetrain_pipelines.local_run.record import RunRecord, write_end, write_start
 from kubetrain_pipelines.local_run.storage import local_parameters, local_storage, with_local_uris
 from kubetrain_pipelines.pipeline_parameters import framework_of
 from kubetrain_pipelines.run_view import RunView
@@ -47,6 +47,7 @@ def run_local(pipeline: str, workspace: Path, parameters: Mapping[str, Any], vie
             config=config.to_dict(),
             started=time.time(),
         )
+        write_start(record)
         try:
             with interrupted_by_sigterm(), process_guard() as mark:
                 _run_stages(record, {**os.environ, **mark}, view)
@@ -60,7 +61,7 @@ def run_local(pipeline: str, workspace: Path, parameters: Mapping[str, Any], vie
             raise
         finally:
             record.close()
-            write_record(record)
+            write_end(record)
     return record
 
 

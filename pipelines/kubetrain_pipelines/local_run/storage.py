@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.run.events import EventLog
-from kubetrain_pipelines.local_run.embedded_s3 import embedded_s3, replaced_environment, without_user_settings
+from kubetrain_pipelines.local_run.embedded_s3 import (
+    NEEDS_DEMO,
+    embedded_s3,
+    last_line,
+    replaced_environment,
+    without_user_settings,
+)
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.pipeline_parameters import Parameter, framework_of, parameters_of, with_defaults
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 DATASETS, MODELS, DIGITS = "datasets", "models", "digits"
 STAGE = "prepare_storage"
@@ -61,20 +67,23 @@ def local_storage(
     embedded = without_user_settings(environment)
     events.emit(STAGE, "started")
     show_events()
-    _write_digits_once(folder / DATASETS / DIGITS, embedded)
+    write_digits_once(folder / DATASETS / DIGITS, embedded)
     buckets = {bucket: folder / bucket for bucket in (DATASETS, MODELS)}
     with replaced_environment(embedded), embedded_s3(embedded, record.workspace / "logs" / "s3.log", buckets) as server:
         record.parameters["s3_endpoint"] = server.url
         events.emit(STAGE, "finished", result={"endpoint": server.url})
+        restored = server.etags(MODELS)
         yield embedded
-        server.mirror_bucket(MODELS, folder / MODELS)
+        server.save_new_objects(MODELS, folder / MODELS, restored)
 
 
-def _write_digits_once(folder: Path, environment: Mapping[str, str]) -> None:
+def write_digits_once(folder: Path, environment: Mapping[str, str]) -> None:
     """Write the digits in a separate process, because Ctrl-C during a large import may be lost."""
     if folder.is_dir():
         return
     partial = folder.with_name(f".{folder.name}.partial")
     command = [sys.executable, "-m", "kubetrain_pipelines.local_run.digits", str(partial)]
-    subprocess.run(command, env=environment, check=True, start_new_session=True)
+    done = subprocess.run(command, env=environment, check=False, start_new_session=True, capture_output=True, text=True)
+    if done.returncode:
+        raise KubetrainError(f"cannot write the example dataset ({last_line(done.stderr)}): {NEEDS_DEMO}")
     partial.rename(folder)

@@ -1,0 +1,195 @@
+"""The record of a local run that is killed or cannot write, and its S3 server, without the user's AWS settings."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_pipelines.local_run.embedded_s3 import (
+    CREDENTIALS,
+    HOST,
+    embedded_s3,
+    replaced_environment,
+    without_user_settings,
+)
+from kubetrain_pipelines.local_run.run import run_local
+from kubetrain_pipelines.local_run.storage import DATASETS, DIGITS, MODELS, write_digits_once
+from kubetrain_trainer.errors import KubetrainError
+from support.cli import kubetrain
+
+PACKAGES = [str(Path(__file__).parents[2] / name) for name in ("pipelines", "components", "trainer")]
+
+
+class View:
+    """Calls a function at the first event."""
+
+    def __init__(self, at_start: Callable[[], None]) -> None:
+        self._at_start = at_start
+        self._has_started = False
+
+    def show(self, event: dict[str, Any]) -> None:
+        if not self._has_started:
+            self._has_started = True
+            self._at_start()
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A workspace with a successful run, in which the next one fails at once because its S3 server cannot log."""
+    (tmp_path / "s3" / DATASETS / DIGITS).mkdir(parents=True)
+    (tmp_path / "logs" / "s3.log").mkdir(parents=True)
+    (tmp_path / "run.json").write_text('{"status": "succeeded"}')
+    (tmp_path / "report.html").write_text("succeeded")
+    return tmp_path
+
+
+def recorded(workspace: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((workspace / "run.json").read_text())
+    return content
+
+
+def run(workspace: Path, at_start: Callable[[], None]) -> None:
+    run_local("train-pytorch", workspace, {}, View(at_start))
+
+
+def test_a_run_is_recorded_as_running_before_it_does_anything(workspace: Path) -> None:
+    seen = []
+    with pytest.raises(IsADirectoryError):
+        run(workspace, lambda: seen.append((recorded(workspace)["status"], (workspace / "report.html").exists())))
+    assert seen == [("running", False)]
+    assert recorded(workspace)["status"] == "failed"
+    assert "unexpected IsADirectoryError" in recorded(workspace)["error"]
+
+
+def test_an_error_is_not_hidden_by_a_record_that_cannot_be_written(workspace: Path) -> None:
+    def break_record() -> None:
+        (workspace / "run.json").unlink()
+        (workspace / "run.json").mkdir()
+
+    with pytest.raises(IsADirectoryError, match=r"s3\.log"):
+        run(workspace, break_record)
+
+
+def test_a_run_that_cannot_be_recorded_does_not_start(workspace: Path) -> None:
+    (workspace / "run.json").unlink()
+    (workspace / "run.json").mkdir()
+    with pytest.raises(KubetrainError, match=r"cannot write .*run\.json.*--workspace"):
+        run(workspace, lambda: pytest.fail("it started"))
+
+
+def test_a_workspace_in_use_is_refused_and_left_alone(workspace: Path) -> None:
+    with (workspace / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(KubetrainError, match="another run is using the workspace"):
+            run(workspace, lambda: pytest.fail("it started"))
+    assert recorded(workspace)["status"] == "succeeded"
+
+
+def test_a_pipeline_that_ends_before_its_last_stage_has_not_succeeded(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of the pipeline is one that does nothing and exits with 0."""
+    empty = workspace / "empty" / "kubetrain_pipelines" / "local_run"
+    empty.mkdir(parents=True)
+    for file in ("__init__.py", "pipeline.py", "../__init__.py"):
+        (empty / file).write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(workspace / "empty"))
+    record = run_local(
+        "train-pytorch", workspace, {"dataset_uri": str(workspace), "model_uri": "file:///nowhere"}, View(lambda: None)
+    )
+    assert (record.status, recorded(workspace)["status"]) == ("failed", "failed")
+    assert "exited with code 0, but no stage reported a cause" in record.error
+
+
+@pytest.mark.parametrize("package", ["sklearn", "moto"])
+def test_a_missing_extra_is_named(package: str, tmp_path: Path) -> None:
+    if package == "moto":
+        (tmp_path / "work" / "s3" / DATASETS / DIGITS).mkdir(parents=True)
+    broken = tmp_path / "broken" / package
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\")")
+    path = os.pathsep.join([str(broken.parent), *PACKAGES])
+    finished = kubetrain("run", "--workspace", tmp_path / "work", PYTHONPATH=path)
+    assert finished.exit_code == 1
+    assert f"No module named '{package}'): install it with `pip install 'kubetrain[demo]'`" in finished.output
+    assert not (tmp_path / "work" / "s3" / DATASETS / DIGITS).is_dir() or package == "moto"
+
+
+def test_without_the_extra_of_the_commands_the_command_names_it() -> None:
+    program = f"import sys; sys.path[:0] = {PACKAGES}; from kubetrain_pipelines.cli.entry_point import main; main()"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: the package 'click' is not installed: install it with `pip install 'kubetrain[pipelines]'`\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        ("[project\n", 0, "kind: PyTorchJob"),
+        ("[tool.kubetrain.images]\ncomponents = 5\n", 2, "the image components must be a string, not 5"),
+        ("[tool.kubetrain]\npipelines = [\n", 2, "is not valid TOML"),
+        ("[tool]\nkubetrain = 5\n", 2, "[tool.kubetrain] must be a table, not 5"),
+    ],
+)
+def test_only_an_error_in_our_own_table_stops_a_command(tmp_path: Path, content: str, code: int, says: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(content)
+    uris = ("--set", "dataset_uri=s3://b/d", "--set", "model_uri=s3://b/m")
+    command = ("run", "--workspace", tmp_path / "work") if code else ("render", *uris)
+    finished = kubetrain(*command, cwd=tmp_path)
+    assert (finished.exit_code, says in finished.output) == (code, True), finished.output
+
+
+class TestEmbeddedS3:
+    def test_it_gets_nothing_of_the_users_aws(self) -> None:
+        mine = {"AWS_DEFAULT_PROFILE": "team", "AWS_CONFIG_FILE": "/mine", "AWS_ENDPOINT_URL_STS": "https://sts"}
+        found = without_user_settings({**mine, "PATH": "/bin", "NO_PROXY": "corp"})
+        assert found == {**CREDENTIALS, "PATH": "/bin", "NO_PROXY": f"corp,{HOST}", "no_proxy": HOST}
+
+    def test_only_new_objects_are_saved(self, tmp_path: Path) -> None:
+        folder = tmp_path / MODELS
+        for name in ("kept", "changed"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text("old")
+        before = (folder / "kept").stat()
+        environment = without_user_settings({**os.environ, "AWS_DEFAULT_PROFILE": "team"})
+        with (
+            replaced_environment(environment),
+            embedded_s3(environment, tmp_path / "log", {MODELS: folder}) as server,
+        ):
+            restored = server.etags(MODELS)
+            store = open_store(f"s3://{MODELS}", server.url)
+            store.write("changed", b"new")
+            store.write("more/added", b"added")
+            server.save_new_objects(MODELS, folder, restored)
+        assert [(folder / name).read_text() for name in ("kept", "changed", "more/added")] == ["old", "new", "added"]
+        assert (folder / "kept").stat().st_ino == before.st_ino
+
+
+def test_the_example_dataset_is_complete_or_missing(tmp_path: Path) -> None:
+    """The process that writes it writes one file here, and then fails unless a file allows it to succeed."""
+    package = tmp_path / "path" / "kubetrain_pipelines" / "local_run"
+    package.mkdir(parents=True)
+    for file in ("../__init__.py", "__init__.py"):
+        (package / file).write_text("")
+    (package / "digits.py").write_text(
+        "import sys, pathlib\nfolder = pathlib.Path(sys.argv[1])\nfolder.mkdir(exist_ok=True)\n"
+        "(folder / '1.png').touch()\nsys.exit('no space' if not folder.with_name('allowed').exists() else 0)"
+    )
+    environment = {"PYTHONPATH": str(tmp_path / "path")}
+    with pytest.raises(KubetrainError, match=r"cannot write the example dataset \(no space\)"):
+        write_digits_once(tmp_path / "digits", environment)
+    assert not (tmp_path / "digits").exists()
+    (tmp_path / "allowed").touch()
+    write_digits_once(tmp_path / "digits", environment)
+    assert (tmp_path / "digits" / "1.png").is_file()
