@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,8 +37,9 @@ class Run:
 
 
 class ApiServer:
-    def __init__(self, handler: "type[Handler] | None" = None) -> None:
+    def __init__(self, handler: "type[Handler] | None" = None, tls: ssl.SSLContext | None = None) -> None:
         self._handler = handler or Handler
+        self.tls = tls
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 1
         self.forgotten = 0
@@ -49,6 +51,8 @@ class ApiServer:
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[Any] = []
+        self.users: list[str] = []
+        """Common names of the client certificates, by request; empty without one."""
         self.connections = 0
         self.changed = threading.Condition()
         self.is_over = False
@@ -69,6 +73,10 @@ class ApiServer:
     def listen(self) -> None:
         self._server = _Server(("127.0.0.1", self._port), self._handler)
         self._server.api = self
+        if self.tls is not None:  # each handshake in the thread of its connection
+            self._server.socket = self.tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
@@ -85,6 +93,10 @@ class ApiServer:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def url(self) -> str:
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self._port}"
+
     def kubeconfig(self, directory: Path, token: str = "secret") -> Path:
         path = directory / "kubeconfig"
         path.write_text(
@@ -92,7 +104,7 @@ class ApiServer:
                 {
                     "apiVersion": "v1",
                     "kind": "Config",
-                    "clusters": [{"name": "it", "cluster": {"server": f"http://127.0.0.1:{self._port}"}}],
+                    "clusters": [{"name": "it", "cluster": {"server": self.url}}],
                     "users": [{"name": "me", "user": {"token": token}}],
                     "contexts": [{"name": "it", "context": {"cluster": "it", "user": "me", "namespace": "tests"}}],
                     "current-context": "it",
@@ -305,6 +317,7 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", "0"))
         self.api.bodies.append(json.loads(self.rfile.read(length)) if length else None)
         self.api.headers.append({name.lower(): value for name, value in self.headers.items()})
+        self.api.users.append(_common_name(self.connection))
         self.api.requests.append(f"{self.command} {self.path}")
 
     def _is_answered_by_fault(self) -> bool:
@@ -320,9 +333,12 @@ class Handler(BaseHTTPRequestHandler):
             items = [item for key, item in self.api.objects.items() if key.startswith(path)]
             version = str(self.api.version)
         bare = [{name: part for name, part in item.items() if name not in ("apiVersion", "kind")} for item in items]
-        self.send_json(
-            200, {"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": version}, "items": bare}
-        )
+        start, size = int(self.query.get("continue", "0")), int(self.query.get("limit", "0")) or len(bare)
+        metadata = {"resourceVersion": version}
+        if start + size < len(bare):
+            metadata["continue"] = str(start + size)
+        items = bare[start : start + size]
+        self.send_json(200, {"apiVersion": "v1", "kind": "PodList", "metadata": metadata, "items": items})
 
     def _send_events(self) -> None:
         version = int(self.query["resourceVersion"])
@@ -405,6 +421,11 @@ def end_at_once(handler: Handler) -> bool:
 
 def lines_of(numbers: Iterator[int] | range, per_second: int = 100) -> list[bytes]:
     return [f"{stamp(number / per_second)} line {number}\n".encode() for number in numbers]
+
+
+def _common_name(connection: socket.socket) -> str:
+    certificate = connection.getpeercert() if isinstance(connection, ssl.SSLSocket) else None
+    return "".join(part[0][1] for part in (certificate or {}).get("subject", ()) if part[0][0] == "commonName")
 
 
 def _merged(known: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, LogLine, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.kubernetes.access.connection import Material, User
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.placement import Placement
@@ -97,15 +98,10 @@ class Bucket:
 
 def as_account(name: str, api: KubernetesApi) -> KubernetesApi:
     """Return a client that acts as a service account of this namespace."""
-    from kubernetes import client, config
-
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     token = api.create(api.path("v1", "serviceaccounts", f"{name}/token"), request)["status"]["token"]
-    configuration = client.Configuration()
-    config.load_kube_config(client_configuration=configuration)
-    configuration.cert_file = configuration.key_file = None
-    configuration.api_key = {"authorization": f"Bearer {token}"}
-    return KubernetesApi(configuration, api.namespace)
+    user = User(token=Material(token.encode()))
+    return KubernetesApi(replace(api.connection, user=user), api.namespace)
 
 
 class Launched:

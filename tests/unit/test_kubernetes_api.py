@@ -1,7 +1,6 @@
 """Requests to an API server that is sometimes unreachable and sometimes fails."""
 
-import subprocess
-import sys
+import logging
 import threading
 import time
 from pathlib import Path
@@ -9,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes import retries
+from kubetrain_components.jobs.kubernetes.access.connection import Connection, Material
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import (
     Conflict,
@@ -21,7 +22,8 @@ from kubetrain_components.jobs.kubernetes.errors import (
     UnknownKind,
     Unreachable,
 )
-from support.api_server import PODS, ApiServer, answer, cut, hang
+from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, hang
+from support.certificates import Authority
 
 POD = f"{PODS}/worker"
 NEW_POD = {"metadata": {"name": "worker"}}
@@ -243,6 +245,149 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: 
         KubernetesApi.connect()
 
 
-def test_the_kubernetes_library_is_imported_only_when_needed() -> None:
-    program = "import sys; import kubetrain_components.jobs.kubernetes.pod_logs; sys.exit('kubernetes' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+def html(handler: Handler, status: int = 200) -> bool:
+    headers = {"Content-Type": "text/html", "Location": "https://login.example"}
+    handler.send_bytes(status, b"<html>log in</html>", headers)
+    return True
+
+
+STRAY = {
+    "401": answer(401, "Unauthorized"),
+    "403": answer(403, 'pods is forbidden: User "me" cannot list resource "pods" in API group "": role not found'),
+    "404 of a gateway": lambda handler: handler.send_bytes(404, b"default backend - 404") is None,
+    "404 of the server": lambda handler: handler.send_bytes(404, b"404 page not found") is None,
+    "408": answer(408, "timeout"),
+    "a redirect": lambda handler: html(handler, 302),
+    "a login page": html,
+    "a gateway's 403": lambda handler: html(handler, 403),
+}
+
+
+@pytest.mark.parametrize("fault", STRAY.values(), ids=STRAY)
+def test_a_stray_refusal_of_what_has_worked_is_retried(server: ApiServer, api: KubernetesApi, fault: Fault) -> None:
+    server.run("worker")
+    for refusals in (0, 3):
+        server.fail(f"GET {PODS}", fault, times=refusals)
+        assert api.get(PODS) is not None
+        server.fail(f"{POD}/log", fault, times=refusals)
+        with api.stream(f"{POD}/log", read_timeout=5):
+            pass
+    assert len(server.requests) == 10
+
+
+@pytest.mark.parametrize("name", STRAY.keys() - {"408"})
+def test_a_refusal_of_what_never_worked_is_final(server: ApiServer, api: KubernetesApi, name: str) -> None:
+    server.fail("GET", STRAY[name], times=5)
+    with pytest.raises(KubernetesError):
+        api.get(PODS)
+    assert len(server.requests) == 1
+
+
+def test_a_missing_permission_for_another_operation_is_final(server: ApiServer, api: KubernetesApi) -> None:
+    """Reading the pods works, deleting them is refused: no retry changes that."""
+    server.put(POD)
+    assert api.get(POD) is not None
+    server.fail("DELETE", answer(403, 'User "me" cannot delete resource "pods" in API group ""'), times=5)
+    with pytest.raises(Forbidden):
+        api.delete(POD)
+    assert len(server.requests) == 2
+
+
+def test_a_refusal_that_stays_is_reported_in_the_end(server: ApiServer, api: KubernetesApi) -> None:
+    server.put(POD)
+    assert api.get(POD) is not None
+    api.retry_seconds = 0.3
+    server.fail("GET", answer(401, "Unauthorized"), times=1000)
+    with pytest.raises(Unauthorized, match="log in"):
+        api.get(POD)
+    assert len(server.requests) > 3
+
+
+def test_a_certificate_that_fails_after_a_good_answer_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a server is replaced, and its new CA arrives a moment later."""
+    monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
+    old, new = Authority(), Authority()
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(old.certificate)
+    with ApiServer(tls=old.signed("server", "127.0.0.1").server_context(tmp_path)) as server:
+        connection = Connection(server=server.url, ca=Material(file=ca))
+        api = KubernetesApi(connection, retry_seconds=10)
+        api.get(PODS)
+        server.refuse()
+        server.tls = new.signed("server", "127.0.0.1").server_context(tmp_path)
+        server.listen()
+        threading.Timer(0.2, ca.write_bytes, [new.certificate]).start()
+        api.get(PODS)
+        assert len(server.requests) == 2
+
+
+def test_a_creation_that_is_retried_says_so_at_once(
+    server: ApiServer, api: KubernetesApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.fail("POST", answer(500, "failed calling webhook"), times=3)
+    api.create(PODS, NEW_POD)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"POST {PODS}: failed calling webhook" in said
+
+
+def test_other_requests_that_are_retried_say_so_only_later(
+    server: ApiServer, api: KubernetesApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.fail("GET", answer(500, "etcdserver: leader changed"), times=3)
+    api.get(POD)
+    assert [record for record in caplog.records if record.levelno == logging.WARNING] == []
+    monkeypatch.setattr(kubernetes_api, "MAX_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(retries, "FIRST_WORD_SECONDS", 0.05)
+    monkeypatch.setattr(retries, "WORD_SECONDS", 0)
+    server.fail("GET", answer(500, "etcdserver: leader changed"), times=20)
+    api.get(POD)
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) > 1
+
+
+def test_a_field_that_the_server_does_not_know_is_an_error(server: ApiServer, api: KubernetesApi) -> None:
+    api.create(PODS, NEW_POD)
+    assert server.requests[-1] == f"POST {PODS}?fieldValidation=Strict"
+
+
+def test_each_warning_of_the_server_is_shown_once(
+    server: ApiServer, api: KubernetesApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    warnings = '299 - "spec.a is \\"old\\"", 299 - "spec.b, too"'
+    for _ in range(2):
+        server.fail("GET", answer(404, "not found", Warning=warnings))
+        api.get(POD)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(": ")[2] for line in said] == ['spec.a is "old"', "spec.b, too"]
+
+
+def test_a_conflict_over_a_quota_is_retried_after_a_pause(server: ApiServer, api: KubernetesApi) -> None:
+    message = 'Operation cannot be fulfilled on resourcequotas "gpus": the object has been modified'
+    server.fail("POST", answer(409, message), times=3)
+    assert api.create(PODS, NEW_POD)["metadata"]["name"] == "worker"
+    assert len(server.requests) == 4
+
+
+def test_a_long_list_is_read_in_pages(server: ApiServer, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes_api, "PAGE_SIZE", 2)
+    for name in "abcde":
+        server.put(f"{PODS}/{name}", status={"phase": "Running"})
+    found = api.list_all(PODS, lambda pod: {"name": pod["metadata"]["name"]})
+    assert found is not None
+    assert found["items"] == [{"name": name} for name in "abcde"]
+    assert found["metadata"]["resourceVersion"] == str(server.version)
+    assert len(server.requests) == 3
+
+
+def test_a_list_whose_version_is_forgotten_is_read_again_as_a_whole(
+    server: ApiServer, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_api, "PAGE_SIZE", 2)
+    for name in "abc":
+        server.put(f"{PODS}/{name}")
+    server.fail("continue=", answer(410, "The provided continue parameter is too old"))
+    found = api.list_all(PODS)
+    assert found is not None
+    assert len(found["items"]) == 3
+    assert server.requests[-1] == f"GET {PODS}"

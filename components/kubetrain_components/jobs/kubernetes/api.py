@@ -1,86 +1,48 @@
-"""Requests to one Kubernetes API server: JSON in and out, with retries of transient errors.
-
-The `kubernetes` library finds the cluster and authenticates us. Requests go straight through its connection pools,
-because its watch drops blank lines and its errors do not work with current urllib3.
-"""
+"""Requests to one Kubernetes API server: JSON in and out, with retries of transient errors."""
 
 import contextlib
 import json
 import logging
-import os
 import random
-import socket
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
-from urllib.parse import urlencode, urlsplit
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
 import urllib3
-from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError, LocationValueError, NameResolutionError, ReadTimeoutError
 
+from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection
+from kubetrain_components.jobs.kubernetes.access.credentials import Credential
+from kubetrain_components.jobs.kubernetes.access.kubeconfig import find_connection
+from kubetrain_components.jobs.kubernetes.access.transport import Transport, raise_descriptor_limit
 from kubetrain_components.jobs.kubernetes.errors import (
     Conflict,
-    Forbidden,
+    Gone,
     KubernetesError,
+    Misconfigured,
     NotFound,
     StreamCut,
     StreamSilent,
     Transient,
     Unauthorized,
-    UnknownKind,
     Unreachable,
     check_response,
 )
+from kubetrain_components.jobs.kubernetes.request import Request
+from kubetrain_components.jobs.kubernetes.retries import ServerHistory, Waiting
 from kubetrain_components.manifest import Manifest
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 RETRY_SECONDS = 300.0
 CONNECT_TIMEOUT_SECONDS = 10.0
 READ_TIMEOUT_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
-STARTUP_SECONDS = 20.0
 CHUNK_BYTES = 64 << 10
-MAX_CONNECTIONS = 1024
-# Detects within a minute that a peer is gone, even if there is nothing to send.
-KEEP_ALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    # Not every system has this option.
-    *([(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)] if hasattr(socket, "TCP_KEEPIDLE") else []),
-]
+PAGE_SIZE = 500
+WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Request:
-    method: str
-    address: str
-    query: Mapping[str, Any]
-    body: Manifest | None = None
-    read_timeout: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.method} {urlsplit(self.address).path}"
-
-    @property
-    def url(self) -> str:
-        return f"{self.address}?{urlencode(self.query)}" if self.query else self.address
-
-    @property
-    def headers(self) -> dict[str, str]:
-        kind = "merge-patch+json" if self.method == "PATCH" else "json"
-        return {"Accept": "application/json, */*", "User-Agent": "kubetrain", "Content-Type": f"application/{kind}"}
-
-    @property
-    def content(self) -> bytes | None:
-        return None if self.body is None else json.dumps(self.body).encode()
+T = TypeVar("T")
 
 
 class Stream:
@@ -108,6 +70,10 @@ class Stream:
             self._response.shutdown()
 
 
+def _whole(item: Manifest) -> Manifest:
+    return item
+
+
 class KubernetesApi:
     """Requests to one API server, in one namespace, from any number of threads.
 
@@ -115,45 +81,28 @@ class KubernetesApi:
     to stop has only a second left to delete its job.
     """
 
-    def __init__(self, configuration: Any, namespace: str, retry_seconds: float = RETRY_SECONDS) -> None:
-        from kubernetes import client
-        from kubernetes.client.rest import RESTClientObject
-
-        configuration.connection_pool_maxsize = MAX_CONNECTIONS
-        self.namespace = namespace
+    def __init__(self, connection: Connection, namespace: str = "", retry_seconds: float = RETRY_SECONDS) -> None:
+        self.connection = connection
+        self.namespace = namespace or connection.namespace or "default"
         self.retry_seconds = retry_seconds
-        self._host = configuration.host.rstrip("/")
-        self._client = client.ApiClient(configuration)
-        self._pool = self._client.rest_client.pool_manager
-        self._stream_pool = RESTClientObject(configuration).pool_manager
-        for pool in (self._pool, self._stream_pool):
-            pool.connection_pool_kw["socket_options"] = HTTPConnection.default_socket_options + KEEP_ALIVE
-        self._lock = threading.Lock()
-        self._has_answered = False
-        self._last_trouble = -STARTUP_SECONDS
+        self._host = connection.server
+        self._transport = Transport(connection)
+        self._history = ServerHistory()
+        self._warnings_shown: set[str] = set()
 
     @classmethod
-    def connect(cls, namespace: str = "", retry_seconds: float = RETRY_SECONDS) -> Self:
+    def connect(cls, namespace: str = "", retry_seconds: float = RETRY_SECONDS, context: str = "") -> Self:
         """Connect to the cluster of $KUBECONFIG, else to this pod's cluster, else to that of the default kubeconfig.
 
-        The namespace defaults to the one of that configuration.
+        Args:
+            namespace: Empty: the one of that configuration.
+            context: Context of the kubeconfig; empty: its current one.
         """
-        from kubernetes import client, config
-
-        configuration = client.Configuration()
-        kubeconfig = os.environ.get("KUBECONFIG")  # the library reads it only once, at its import
+        raise_descriptor_limit()
         try:
-            if not kubeconfig and (SERVICE_ACCOUNT / "token").exists():
-                config.load_incluster_config(configuration)
-                default = (SERVICE_ACCOUNT / "namespace").read_text().strip()
-            else:
-                config.load_kube_config(kubeconfig, client_configuration=configuration)
-                default = config.list_kube_config_contexts(kubeconfig)[1]["context"].get("namespace")
-        except (config.ConfigException, OSError) as error:
-            raise KubernetesError(
-                f"no cluster is configured ({error}): set KUBECONFIG, or run in a pod of the cluster"
-            ) from error
-        return cls(configuration, namespace or default or "default", retry_seconds)
+            return cls(find_connection(context), namespace, retry_seconds)
+        except (AccessError, OSError) as error:
+            raise Misconfigured(str(error)) from error
 
     def path(self, group_version: str, plural: str, name: str = "") -> str:
         """Return the path of a kind of object in our namespace, or of one object."""
@@ -165,13 +114,33 @@ class KubernetesApi:
             return self._json(Request("GET", self._host + path, query))
         return None
 
+    def list_all(self, path: str, keep: Callable[[Manifest], Manifest] = _whole, **query: Any) -> Manifest | None:
+        """Return a list with all of its items, read page by page; None if the path does not exist.
+
+        Args:
+            keep: Returns the part of an item to keep in memory.
+        """
+        try:
+            return self._list_pages(path, keep, {**query, "limit": PAGE_SIZE})
+        except Gone:  # the server has forgotten the version that the pages are of
+            return self._list_pages(path, keep, query)
+
+    def _list_pages(self, path: str, keep: Callable[[Manifest], Manifest], query: Mapping[str, Any]) -> Manifest | None:
+        if (found := self.get(path, **query)) is None:
+            return None
+        page, items = found, [keep(item) for item in found.get("items") or []]
+        while token := (page.get("metadata") or {}).get("continue"):
+            page = self.get(path, **query, **{"continue": token}) or {}
+            items += [keep(item) for item in page.get("items") or []]
+        return {**found, "items": items}
+
     def create(self, path: str, body: Manifest, **query: Any) -> Manifest:
-        """Return the created object.
+        """Return the created object. Fields that the server does not know are an error.
 
         Raises:
             Conflict: if the name is taken; perhaps by this very object, if an earlier response was lost.
         """
-        return self._json(Request("POST", self._host + path, query, body))
+        return self._json(Request("POST", self._host + path, {"fieldValidation": "Strict", **query}, body))
 
     def patch(self, path: str, body: Manifest) -> Manifest | None:
         """Merge body into the object and return it; None if it does not exist."""
@@ -200,94 +169,118 @@ class KubernetesApi:
             StreamCut: if the response breaks off, also while it is read.
             StreamSilent: if nothing arrives for read_timeout seconds.
         """
-        request = Request("GET", self._host + path, query, read_timeout=read_timeout)
+        request = Request("GET", self._host + path, query, read_timeout=read_timeout, is_stream=True)
         retry_seconds = self.retry_seconds if retry_seconds is None else retry_seconds
-        response = self._send(self._stream_pool, request, retry_seconds)
+        response = self._send(request, retry_seconds, self._open)
         try:
             yield Stream(response)
         finally:
             response.close()
 
     def _json(self, request: Request) -> Manifest:
-        response = self._send(self._pool, request, self.retry_seconds)
+        return self._send(request, self.retry_seconds, self._parse)
+
+    def _parse(self, response: urllib3.BaseHTTPResponse) -> Manifest:
         try:
             return dict(json.loads(response.data))
         except ValueError as error:
-            raise KubernetesError(f"{self._host} is not a Kubernetes API server: check KUBECONFIG") from error
+            raise self._foreign("text that is not JSON") from error
 
-    def _send(self, pool: urllib3.PoolManager, request: Request, retry_seconds: float) -> urllib3.BaseHTTPResponse:
+    def _open(self, response: urllib3.BaseHTTPResponse) -> urllib3.BaseHTTPResponse:
+        if "text/html" in response.headers.get("Content-Type", ""):  # a login page or a gateway's
+            raise self._foreign("a web page")
+        return response
+
+    def _foreign(self, answer: str) -> Misconfigured:
+        return Misconfigured(
+            f"{self._host} answers with {answer}, so it is not a Kubernetes API server: check KUBECONFIG"
+        )
+
+    def _send(self, request: Request, retry_seconds: float, read: Callable[[urllib3.BaseHTTPResponse], T]) -> T:
         """Send the request, and retry it until it succeeds or time is up."""
-        deadline = time.monotonic() + retry_seconds
+        waiting = Waiting(str(request), retry_seconds, tells_at_once=request.method == "POST")
         for pause in _pauses():
             try:
-                response = self._exchange(pool, request)
-                retry_after = response.headers.get("Retry-After", "")
-                check_response(str(request), response.status, _error_body(response), retry_after)
+                answer = read(self._exchange(request))
             except Transient as error:
-                self._last_trouble = time.monotonic()
-                self._wait(max(pause, error.retry_after), deadline, request, error)
-            except (Unauthorized, Forbidden, UnknownKind) as error:
-                # A server that has just started does not know all accounts, roles and kinds yet.
-                if time.monotonic() - self._last_trouble > STARTUP_SECONDS:
+                self._history.note_trouble()
+                waiting.wait(max(pause, error.retry_after), error, self._unreachable(request, error))
+            except KubernetesError as error:
+                if not self._history.is_stray(request.operation, error):
                     raise
-                self._wait(pause, deadline, request, error)
+                waiting.wait(pause, error, error)
             else:
-                self._has_answered = True
-                return response
+                self._history.note_answer(request.operation)
+                return answer
         raise AssertionError("pauses never end")
 
-    def _exchange(self, pool: urllib3.PoolManager, request: Request) -> urllib3.BaseHTTPResponse:
-        headers = dict(request.headers)
-        with self._lock:  # may renew the token
-            self._client.update_params_for_auth(headers, [], ["BearerToken"])
+    def _unreachable(self, request: Request, error: Exception) -> Unreachable:
+        return Unreachable(
+            f"the API server {self._host} could not answer {request} before the timeout ({error}): "
+            "check that it is running, then start again"
+        )
+
+    def _exchange(self, request: Request) -> urllib3.BaseHTTPResponse:
+        """Send the request once, and once more if its credentials were rejected and there are fresh ones."""
         try:
-            return pool.request(
+            credentials = self._transport.credentials
+            credential = credentials.current()
+            try:
+                return self._exchange_with(credential, request)
+            except Unauthorized:
+                if not credentials.renew(credential):
+                    raise
+                return self._exchange_with(credentials.current(), request)
+        except AccessError as error:
+            raise Misconfigured(str(error)) from error
+        except OSError as error:  # while a certificate or token was read, perhaps for lack of file descriptors
+            raise Transient(str(error)) from error
+
+    def _exchange_with(self, credential: Credential, request: Request) -> urllib3.BaseHTTPResponse:
+        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=request.read_timeout or READ_TIMEOUT_SECONDS)
+        try:
+            response = self._transport.request(
+                credential,
                 request.method,
                 request.url,
-                headers=headers,
+                request.headers,
+                is_stream=request.is_stream,
                 body=request.content,
-                timeout=urllib3.Timeout(
-                    connect=CONNECT_TIMEOUT_SECONDS, read=request.read_timeout or READ_TIMEOUT_SECONDS
-                ),
-                retries=False,
-                redirect=False,
-                preload_content=pool is self._pool,
+                timeout=timeout,
             )
+            content = b"" if response.status < 300 else response.data
         except ReadTimeoutError as error:
-            if pool is self._stream_pool:  # a log's headers arrive with its first line
+            if request.is_stream:  # a log's headers arrive with its first line
                 raise StreamSilent(f"the API server sent nothing ({error})") from error
             raise Transient(str(error)) from error
         except HTTPError as error:
             self._check_configuration(error)
             raise Transient(str(error)) from error
+        self._show_warnings(response)
+        check_response(str(request), response.status, content, response.headers.get("Retry-After", ""))
+        return response
+
+    def _show_warnings(self, response: urllib3.BaseHTTPResponse) -> None:
+        """Show each warning of the server once, such as that a field is deprecated."""
+        for warning in WARNING.findall(", ".join(response.headers.getlist("Warning"))):
+            if warning not in self._warnings_shown:
+                self._warnings_shown.add(warning)
+                log.warning("the API server warns: %s", warning.replace('\\"', '"'))
 
     def _check_configuration(self, error: HTTPError) -> None:
-        """Raise if the configuration causes the error: then no retry helps."""
-        if "certificate" in str(error).lower():
-            raise KubernetesError(
+        """Raise if the configuration seems to cause the error."""
+        text = str(error).lower()
+        if "certificate" in text and "alert" in text:
+            raise Misconfigured(
+                f"{self._host} rejects our client certificate ({error}): log in to the cluster again"
+            ) from error
+        if "certificate" in text:
+            raise Misconfigured(
                 f"cannot verify the certificate of {self._host} ({error}): "
                 "check the cluster's certificate-authority in KUBECONFIG"
             ) from error
-        if isinstance(error, NameResolutionError | LocationValueError) and not self._has_answered:
-            raise KubernetesError(f"cannot resolve {self._host} ({error}): check the server in KUBECONFIG") from error
-
-    def _wait(self, seconds: float, deadline: float, request: Request, error: Exception) -> None:
-        if time.monotonic() + seconds > deadline:
-            raise Unreachable(
-                f"the API server {self._host} could not answer {request} before the timeout ({error}): "
-                "check that it is running, then start again"
-            ) from error
-        log.info("%s: %s; retrying in %.1f s", request, error, seconds)
-        time.sleep(seconds)
-
-
-def _error_body(response: urllib3.BaseHTTPResponse) -> bytes:
-    if response.status < 400:
-        return b""
-    try:
-        return response.data
-    except HTTPError as error:
-        raise Transient(str(error)) from error
+        if isinstance(error, NameResolutionError | LocationValueError):
+            raise Misconfigured(f"cannot resolve {self._host} ({error}): check the server in KUBECONFIG") from error
 
 
 def _pauses() -> Iterator[float]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from kubetrain_trainer.errors import KubetrainError
 
-TRANSIENT = (429, 500, 502, 503, 504)
+TRANSIENT = (408, 429, 500, 502, 503, 504)
 DENIED_BY_RBAC = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) (?:resource|path) "(?P<resource>[^"]+)"')
 NAMESPACE = re.compile(r'in the namespace "([^"]+)"')
 
@@ -19,6 +19,10 @@ class Unreachable(KubernetesError):
     """All attempts at a request failed until the retry timeout."""
 
     is_curable: ClassVar[bool] = True
+
+
+class Misconfigured(KubernetesError):
+    """The server, its certificate or our credentials seem to be configured wrongly, unless they have worked before."""
 
 
 class Unauthorized(KubernetesError):
@@ -72,11 +76,16 @@ def check_response(request: str, status: int, content: bytes, retry_after: str) 
         Transient: if a retry may succeed.
         KubernetesError: if no retry can succeed.
     """
-    if status < 400:
+    if status < 300:
         return
     message = _message(content) or f"status {status}"
     if status in TRANSIENT:
         raise Transient(message, float(retry_after) if retry_after.isdigit() else 0.0)
+    if status < 400 or (status in (403, 404) and not _status_of(content) and b"page not found" not in content):
+        raise Misconfigured(
+            f"something other than a Kubernetes API server answers {request} (status {status}): check KUBECONFIG, and "
+            "log in if a login page is before the cluster"
+        )
     if status == 404 and not _status_of(content):
         raise UnknownKind(
             f"the API server does not know the resource of {request}: install what provides it (the Training Operator?)"
@@ -96,6 +105,8 @@ def _refusal(request: str, status: int, message: str) -> KubernetesError:
         )
     if status == 422 and "metadata.uid: " in message:  # the patch names the uid that it is meant for
         return Conflict(f"{request} was meant for another object of the same name: {message}")
+    if status == 409 and request.startswith("POST") and "already exists" not in message:
+        raise Transient(message)  # another request changed a quota at the same time (kubernetes#67761)
     kinds = {400: BadRequest, 404: NotFound, 409: Conflict, 410: Gone}
     return kinds.get(status, KubernetesError)(f"the API server rejects {request}: {message}")
 

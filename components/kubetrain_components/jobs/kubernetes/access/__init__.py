@@ -1,0 +1,1 @@
+"""How to reach an API server: which server, through which proxy, with which certificates, as which user."""
