@@ -5,7 +5,7 @@ The pipelines are those of the repository in the current folder, or else kubetra
 
 import difflib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from kubetrain_pipelines.pipeline_parameters import PIPELINES, function_path
 from kubetrain_pipelines.project import project
 from kubetrain_pipelines.version_name import version_name
 from kubetrain_trainer.durable_files import write_atomically
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.import_path import load_function
 
 MAX_FILE_BYTES = 128 << 10
@@ -47,9 +47,18 @@ class OutputFormat:
 
 
 def pipelines() -> dict[str, Callable[..., object]]:
-    """Return the function of each pipeline by its name."""
-    paths = project().pipelines or map(function_path, PIPELINES)
-    return {path.partition(":")[2]: load_function(path) for path in paths}
+    """Return the function of each pipeline by its name.
+
+    Raises:
+        InvalidSetting: if two have the same name, which is also that of the compiled file.
+    """
+    found: dict[str, str] = {}
+    for path in project().pipelines or map(function_path, PIPELINES):
+        name = path.partition(":")[2]
+        if name in found:
+            raise InvalidSetting(f"{found[name]} and {path} both compile to {name}.yaml: rename one of the functions")
+        found[name] = path
+    return {name: load_function(path) for name, path in found.items()}
 
 
 def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str, bytes]:
@@ -73,34 +82,34 @@ def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str
     return compiled
 
 
-def write_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> list[Path]:
-    """Write the files that changed, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> list[str]:
+    """Write the files that changed. Return what was done, and which files must be deleted by hand."""
     compiled = {folder / name: content for name, content in compiled_pipelines(output_format).items()}
+    folder.mkdir(parents=True, exist_ok=True)
     changed = [path for path, content in compiled.items() if not path.is_file() or path.read_bytes() != content]
     for path in changed:
         write_atomically(path, compiled[path])
-    return changed
+    return [*(f"wrote {path}" for path in changed), *_extra_files(folder, compiled)]
 
 
 def check_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> None:
     """
     Raises:
-        CompiledFilesDiffer: if a file is missing, stale or extra, with the differences and the command that fixes them.
+        CompiledFilesDiffer: if a file is missing, stale or extra, with the differences and what to do about them.
     """
-    compiled = compiled_pipelines(output_format)
-    differences = [
-        difference for name, content in compiled.items() if (difference := _difference(folder / name, content))
-    ]
-    differences += [f"{path}: no pipeline compiles to this file" for path in _extra_files(folder, compiled)]
+    compiled = {folder / name: content for name, content in compiled_pipelines(output_format).items()}
+    differences = [found for path, content in compiled.items() if (found := _difference(path, content))]
     if differences:
-        raise CompiledFilesDiffer(
-            "\n".join([f"{folder} is stale: run `kubetrain compile` and commit the result", *differences])
-        )
+        differences.insert(0, f"{folder} is stale: run `kubetrain compile` and commit the result")
+    differences += _extra_files(folder, compiled)
+    if differences:
+        raise CompiledFilesDiffer("\n".join(differences))
 
 
-def _extra_files(folder: Path, compiled: dict[str, bytes]) -> list[Path]:
-    return [path for path in sorted(folder.glob("*.yaml")) if path.name not in compiled]
+def _extra_files(folder: Path, compiled: Iterable[Path]) -> list[str]:
+    """Name the files that may be left from a pipeline that was renamed. They are not ours to delete."""
+    extra = sorted(set(folder.glob("*.yaml")) - set(compiled))
+    return [f"{path}: no pipeline compiles to this file: delete it" for path in extra]
 
 
 def _difference(path: Path, content: bytes) -> str:

@@ -59,13 +59,13 @@ class TestDrift:
     def check(self, compiled: Path) -> str:
         finished = kubetrain("compile", "--check", "--output", compiled)
         assert finished.exit_code == 1
-        assert "run `kubetrain compile`" in finished.output
         return finished.output
 
     def test_an_edited_file_fails_with_a_readable_diff(self, compiled: Path) -> None:
         file = compiled / "train_pytorch.yaml"
         file.write_text(file.read_text().replace("Train on several pods", "Train on one pod"))
         output = self.check(compiled)
+        assert "run `kubetrain compile`" in output
         assert "-          name: Train on one pod" in output
         assert "+          name: Train on several pods" in output
         assert str(file) in output
@@ -77,7 +77,9 @@ class TestDrift:
 
     def test_a_file_without_a_pipeline_is_named(self, compiled: Path) -> None:
         (compiled / "old.yaml").write_text("")
-        assert "old.yaml: no pipeline compiles to this file" in self.check(compiled)
+        named = f"{compiled / 'old.yaml'}: no pipeline compiles to this file: delete it"
+        assert self.check(compiled) == f"error: {named}\n", "compiling again would not help"
+        assert kubetrain("compile", "--output", compiled).output == f"{named}\n"
 
 
 @pytest.mark.parametrize("name", NAMES)

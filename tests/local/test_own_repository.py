@@ -1,6 +1,8 @@
 """A team's own pipelines, built on ours and compiled in the team's repository."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,63 @@ def test_for_gitops_a_version_is_named_by_its_content(repository: Path) -> None:
     assert first.startswith("nightly-")
 
 
+def test_it_can_be_installed_with_its_compiled_files_as_in_its_ci(repository: Path, tmp_path: Path) -> None:
+    for folder in ("compiled", "gitops"):
+        (repository / folder).mkdir()
+        (repository / folder / "nightly.yaml").touch()
+    offline = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", tmp_path / "installed", repository]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    packages = {path.name for path in (tmp_path / "installed").iterdir() if path.suffix != ".dist-info"}
+    assert packages == {"team_pipelines"}
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="renders with kubectl")
+def test_gitops_keeps_versions_that_are_no_longer_in_the_repository(repository: Path) -> None:
+    assert kubetrain("compile", "--kubernetes-manifest", "--output", "gitops", cwd=repository).exit_code == 0
+    done = subprocess.run(["kubectl", "kustomize", repository], check=True, capture_output=True, text=True)
+    kept = {"kustomize.toolkit.fluxcd.io/prune": "disabled", "argocd.argoproj.io/sync-options": "Prune=false"}
+    manifests = list(yaml.safe_load_all(done.stdout))
+    assert {each["kind"] for each in manifests} == {"Pipeline", "PipelineVersion"}
+    for each in manifests:
+        assert each["metadata"]["annotations"].items() >= kept.items()
+        assert each["metadata"]["namespace"] == "kubeflow"
+
+
+def test_two_pipelines_of_one_name_are_refused(repository: Path) -> None:
+    shutil.copytree(repository / "team_pipelines", repository / "other_pipelines")
+    table = repository / "pyproject.toml"
+    paths = '["team_pipelines.nightly:nightly", "other_pipelines.nightly:nightly"]'
+    table.write_text(table.read_text().replace('["team_pipelines.nightly:nightly"]', paths))
+    finished = kubetrain("compile", cwd=repository)
+    assert finished.exit_code == 2
+    assert "team_pipelines.nightly:nightly and other_pipelines.nightly:nightly both compile to nightly.yaml" in (
+        finished.output
+    )
+    assert not (repository / "compiled").exists()
+
+
+def test_a_pipeline_that_kubernetes_would_refuse_for_its_size_is_not_written(repository: Path) -> None:
+    source = repository / "team_pipelines" / "nightly.py"
+    source.write_text(source.read_text().replace("The team's text model", "x" * (128 << 10)))
+    finished = kubetrain("compile", cwd=repository)
+    assert finished.exit_code == 1
+    assert "more than 131072: split the pipeline" in finished.output
+    assert not (repository / "compiled").exists()
+
+
+def test_its_steps_and_pods_get_its_pull_secrets(repository: Path) -> None:
+    assert kubetrain("compile", cwd=repository).exit_code == 0
+    spec, platform = yaml.safe_load_all((repository / "compiled" / "nightly.yaml").read_text())
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert executors.keys() == spec["deploymentSpec"]["executors"].keys(), "the team's own step has settings too"
+    for settings in executors.values():
+        assert [each["secretName"] for each in settings["imagePullSecret"]] == ["team-registry"]
+    sync = spec["root"]["dag"]["tasks"]["sync-dataset"]["inputs"]["parameters"]
+    assert sync["placement"]["runtimeValue"]["constant"]["image_pull_secrets"] == ["team-registry"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
@@ -70,6 +129,7 @@ def test_for_gitops_a_version_is_named_by_its_content(repository: Path) -> None:
         ('"team_pipelines.nightly:nightly"', '"nightly"', 'pipelines must be a list like ["package.module:function"]'),
         ("pytorch =", "torch =", "unknown name 'torch' in [tool.kubetrain.images]: did you mean 'pytorch'?"),
         ("[tool.kubetrain]", "[tool.kubetrain", "is not valid TOML"),
+        ('["team-registry"]', "'ours'", "image_pull_secrets must be a list of strings, not 'ours'"),
     ],
 )
 def test_errors_in_its_table_are_named(repository: Path, before: str, after: str, says: str) -> None:

@@ -1,7 +1,10 @@
 """The settings page matches the declarations; the administrators' manifests and settings are valid."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,14 @@ def name_of(path: Path) -> str:
 
 def test_the_page_of_settings_is_current() -> None:
     assert (DOCS / "settings.md").read_text() == page(), "run `make docs`"
+
+
+def test_the_page_does_not_depend_on_docstrings() -> None:
+    """Python 3.13 removes their indentation, -OO removes all of them."""
+    command = [sys.executable, "-OO", "-m", "kubetrain_pipelines.settings_page"]
+    path = os.pathsep.join(str(DOCS.parent / name) for name in ("pipelines", "components", "trainer"))
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout == (DOCS / "settings.md").read_text()
 
 
 @pytest.mark.parametrize("path", FOR_ADMINISTRATORS, ids=name_of)

@@ -2,6 +2,7 @@
 
 from kfp import dsl, kubernetes
 
+from kubetrain_pipelines.task_settings import as_step
 from kubetrain_pipelines.training_stages import sync_train_evaluate_promote
 from team_pipelines.model_card import write_model_card
 
@@ -25,7 +26,13 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
         model_uri=model_uri,
         train_config={"model": "team_models.text:build", "epochs": 3, "batch_size": 64},
         processes_per_worker=8,
-        placement={"network": "infiniband", "rdma": 1, "memory": "200Gi", "shm_size": "64Gi"},
+        placement={
+            "network": "infiniband",
+            "rdma": 1,
+            "memory": "200Gi",
+            "shm_size": "64Gi",
+            "image_pull_secrets": ["team-registry"],
+        },
         min_accuracy=0.8,
     )
     # KFP settings of the launch task apply to the training pods.
@@ -33,5 +40,5 @@ def nightly(dataset_uri: str = "s3://team/text", model_uri: str = "s3://team/mod
     kubernetes.add_toleration(stages.launch, key="nvidia.com/gpu", operator="Exists", effect="NoSchedule")
 
     card = write_model_card(model=stages.collect.outputs["model"], uri=stages.promote.output)
-    card.set_caching_options(enable_caching=False).set_display_name("Write the model card")
+    as_step(card, "Write the model card")
     return stages.promote.output

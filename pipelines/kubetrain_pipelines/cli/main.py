@@ -55,10 +55,10 @@ def compile_(check: bool, output: Path, **output_format: Any) -> None:
     """
     from kubetrain_pipelines.compile import OutputFormat, check_compiled, write_compiled
 
-    changed = [] if check else write_compiled(output, OutputFormat(**output_format))
+    done = [] if check else write_compiled(output, OutputFormat(**output_format))
     if check:
         check_compiled(output, OutputFormat(**output_format))
-    click.echo("\n".join(f"wrote {path}" for path in changed) or f"{output} is up to date")
+    click.echo("\n".join(done) or f"{output} is up to date")
 
 
 @kubetrain.command()
