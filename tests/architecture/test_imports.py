@@ -28,6 +28,7 @@ VENDORS = {
     "object_store/s3/requests.py": {"botocore"},
     "object_store/s3/store.py": {"botocore"},
     "object_store/s3/writer.py": {"boto3", "botocore"},
+    "jobs/kubernetes/manifests.py": {"kubeflow", "kubernetes"},  # models alone, no client
     "jobs/kubernetes/access/kubeconfig.py": {"yaml"},
     "jobs/kubernetes/access/transport.py": {"urllib3"},
     "jobs/kubernetes/api.py": {"urllib3"},

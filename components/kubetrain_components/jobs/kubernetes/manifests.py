@@ -1,5 +1,7 @@
 """The Kubernetes manifests of jobs: PyTorchJob, TFJob or batch Job. Pure functions."""
 
+from typing import Any
+
 from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template, queue_label, rendezvous_port
@@ -48,44 +50,62 @@ def _spec(job: Job) -> Manifest:
 
 
 def _pytorch_job(job: Job) -> Manifest:
-    return {
-        "pytorchReplicaSpecs": _replicas(job),
-        "runPolicy": _run_policy(job),
-        "nprocPerNode": str(job.processes_per_replica),  # the default, auto, counts a node's CPUs
-        **({"elasticPolicy": _elastic_policy(job, job.elastic)} if job.elastic else {}),
-    }
+    from kubeflow.training import models
+
+    return _serialized(
+        models.KubeflowOrgV1PyTorchJobSpec(
+            pytorch_replica_specs=_replicas(job),
+            run_policy=_run_policy(job),
+            nproc_per_node=str(job.processes_per_replica),  # the default, auto, counts a node's CPUs
+            elastic_policy=_elastic_policy(job, job.elastic) if job.elastic else None,
+        )
+    )
 
 
 def _tf_job(job: Job) -> Manifest:
+    from kubeflow.training import models
+
     # By default, the success of the Chief or worker-0 alone makes the job succeed.
-    return {"tfReplicaSpecs": _replicas(job), "runPolicy": _run_policy(job), "successPolicy": "AllWorkers"}
+    return _serialized(
+        models.KubeflowOrgV1TFJobSpec(
+            tf_replica_specs=_replicas(job), run_policy=_run_policy(job), success_policy="AllWorkers"
+        )
+    )
 
 
-def _replicas(job: Job) -> Manifest:
+def _serialized(spec: Any) -> Manifest:
+    from kubernetes.client import ApiClient
+
+    return dict(ApiClient().sanitize_for_serialization(spec))
+
+
+def _replicas(job: Job) -> dict[str, Any]:
+    from kubeflow.training import models
+
     return {
-        replica.role: {
-            "replicas": replica.count,
-            "restartPolicy": replica.restart_policy.value,
-            "template": pod_template(job, replica),
-        }
+        replica.role: models.KubeflowOrgV1ReplicaSpec(
+            replicas=replica.count,
+            restart_policy=replica.restart_policy.value,
+            template=pod_template(job, replica),
+        )
         for replica in job.replicas
     }
 
 
-def _run_policy(job: Job) -> Manifest:
+def _run_policy(job: Job) -> Any:
+    from kubeflow.training import models
+
     placement = job.placement
-    return _without_none(
-        {
-            # The launcher deletes pods after its verdict, for which it needs them and their logs.
-            "cleanPodPolicy": "None",
-            # If the operator replaces pods itself, it does not count their restarts.
-            "backoffLimit": None if _replaces_pods(job.replicas) else job.backoff_limit,
-            "activeDeadlineSeconds": _deadline(placement),
-            # Under ExitCode, a permanent failure sets no completion time, without which the operator's cleanup fails.
-            "ttlSecondsAfterFinished": None if _replaces_pods(job.replicas) else placement.ttl_seconds or None,
-            "suspend": True if placement.scheduler == "kueue" else None,  # until Kueue admits it
-            "schedulingPolicy": _scheduling_policy(job),
-        }
+    return models.KubeflowOrgV1RunPolicy(
+        # The launcher deletes pods after its verdict, for which it needs them and their logs.
+        clean_pod_policy="None",
+        # If the operator replaces pods itself, it does not count their restarts.
+        backoff_limit=None if _replaces_pods(job.replicas) else job.backoff_limit,
+        active_deadline_seconds=_deadline(placement),
+        # Under ExitCode, a permanent failure sets no completion time, without which the operator's cleanup fails.
+        ttl_seconds_after_finished=None if _replaces_pods(job.replicas) else placement.ttl_seconds or None,
+        suspend=True if placement.scheduler == "kueue" else None,  # until Kueue admits it
+        scheduling_policy=_scheduling_policy(job),
     )
 
 
@@ -98,33 +118,33 @@ def _replaces_pods(replicas: tuple[Replica, ...]) -> bool:
     return any(replica.restart_policy is RestartPolicy.EXIT_CODE for replica in replicas)
 
 
-def _scheduling_policy(job: Job) -> Manifest | None:
+def _scheduling_policy(job: Job) -> Any:
+    from kubeflow.training import models
+
     placement = job.placement
     if placement.scheduler not in ("volcano", "scheduler-plugins"):
         return None
-    has_timeout = placement.scheduler == "scheduler-plugins"
-    return _without_none(
-        {
-            "minAvailable": job.elastic.min_replicas if job.elastic else job.total_replicas,
-            "queue": placement.queue or None,
-            "priorityClass": placement.priority_class or None,
-            "scheduleTimeoutSeconds": placement.start_seconds if has_timeout else None,
-        }
+    return models.KubeflowOrgV1SchedulingPolicy(
+        min_available=job.elastic.min_replicas if job.elastic else job.total_replicas,
+        queue=placement.queue or None,
+        priority_class=placement.priority_class or None,
+        schedule_timeout_seconds=placement.start_seconds if placement.scheduler == "scheduler-plugins" else None,
     )
 
 
-def _elastic_policy(job: Job, elastic: Elastic) -> Manifest:
-    return _without_none(
-        {
-            "minReplicas": elastic.min_replicas,
-            "maxReplicas": elastic.max_replicas,
-            "rdzvBackend": elastic.rdzv_backend,
-            "rdzvPort": rendezvous_port(job, job.lead_role),
-            "rdzvId": elastic.rdzv_id or None,
-            "rdzvConf": [{"key": key, "value": value} for key, value in elastic.rdzv_conf.items()] or None,
-            "maxRestarts": elastic.max_restarts,
-            "metrics": [dict(metric) for metric in elastic.metrics] or None,
-        }
+def _elastic_policy(job: Job, elastic: Elastic) -> Any:
+    from kubeflow.training import models
+
+    return models.KubeflowOrgV1ElasticPolicy(
+        min_replicas=elastic.min_replicas,
+        max_replicas=elastic.max_replicas,
+        rdzv_backend=elastic.rdzv_backend,
+        rdzv_port=rendezvous_port(job, job.lead_role),
+        rdzv_id=elastic.rdzv_id or None,
+        rdzv_conf=[models.KubeflowOrgV1RDZVConf(key=key, value=value) for key, value in elastic.rdzv_conf.items()]
+        or None,
+        max_restarts=elastic.max_restarts,
+        metrics=[dict(metric) for metric in elastic.metrics] or None,
     )
 
 
@@ -139,7 +159,3 @@ def _batch_job(job: Job) -> Manifest:
         **({"suspend": True} if placement.scheduler == "kueue" else {}),
         "template": pod_template(job, replica),
     }
-
-
-def _without_none(values: Manifest) -> Manifest:
-    return {name: value for name, value in values.items() if value is not None}
