@@ -142,10 +142,10 @@ class KubernetesApi:
         """
         return self._json(Request("POST", self._host + path, {"fieldValidation": "Strict", **query}, body))
 
-    def patch(self, path: str, body: Manifest) -> Manifest | None:
+    def patch(self, path: str, body: Manifest, retry_seconds: float | None = None) -> Manifest | None:
         """Merge body into the object and return it; None if it does not exist."""
         with contextlib.suppress(NotFound):
-            return self._json(Request("PATCH", self._host + path, {}, body))
+            return self._json(Request("PATCH", self._host + path, {}, body), retry_seconds)
         return None
 
     def delete(self, path: str, *, uid: str = "", resource_version: str = "", propagation: str = "Background") -> bool:
@@ -177,8 +177,8 @@ class KubernetesApi:
         finally:
             response.close()
 
-    def _json(self, request: Request) -> Manifest:
-        return self._send(request, self.retry_seconds, self._parse)
+    def _json(self, request: Request, retry_seconds: float | None = None) -> Manifest:
+        return self._send(request, self.retry_seconds if retry_seconds is None else retry_seconds, self._parse)
 
     def _parse(self, response: urllib3.BaseHTTPResponse) -> Manifest:
         try:

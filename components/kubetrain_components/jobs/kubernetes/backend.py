@@ -19,6 +19,8 @@ from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
 
 LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LOG_POSITION_SECONDS = 10.0
+JOB_RETRY_SECONDS = 3600.0
+"""Time for which requests about an existing job are retried: it runs without the API server and without us."""
 LAST_REQUESTS_SECONDS = 5.0
 """Time for the last requests of an interrupted launcher, which is about to be killed."""
 
@@ -26,15 +28,19 @@ LAST_REQUESTS_SECONDS = 5.0
 class KubernetesBackend:
     """A context manager that stops its watches on exit, but leaves jobs alone."""
 
-    def __init__(self, api: KubernetesApi) -> None:
-        self._api = api
+    def __init__(self, api: KubernetesApi, job_retry_seconds: float = 0.0) -> None:
+        """
+        Args:
+            job_retry_seconds: Time for which requests are retried once there is a job; 0: as before.
+        """
+        self._api, self._job_retry_seconds = api, job_retry_seconds
         self._run = ArgoRun.of_this_process(api)
         self._followed: dict[JobHandle, FollowedJob] = {}
         self._lock = threading.Lock()
 
     @classmethod
     def connect(cls, namespace: str = "") -> Self:
-        return cls(KubernetesApi.connect(namespace))
+        return cls(KubernetesApi.connect(namespace), JOB_RETRY_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +105,7 @@ class KubernetesBackend:
     def _follow(self, handle: JobHandle) -> FollowedJob:
         with self._lock:  # another thread reads the logs
             if handle not in self._followed:
+                self._api.retry_seconds = self._job_retry_seconds or self._api.retry_seconds
                 self._followed[handle] = FollowedJob(self._api, self._path(handle.kind), handle)
             return self._followed[handle]
 
