@@ -1,8 +1,9 @@
 """PVCs and snapshots on a Kubernetes cluster: the adapter of the port in claims.py."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
+from kubetrain_components.expose_dataset.users import evidence_of_use
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Conflict, Forbidden, UnknownKind
@@ -73,11 +74,13 @@ class KubernetesClaims:
         return [event.get("message", "") for event in events]
 
     def users(self) -> list[Manifest]:
-        return [each for kind, resource in USERS.items() for each in self._list(kind, *resource)]
+        return [each for kind, resource in USERS.items() for each in self._list(kind, *resource, keep=evidence_of_use)]
 
-    def _list(self, kind: str, group_version: str, plural: str) -> list[Manifest]:
+    def _list(
+        self, kind: str, group_version: str, plural: str, keep: Callable[[Manifest], Manifest] = dict
+    ) -> list[Manifest]:
         try:
-            found = self._api.get(self._api.path(group_version, plural))
+            found = self._api.list_all(self._api.path(group_version, plural), keep)
         except UnknownKind:
             return []
         except Forbidden:  # also the answer for kinds that the cluster does not have

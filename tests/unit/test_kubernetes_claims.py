@@ -1,0 +1,68 @@
+"""The users of PVCs on a cluster: what is kept of them decides the same as all of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
+from kubetrain_components.expose_dataset.prune import uses_of
+from kubetrain_components.expose_dataset.users import evidence_of_use
+from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from support.api_server import PODS, ApiServer
+from support.manifests import batch, elastic, pytorch, tensorflow
+
+CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "staging"}}
+BULK = {"managedFields": [{"fieldsV1": {f"f:{number}": {} for number in range(200)}}]}
+
+
+def pod(name: str, *mounts: dict[str, str], containers: str = "containers", **status: str) -> dict[str, Any]:
+    env = [{"name": f"VARIABLE_{number}", "value": "x" * 50} for number in range(100)]
+    own = {"name": "main", "env": env, "volumeMounts": [{"mountPath": "/data", **mount} for mount in mounts]}
+    volumes = [CLAIM, {"name": "scratch", "emptyDir": {}}]
+    labels = {"kubetrain/dataset": "0123456789abcdef"} if name == "labeled" else {}
+    return {
+        "metadata": {"name": name, "labels": labels, **BULK},
+        "spec": {containers: [own], "volumes": volumes},
+        "status": status,
+    }
+
+
+DATA, PART = {"name": "data"}, {"name": "data", "subPath": "digits/0123456789abcdef"}
+USERS = [
+    pod("whole", DATA, phase="Running"),
+    pod("part", PART, {"name": "scratch"}, phase="Pending"),
+    pod("first", PART, containers="initContainers"),
+    pod("unmounted"),
+    pod("over", DATA, phase="Succeeded"),
+    pod("labeled", phase="Running"),
+    {"metadata": {"name": "bare"}, "spec": {"containers": []}},
+    {
+        "metadata": {"name": "nightly"},
+        "spec": {"jobTemplate": {"spec": {"template": {"spec": pod("x", DATA)["spec"]}}}},
+    },
+    *(job_manifest(job) for job in (pytorch(), elastic(), tensorflow(), batch())),
+]
+
+
+@pytest.mark.parametrize("user", USERS, ids=lambda user: user["metadata"]["name"])
+def test_the_kept_part_of_a_user_tells_the_same_uses(user: dict[str, Any]) -> None:
+    kept = evidence_of_use(user)
+    kind = {"kind": user.get("kind", "Pod")}
+    assert uses_of([kept | kind]) == uses_of([user | kind])
+    assert len(json.dumps(kept)) < max(0.1 * len(json.dumps(user)), 1500)
+
+
+def test_all_users_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes_api, "PAGE_SIZE", 2)
+    with ApiServer() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        for user in USERS[:5]:
+            server.put(f"{PODS}/{user['metadata']['name']}", **user)
+        found = KubernetesClaims.connect().users()
+        pages = [line for line in server.requests if line.startswith(f"GET {PODS}?")]
+    assert [each["metadata"]["name"] for each in found] == ["whole", "part", "first", "unmounted", "over"]
+    assert {each["kind"] for each in found} == {"Pod"}
+    assert len(pages) == 3
