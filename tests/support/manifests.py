@@ -88,6 +88,7 @@ EVERY_SETTING = Placement(
     },
     together="example.com/rack",
     tolerations=[{"key": "gpu", "operator": "Exists"}],
+    runtime_class="nvidia",
     spot="gke",
     priority_class="system-node-critical",
     scheduler="volcano",

@@ -23,7 +23,7 @@ from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, sync_on_cluster
+from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, prune_job, sync_on_cluster
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
 from kubetrain_components.sync_dataset.publish import locked
 from kubetrain_components.sync_dataset.sync import transfer_placement
@@ -385,6 +385,22 @@ class TestJobs:
         assert (placed.image, placed.user, placed.image_pull_secrets) == ("components", 1000, ["registry"])
         assert (placed.gpus, placed.memory, placed.env_secrets) == (0, "2Gi", ["s3"])
         assert placed.tolerations == [{"key": "io"}]
+
+    def test_the_transfer_has_what_a_namespace_may_demand_of_every_pod(self) -> None:
+        demanded = {"labels": {"team": "vision"}, "annotations": {"a": "b"}, "tolerations": [{"key": "ml"}]}
+        training = Placement(**demanded, scheduler="kueue", queue="research", runtime_class="nvidia", spot="gke")
+        placed = transfer_placement(replace(PARAMETERS, placement=training))
+        assert {name: getattr(placed, name) for name in demanded} == demanded
+        assert (placed.scheduler, placed.queue) == ("kueue", "research")
+        assert (placed.runtime_class, placed.spot) == ("", "")
+        job = cluster_transfer_job(replace(PARAMETERS, placement=training))
+        pruning = prune_job(job, STORAGE, DIGEST, [])
+        assert pruning.placement.labels == {"team": "vision"}
+        assert pruning.placement.queue_seconds == 300, "a run does not wait for pruning"
+
+    def test_the_transfer_stays_out_of_queues_for_gangs(self) -> None:
+        training = Placement(scheduler="volcano", queue="research")
+        assert transfer_placement(replace(PARAMETERS, placement=training)).scheduler == ""
 
     def test_the_transfer_can_be_given_other_secrets(self) -> None:
         own = replace(PARAMETERS, storage=Storage(transfer={"env_secrets": ["mine"]}))

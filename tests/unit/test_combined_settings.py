@@ -50,6 +50,21 @@ def test_lists_and_objects_add_up() -> None:
     assert made.labels == {"a": "1", "b": "2"}
 
 
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "amd.com/gpu", "gpu.intel.com/i915"]
+)
+def test_slices_and_shared_gpus_of_the_launch_task_are_gpus(name: str) -> None:
+    settings = placement_settings({"resources": {"limits": {name: "2", "x/y": "3"}}})
+    assert settings == {"gpus": 2, "gpu_resource": name, "extra_resources": {"x/y": "3"}}
+
+
+@pytest.mark.parametrize("pair", [("cpu", "8", "4"), ("cpu", "1", "500m"), ("memory", "4Gi", "2G")], ids=str)
+def test_a_limit_below_its_request_is_an_error(pair: tuple[str, str, str]) -> None:
+    name, request, limit = pair
+    with pytest.raises(InvalidSetting, match=f"{name}_limit '{limit}' is less than {name} '{request}'"):
+        Placement(**{name: request, f"{name}_limit": limit})
+
+
 def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
     volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
     mount = {"name": "cache", "mountPath": "/cache"}

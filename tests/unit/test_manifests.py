@@ -177,6 +177,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     ({"priority_class": "high"}, {"pod.priorityClassName": "high"}),
+    ({"runtime_class": "nvidia"}, {"pod.runtimeClassName": "nvidia"}),
     (
         {"scheduler": "volcano", "queue": "research", "priority_class": "high"},
         {
@@ -320,6 +321,9 @@ def test_jobs_on_a_nodes_network_have_their_own_ports() -> None:
         ({"cpu": "2"}, 8, "1"),
         ({"cpu": "4", "env": {"OMP_NUM_THREADS": 3}}, 1, "3"),
         ({"cpu": "4", "gpus": 1}, 1, None),
+        ({"cpu": "4", "extra_resources": {"nvidia.com/mig-1g.5gb": 1}}, 1, None),
+        ({"cpu": "4", "extra_resources": {"nvidia.com/gpu.shared": "1"}}, 1, None),
+        ({"cpu": "4", "extra_resources": {"example.com/dongle": 1}}, 1, "4"),
     ],
 )
 def test_a_process_has_as_many_threads_as_it_has_cpus(

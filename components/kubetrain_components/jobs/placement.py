@@ -4,11 +4,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from kubetrain_components.jobs.quantity import QUANTITY
+from kubetrain_components.jobs.quantity import QUANTITY, amount
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import Settings, setting
 
 QUANTITIES = ("cpu", "cpu_limit", "memory", "memory_limit", "shm_size")
+GPU = re.compile(r".+/(gpu|gpu\..+|mig-.+)|gpu\.intel\.com/.+")
+"""Resource names of GPUs, including shared ones and MIG slices."""
 NCCL_NAMES = re.compile(r"NCCL_[A-Z0-9_]+")
 OBSOLETE_NCCL = {
     "NCCL_MIN_NRINGS": "is deprecated: use NCCL_MIN_NCHANNELS",
@@ -54,6 +56,10 @@ class Placement(Settings):
     affinity: dict[str, Any] = setting({}, "affinity in Kubernetes' format")
     together: str = setting(
         "", "keep all pods on nodes that share the value of this label (topology.kubernetes.io/…); zone: in one zone"
+    )
+    runtime_class: str = setting(
+        "",
+        "RuntimeClass of the pods, such as nvidia on clusters where that is not the default runtime (K3s, RKE2, Talos)",
     )
     tolerations: list[Any] = setting([], "tolerations of the pods in Kubernetes' format")
     spot: str = setting(
@@ -105,6 +111,8 @@ class Placement(Settings):
         for name, value in quantities.items():
             if value and not QUANTITY.fullmatch(str(value)):
                 raise InvalidSetting(f"{name} '{value}' is not a Kubernetes quantity: write it like 500m, 4 or 16Gi")
+        for name in ("cpu", "memory"):
+            _check_limit(name, getattr(self, name), getattr(self, f"{name}_limit"))
         for name in self.nccl:
             _check_nccl(name)
         for name, source in self.secret_env.items():
@@ -115,12 +123,27 @@ class Placement(Settings):
         if self.scheduler == "kueue" and not self.queue:
             raise InvalidSetting("scheduler kueue needs a LocalQueue: set queue to its name")
 
+    @property
+    def has_gpus(self) -> bool:
+        return self.gpus > 0 or any(is_gpu(name) for name in self.extra_resources)
+
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)
 
     def warnings(self) -> list[str]:
         """Return a warning for each setting that has no effect, or not the expected one."""
         return [f"{name} {OBSOLETE_NCCL[name]}" for name in self.nccl if name in OBSOLETE_NCCL]
+
+
+def is_gpu(resource: str) -> bool:
+    return GPU.fullmatch(resource) is not None
+
+
+def _check_limit(name: str, request: str, limit: str) -> None:
+    if request and limit and amount(limit) < amount(request):
+        raise InvalidSetting(
+            f"{name}_limit '{limit}' is less than {name} '{request}', which the pod requests: raise it, or lower {name}"
+        )
 
 
 def _check_nccl(name: str) -> None:

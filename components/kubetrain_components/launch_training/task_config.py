@@ -6,7 +6,7 @@ Kubeflow Pipelines passes `task.set_accelerator_limit(8)` or `kubernetes.mount_p
 from collections.abc import Mapping
 from typing import Any
 
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.placement import Placement, is_gpu
 from kubetrain_components.jobs.quantity import whole_amount
 
 
@@ -37,7 +37,7 @@ def _resources(resources: Mapping[str, Any], rdma_resource: str) -> dict[str, An
     for name, amount in requested.items():
         if name == rdma_resource:
             settings["rdma"] = whole_amount(str(amount))
-        elif name.endswith("/gpu"):
+        elif is_gpu(name) and "gpus" not in settings:
             settings |= {"gpu_resource": name, "gpus": whole_amount(str(amount))}
         else:
             settings.setdefault("extra_resources", {})[name] = str(amount)

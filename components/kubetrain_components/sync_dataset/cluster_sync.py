@@ -103,11 +103,13 @@ def prune_job(transfer: Job, storage: Storage, current: str, in_use: list[str]) 
     command = ["python", "-m", "kubetrain_components.sync_dataset.prune_versions", "--staging", str(STAGING)]
     command += ["--keep", str(storage.keep_versions), "--current", current]
     command += [part for path in in_use for part in ("--in-use", path)]
-    start_seconds = min(transfer.placement.start_seconds, PRUNE_START_SECONDS)  # the run waits, but does not need it
+    # The run waits for it, but does not need it.
+    start_seconds = min(transfer.placement.start_seconds, PRUNE_START_SECONDS)
+    placement = replace(transfer.placement, start_seconds=start_seconds, queue_seconds=PRUNE_START_SECONDS)
     return replace(
         transfer,
         identity=replace(transfer.identity, stage=PRUNE_STAGE),
         replicas=(Replica(role="Prune", count=1, command=tuple(command), env=UNBUFFERED),),
-        placement=replace(transfer.placement, start_seconds=start_seconds),
+        placement=placement,
         mounts=transfer.mounts[:1],
     )

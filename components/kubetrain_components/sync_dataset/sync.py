@@ -16,8 +16,17 @@ from kubetrain_components.run.stages import SYNC
 STAGE = SYNC.name
 TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """Resources of the transfer's pod, which do not grow with the dataset."""
-EVERY_POD = ("image_pull_policy", "image_pull_secrets", "service_account", "user", "istio")
-"""Settings of the training pods that also apply to the transfer's pod."""
+EVERY_POD = (
+    "image_pull_policy",
+    "image_pull_secrets",
+    "service_account",
+    "user",
+    "istio",
+    "labels",
+    "annotations",
+    "tolerations",
+)
+"""Settings of the training pods that also apply to the transfer's pod: what a namespace may demand of every pod."""
 
 
 def sync_dataset(parameters: RunParameters, transfer: Job, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
@@ -38,6 +47,8 @@ def sync_dataset(parameters: RunParameters, transfer: Job, backend: JobBackend, 
 def transfer_placement(parameters: RunParameters) -> Placement:
     """The placement of the transfer's pod, which does not use the nodes of the training pods."""
     shared = {name: getattr(parameters.placement, name) for name in EVERY_POD}
+    if parameters.placement.scheduler == "kueue":  # the only gang scheduler that also queues plain jobs
+        shared |= {"scheduler": "kueue", "queue": parameters.placement.queue}
     own = {"image": parameters.components_image, "env_secrets": [parameters.s3_secret]}
     return Placement.from_dict({**TRANSFER, **shared, **own, **parameters.storage.transfer})
 

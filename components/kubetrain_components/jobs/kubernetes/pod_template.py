@@ -68,6 +68,7 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
                 "affinity": _affinity(job),
                 "tolerations": [*_spot_tolerations(placement), *placement.tolerations],
                 "priorityClassName": placement.priority_class,
+                "runtimeClassName": placement.runtime_class,
                 "terminationGracePeriodSeconds": placement.grace_seconds,
                 **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if placement.host_network else {}),
                 **({"restartPolicy": "Never"} if job.kind is JobKind.BATCH_JOB else {}),
@@ -138,7 +139,7 @@ def _threads(job: Job) -> dict[str, str]:
 
     Pods with GPUs keep the default: their CPUs only load data.
     """
-    if job.placement.gpus:
+    if job.placement.has_gpus:
         return {}
     quantity = job.placement.cpu_limit or job.placement.cpu
     cpus = whole_amount(quantity) if quantity else 1
