@@ -25,6 +25,8 @@ FRAMEWORKS = {
 # The one library of each module that has one.
 VENDORS = {
     "object_store/checksums.py": {"awscrt"},
+    "object_store/s3/connect.py": {"urllib3"},
+    "object_store/s3/origin.py": {"botocore"},
     "object_store/s3/requests.py": {"botocore"},
     "object_store/s3/store.py": {"botocore"},
     "object_store/s3/writer.py": {"boto3", "botocore"},

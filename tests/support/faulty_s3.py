@@ -10,6 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -20,13 +22,19 @@ PAGE_KEYS = 1000
 @dataclass
 class Stored:
     content: bytes
-    etag: str = ""
+    etag: str | None = None
+    """None for the MD5 of the content."""
     headers: dict[str, str] = field(default_factory=dict)
     listed_size: int = -1
+    modified: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
     def __post_init__(self) -> None:
-        self.etag = self.etag or hashlib.md5(self.content).hexdigest()
+        self.etag = hashlib.md5(self.content).hexdigest() if self.etag is None else self.etag
         self.listed_size = len(self.content) if self.listed_size < 0 else self.listed_size
+
+    @property
+    def validators(self) -> dict[str, str]:
+        return {"ETag": f'"{self.etag}"', "Last-Modified": format_datetime(self.modified, usegmt=True)}
 
 
 Fault = Callable[["Handler", Stored], bool]
@@ -49,7 +57,7 @@ class FaultyS3:
         self.lock = threading.Lock()
         self.is_over = threading.Event()
 
-    def put(self, key: str, content: bytes, *, etag: str = "", **headers: str) -> None:
+    def put(self, key: str, content: bytes, *, etag: str | None = None, **headers: str) -> None:
         self.objects[key] = Stored(content, etag, {name.replace("_", "-"): value for name, value in headers.items()})
 
     def fail(self, key: str, fault: Fault, times: int = 1) -> None:
@@ -91,7 +99,7 @@ class FaultyS3:
             else:
                 stored = self.objects[key]
                 entries[key] = (
-                    f"<Contents><Key>{_quoted(key)}</Key><LastModified>2026-01-01T00:00:00Z</LastModified>"
+                    f"<Contents><Key>{_quoted(key)}</Key><LastModified>{stored.modified.isoformat()}</LastModified>"
                     f"<ETag>&quot;{stored.etag}&quot;</ETag><Size>{stored.listed_size}</Size></Contents>"
                 )
             if len(entries) > self.page_keys:
@@ -130,13 +138,12 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
         key = self._key()
         span = self.headers.get("Range", "")
         self.store.requests.append(f"{self.command} {self.path} {span}".strip())
         self.store.headers.append({name.lower(): value for name, value in self.headers.items()})
         self.store.wait()
-        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        query = self.query()
         if "list-type" in query:
             self._list(query)
         elif not key:
@@ -168,6 +175,18 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(204)
         self.end_headers()
 
+    def query(self) -> dict[str, str]:
+        parsed = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        return {name: values[0] for name, values in parsed.items()}
+
+    def answer_until_closed(self, body: bytes, headers: dict[str, str] | None = None) -> None:
+        """Answer without a length, as HTTP/1.0 did: the body ends with the connection."""
+        self.send_response(200)
+        for name, value in {**(headers or {}), "Connection": "close"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").removeprefix("/")
 
@@ -176,21 +195,23 @@ class Handler(BaseHTTPRequestHandler):
         if fault is not None and fault(self, stored):
             return
         stored = self.store.objects[key]
-        if self.headers.get("If-Match", stored.etag).strip('"') != stored.etag:
+        since = self.headers.get("If-Unmodified-Since")
+        is_later = since is not None and stored.modified > parsedate_to_datetime(since)
+        if self.headers.get("If-Match", stored.etag).strip('"') != stored.etag or is_later:
             self.error(412, "PreconditionFailed")
             return
         self.send_object(stored, stored.content)
 
     def send_object(self, stored: Stored, content: bytes, *, cut: int | None = None) -> None:
         """Send the requested range of the content, but only its first `cut` bytes."""
-        status, headers = 200, {"ETag": f'"{stored.etag}"', **stored.headers}
+        status, headers = 200, {**stored.validators, **stored.headers}
         if span := self.headers.get("Range"):
             first, _, last = span.removeprefix("bytes=").partition("-")
             if int(first) >= len(content):
                 self.error(416, "InvalidRange")
                 return
             end = min(int(last) + 1 if last else len(content), len(content))
-            headers = {"ETag": f'"{stored.etag}"', "Content-Range": f"bytes {first}-{end - 1}/{len(content)}"}
+            headers = {**stored.validators, "Content-Range": f"bytes {first}-{end - 1}/{len(content)}"}
             status, content = 206, content[int(first) : end]
         self.answer(status, content, headers, cut=cut)
 
@@ -278,12 +299,53 @@ def ignores_range(handler: Handler, stored: Stored) -> bool:
     return True
 
 
+def early_hints(handler: Handler, _: Stored) -> bool:
+    """Send an interim answer before the final one."""
+    handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
+    return False
+
+
+def surplus(handler: Handler, stored: Stored) -> bool:
+    """Send another answer after the one to the request."""
+    handler.send_object(stored, stored.content)
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+    return True
+
+
+def first_slice(handler: Handler, stored: Stored) -> bool:
+    """Answer every range with the beginning of the object, as a broken cache does."""
+    first, _, last = handler.headers["Range"].removeprefix("bytes=").partition("-")
+    length = int(last) + 1 - int(first)
+    span = f"bytes 0-{length - 1}/{len(stored.content)}"
+    handler.answer(206, stored.content[:length], {"ETag": f'"{stored.etag}"', "Content-Range": span})
+    return True
+
+
+def until_closed(handler: Handler, stored: Stored) -> bool:
+    """Send the content without its length."""
+    handler.answer_until_closed(stored.content, stored.validators)
+    return True
+
+
 def replaced(key: str, content: bytes) -> Fault:
     """Replace the object just before it is read."""
 
     def fault(handler: Handler, _: Stored) -> bool:
         handler.store.put(key, content)
         return False
+
+    return fault
+
+
+# Faults of listings
+
+
+def list_page(changed: Callable[[bytes], bytes]) -> Fault:
+    """List with a changed page."""
+
+    def fault(handler: Handler, _: Stored) -> bool:
+        handler.answer(200, changed(handler.store.page(handler.query())), {"Content-Type": "application/xml"})
+        return True
 
     return fault
 

@@ -17,14 +17,29 @@ from awscrt.checksums import crc64nvme
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.retries import with_retries
-from kubetrain_components.object_store.s3 import http_connection
+from kubetrain_components.object_store.s3 import connect
 from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import download, fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
-from support.faulty_s3 import FaultyS3, Handler, Stored, cut_short, flipped, ignores_range, refused, replaced, silent
+from support.faulty_s3 import (
+    Fault,
+    FaultyS3,
+    Handler,
+    Stored,
+    cut_short,
+    early_hints,
+    first_slice,
+    flipped,
+    ignores_range,
+    refused,
+    replaced,
+    silent,
+    surplus,
+    until_closed,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +189,7 @@ class TestBytes:
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, reported: str
     ) -> None:
         content = os.urandom(10_000)
-        s3.put("data/key", content, etag="" if reported == "md5" else "0-1", **checksum_header(reported, content))
+        s3.put("data/key", content, etag=None if reported == "md5" else "0-1", **checksum_header(reported, content))
         s3.fail("data/key", flipped, times=2)
         report = transfer_dataset(store, tmp_path)
         assert_published(tmp_path, report, {"key": content})
@@ -237,6 +252,16 @@ class TestBytes:
         s3.fail("data/key", ignores_range)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), {"key": content})
 
+    @pytest.mark.parametrize("fault", [early_hints, surplus, until_closed])
+    def test_answers_that_follow_one_another_are_not_mixed_up(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, fault: Fault
+    ) -> None:
+        contents = put(s3, 8)
+        for stored in s3.objects.values():
+            stored.etag = "same-1"
+        s3.fail("*", fault, times=8)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path, concurrency=1), contents)
+
     def test_an_object_larger_than_listed_is_refused(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         s3.put("data/key", b"content")
         s3.objects["data/key"].listed_size = 3
@@ -285,7 +310,7 @@ class TestLargeObjects:
     ) -> None:
         content = os.urandom(1_234_567)
         header = {} if reported == "nothing" else checksum_header(reported, content)
-        s3.put("data/large", content, etag="" if reported == "md5" else "0-1", **header)
+        s3.put("data/large", content, etag=None if reported == "md5" else "0-1", **header)
         report = transfer_dataset(store, tmp_path)
         assert_published(tmp_path, report, {"large": content})
         assert report.unverified == (reported == "nothing")
@@ -299,6 +324,15 @@ class TestLargeObjects:
         s3.fail("data/large", flipped)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), {"large": content})
         assert len(s3.gets("data/large")) == 6, "five parts, and the whole"
+
+    def test_a_cache_that_answers_every_range_with_the_first_one_is_named(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        s3.put("data/large", os.urandom(500_000), etag="0123-5")
+        s3.fail("data/large", first_slice, times=99)
+        with pytest.raises(StoreError, match=r"has the bytes 'bytes 0-99999/500000' instead of \d00000-.*a cache"):
+            transfer_dataset(store, tmp_path)
+        assert_nothing_published(tmp_path)
 
     def test_after_an_interruption_only_missing_parts_are_downloaded(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
@@ -362,7 +396,7 @@ class TestServer:
     def test_a_request_without_a_response_is_retried(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(http_connection, "READ_TIMEOUT_SECONDS", 0.3)
+        monkeypatch.setattr(connect, "READ_TIMEOUT_SECONDS", 0.3)
         contents = put(s3)
         s3.fail("data/folder/2", silent)
         assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)

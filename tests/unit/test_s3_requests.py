@@ -157,8 +157,9 @@ class TestListing:
 
     def test_elements_of_an_object_are_read_in_any_order(self) -> None:
         row = "<Contents><Size>3</Size><Key>data/a&amp;b</Key><ETag>&quot;x&quot;</ETag></Contents>"
-        assert rows_of("<R>" + row * 2 + "</R>", "data/") == [("a&b", 3, "x")] * 2
+        other = row.replace("x", "y")
+        assert rows_of(f"<R>{row}{other}</R>", "data/", set()) == [("a&b", 3, "x"), ("a&b", 3, "y")]
 
     def test_an_object_with_a_missing_element_is_an_error(self) -> None:
         with pytest.raises(StoreError, match="without a key, an ETag or a size"):
-            rows_of("<R><Contents><Key>a</Key><Size>1</Size></Contents></R>", "")
+            rows_of("<R><Contents><Key>a</Key><Size>1</Size></Contents></R>", "", set())

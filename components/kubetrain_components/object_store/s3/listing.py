@@ -14,10 +14,11 @@ from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import unescape
 
-from kubetrain_components.object_store.store import StoredObject, StoreError
+from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, find_constants, modified
+from kubetrain_components.object_store.store import StoredObject, StoreError, StoreUnavailable
 
 # The elements of an object, in the order in which S3 writes them.
-ETAG = r'<ETag>(?:&quot;|&#34;|")?([^<&"]*)'
+ETAG = r'<ETag>(?:W/)?(?:&quot;|&#34;|")?([^<&"]*)'
 CHECKSUMS = r"(?:<Checksum\w+>[^<]*</Checksum\w+>\s*)*"
 ROW = re.compile(
     rf"<Key>([^<]*)</Key>\s*<LastModified>[^<]*</LastModified>\s*{ETAG}[^<]*</ETag>\s*{CHECKSUMS}<Size>(\d+)</Size>"
@@ -25,7 +26,11 @@ ROW = re.compile(
 CONTENTS = re.compile(r"<Contents>(.*?)</Contents>", re.S)
 PARTS = [re.compile(pattern) for pattern in ("<Key>([^<]*)<", ETAG, r"<Size>(\d+)<")]
 FOLDER = re.compile(r"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>")
+LAST_MODIFIED = re.compile("<LastModified>([^<]*)<")
 NEXT = re.compile(r"<NextContinuationToken>([^<]*)</NextContinuationToken>")
+IS_TRUNCATED = re.compile(r"<IsTruncated>\s*(\w+)")
+ROOT, END = b"<ListBucketResult", b"</ListBucketResult>"
+SHOWN_BYTES = 120
 RANGES = 16
 PAGES_BEFORE_SPLIT = 8
 """Shorter listings are not split."""
@@ -35,6 +40,24 @@ ENTITIES = {"&quot;": '"', "&#34;": '"', "&apos;": "'", "&#39;": "'"}
 T = TypeVar("T")
 GetPage = Callable[[dict[str, str]], bytes]
 """Returns the XML of the page for these query parameters."""
+
+
+def check_page(page: bytes) -> None:
+    """Check that an answer is a whole page of a listing: proxies cut answers short, and answer with pages of their own.
+
+    Raises:
+        StoreError: if it is not a listing.
+        StoreUnavailable: if its end is missing.
+    """
+    if ROOT not in page[:1000]:
+        raise StoreError(
+            f"the answer is not a listing of S3, it begins with {page[:SHOWN_BYTES].decode(errors='replace')!r}: "
+            "check the endpoint, and whether a proxy or a login page answers in its place"
+        )
+    if not page.rstrip().endswith(END):
+        raise StoreUnavailable(
+            f"a page of the listing was cut after {len(page)} bytes: check the network, and proxies before the server"
+        )
 
 
 def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterator[StoredObject]:
@@ -103,28 +126,64 @@ def _pages(
     """Yield the pages with the keys after `after`, up to and including `until`."""
     query = {"prefix": prefix} | ({"start-after": after} if after else {})
     limit = None if until is None else until.removeprefix(prefix)
+    constants, tokens, firsts = set(PLACEHOLDERS), set[str](), set[str]()
     while True:
         page = _text_of(get_page(query))
-        rows = rows_of(page, prefix)
+        rows = rows_of(page, prefix, constants)
         if limit is not None and rows and rows[-1].key > limit:
             yield [each for each in rows if each.key <= limit]
             return
         yield rows
-        token = NEXT.search(page)
-        if token is None:
+        token = _next_token(page)
+        if not token:
             return
-        query["continuation-token"] = unescape(token.group(1), ENTITIES)
+        first = rows[0].key if rows else ""
+        if token in tokens or (first and first in firsts):
+            raise StoreError("the listing begins again after some pages, so its end cannot be found: update the server")
+        tokens.add(token)
+        firsts.add(first)
+        query["continuation-token"] = token
 
 
-def rows_of(page: str, prefix: str) -> list[StoredObject]:
+def _next_token(page: str) -> str:
+    """Return the token of the next page; empty at the end."""
+    found, truncated = NEXT.search(page), IS_TRUNCATED.search(page)
+    if truncated and truncated.group(1) != "true":
+        return ""
+    if truncated and not found:
+        raise StoreError(
+            "the listing is cut off after its first page: the server marks it as truncated, but names no next page, "
+            "as servers do that know only version 1 of ListObjects; update the server"
+        )
+    return unescape(found.group(1), ENTITIES) if found else ""
+
+
+def rows_of(page: str, prefix: str, constants: set[str]) -> list[StoredObject]:
+    """Return the objects of a page, and add the ETags that turn out to say nothing to the constants."""
     rows = ROW.findall(page)
     if len(rows) != page.count("<Contents>"):
         rows = [_row(contents) for contents in CONTENTS.findall(page)]
+    if "Contents>" in page and not rows:
+        raise StoreError(f"the objects in the listing cannot be read: {page[page.index('Contents>') - 9 :][:200]!r}")
     if not rows:
         return []
     keys, etags, sizes = zip(*rows, strict=True)
+    constants |= find_constants(etags, sizes)
+    if not constants.isdisjoint(etags):
+        etags = _with_times(page, constants, etags, sizes)
     skipped = len(prefix)
     return list(map(StoredObject, [key[skipped:] for key in _decode_names(keys, page)], map(int, sizes), etags))
+
+
+def _with_times(page: str, constants: set[str], etags: Sequence[str], sizes: Sequence[str]) -> tuple[str, ...]:
+    """Replace the ETags that say nothing by the time of the last change; an empty object has only one content."""
+    times = LAST_MODIFIED.findall(page)
+    if len(times) != len(etags):
+        times = [""] * len(etags)
+    return tuple(
+        modified(time) if etag in constants and size != "0" else etag
+        for etag, size, time in zip(etags, sizes, times, strict=True)
+    )
 
 
 def _row(contents: str) -> tuple[str, ...]:

@@ -15,10 +15,10 @@ from urllib.parse import quote, urlencode, urlsplit
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import NoCredentialsError
-from botocore.httpsession import get_cert_path
 from botocore.session import Session
 
-from kubetrain_components.object_store.s3.http_connection import HttpConnection, HttpResponse, Origin
+from kubetrain_components.object_store.s3.http_connection import HttpConnection, HttpResponse
+from kubetrain_components.object_store.s3.origin import Origin
 from kubetrain_components.object_store.s3.signature import Signer
 from kubetrain_components.object_store.store import Access
 
@@ -57,7 +57,7 @@ class Location:
         url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"})
         verify = session.get_config_variable("ca_bundle")
         path = urlsplit(url).path.removesuffix("/key")
-        return cls(Origin.of_url(url, get_cert_path(verify or True)), path, client.meta.region_name)
+        return cls(Origin.of_url(url, verify), path, client.meta.region_name)
 
 
 class S3Requests:

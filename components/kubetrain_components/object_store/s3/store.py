@@ -13,8 +13,9 @@ from botocore.exceptions import BotoCoreError, CredentialRetrievalError, NoCrede
 
 from kubetrain_components.object_store.checksums import HASHERS
 from kubetrain_components.object_store.retries import with_retries
-from kubetrain_components.object_store.s3.http_connection import ConnectionFailed, Headers
-from kubetrain_components.object_store.s3.listing import list_objects
+from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, condition, etag_of, is_of
+from kubetrain_components.object_store.s3.http_head import ConnectionFailed, Headers
+from kubetrain_components.object_store.s3.listing import check_page, list_objects
 from kubetrain_components.object_store.s3.requests import RequestRefused, S3Requests
 from kubetrain_components.object_store.store import (
     Access,
@@ -79,22 +80,25 @@ class S3Store:
             raise StoreError(f"object {key!r} of {self.uri} has no byte from {start} to {end}")
         headers = {"range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else REQUEST_CHECKSUM
         with self._translated_errors(f"object {key!r}"):
-            response = self._requests.send("GET", self._prefix + key, headers={**headers, **_if_match(etag)})
+            response = self._requests.send("GET", self._prefix + key, headers={**headers, **condition(etag)})
             chunks = self._chunks_with_translated_errors(key, self._requests.body_of(response))
-            # Some servers ignore ranges, some send a range with status 200, and some ignore If-Match.
-            if is_part and not response.headers.get("content-range"):
-                chunks = _slice_chunks(chunks, start, end)
-            if etag and _etag_of(response.headers) != etag:
+            # Some servers ignore conditions, some ignore ranges, and some send a range with status 200.
+            if etag and not is_of(etag, response.headers):
                 response.close()
                 raise RequestRefused(412, "PreconditionFailed", "another ETag")
+            if is_part and response.status == 200 and not response.headers.get("content-range"):
+                chunks = _slice_chunks(chunks, start, end)
+            elif problem := _range_problem(response.headers.get("content-range"), start, end):
+                response.close()
+                raise StoreError(f"object {key!r} of {self.uri}: {problem}")
         return ObjectContent(chunks, None if is_part else _checksum_of(response.headers))
 
     def checksum(self, key: str, etag: str) -> str | None:
         with self._translated_errors(f"object {key!r}"):
-            headers = {**REQUEST_CHECKSUM, **_if_match(etag)}
+            headers = {**REQUEST_CHECKSUM, **condition(etag)}
             response = self._requests.send("HEAD", self._prefix + key, headers=headers)
             list(self._requests.body_of(response))
-            if _etag_of(response.headers) != etag:
+            if not is_of(etag, response.headers):
                 raise RequestRefused(412, "PreconditionFailed", "another ETag")
         return _checksum_of(response.headers)
 
@@ -131,7 +135,9 @@ class S3Store:
 
         def ask() -> bytes:
             with self._translated_errors("the listing"):
-                return b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
+                page = b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
+            check_page(page)
+            return page
 
         return with_retries(ask)
 
@@ -168,6 +174,20 @@ class S3Store:
         return StoreError(message)
 
 
+def _range_problem(received: str, start: int, end: int | None) -> str:
+    """Return what is wrong with a Content-Range; empty if its bytes are the expected ones, or their beginning."""
+    if not received and (start, end) == (0, None):
+        return ""
+    span = CONTENT_RANGE.fullmatch(received)
+    if span and int(span[1]) == start and (end is None or int(span[2]) < end):
+        return ""
+    wanted = f"{start}-{'' if end is None else end - 1}"
+    return (
+        f"the answer has the bytes '{received}' instead of {wanted}: a cache or proxy before the server is broken; "
+        "connect to the server directly"
+    )
+
+
 def _slice_chunks(chunks: Iterator[memoryview], start: int, end: int | None) -> Iterator[memoryview]:
     """Yield the bytes from start to end (exclusive)."""
     at = 0
@@ -177,15 +197,8 @@ def _slice_chunks(chunks: Iterator[memoryview], start: int, end: int | None) -> 
         at += len(chunk)
 
 
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")
 REQUEST_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
-
-
-def _if_match(etag: str | None) -> dict[str, str]:
-    return {"if-match": f'"{etag}"'} if etag else {}
-
-
-def _etag_of(headers: Headers) -> str:
-    return headers.get("etag").strip('"')
 
 
 def _checksum_of(headers: Headers) -> str | None:
@@ -195,8 +208,9 @@ def _checksum_of(headers: Headers) -> str | None:
             encoded = headers.get(f"x-amz-checksum-{algorithm}")
             if encoded and (digest := _hexadecimal(encoded)):
                 return f"{algorithm}:{digest}"
-    etag = _etag_of(headers)
-    return f"md5:{etag}" if re.fullmatch("[0-9a-f]{32}", etag) and not _is_key_encrypted(headers) else None
+    etag = etag_of(headers).lower()
+    is_md5 = re.fullmatch("[0-9a-f]{32}", etag) and etag not in PLACEHOLDERS and not _is_key_encrypted(headers)
+    return f"md5:{etag}" if is_md5 else None
 
 
 def _hexadecimal(encoded: str) -> str:

@@ -1,0 +1,87 @@
+"""What identifies the content of an object: its ETag, or the time of its last change if the ETag says nothing.
+
+Some servers list files that they did not write themselves with an empty or constant ETag. The listing then writes
+the time of the last change in its place, and requests are bound to that time instead.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+
+from kubetrain_components.object_store.s3.http_head import Headers
+from kubetrain_components.object_store.store import StoreError
+
+MODIFIED = "modified:"
+"""Prefix of a time that stands for an ETag."""
+MD5 = re.compile(r"[0-9a-fA-F]{32}(?:-\d+)?")
+ZEROS = "0" * 32
+PLACEHOLDERS = frozenset({"", ZEROS, f"{ZEROS}-1", f"{ZEROS}-2", "d41d8cd98f00b204e9800998ecf8427e"})
+"""ETags that say nothing about an object that has bytes; the last one is the MD5 of nothing."""
+MANY = 16
+
+
+def find_constants(etags: Sequence[str], sizes: Sequence[str]) -> set[str]:
+    """Return the ETags of a page that different contents share: no MD5 is equal for different sizes."""
+    if len(set(etags)) == len(etags):
+        return set()
+    sizes_of: dict[str, list[str]] = {}
+    for etag, size in zip(etags, sizes, strict=True):
+        sizes_of.setdefault(etag, []).append(size)
+    is_only_one = len(sizes_of) == 1 and len(etags) >= MANY
+    repeated = {etag: found for etag, found in sizes_of.items() if len(found) > 1}
+    return {etag for etag, found in repeated.items() if is_only_one or len(set(found)) > 1 or not MD5.fullmatch(etag)}
+
+
+def condition(etag: str | None) -> dict[str, str]:
+    """Return the header that binds a request to this content."""
+    if not etag:
+        return {}
+    if not etag.startswith(MODIFIED):
+        return {"if-match": f'"{etag}"'}
+    # The header has whole seconds: rounded down, a change in the same second would look like a later one.
+    moment = _moment_of(etag) + timedelta(microseconds=999_999)
+    return {"if-unmodified-since": format_datetime(moment.replace(microsecond=0), usegmt=True)}
+
+
+def is_of(etag: str, headers: Headers) -> bool:
+    """Return True if a response has this content, because some servers ignore conditions.
+
+    Raises:
+        StoreError: if the response does not tell.
+    """
+    if not etag.startswith(MODIFIED):
+        return etag_of(headers) == etag
+    sent = headers.get("last-modified")
+    try:
+        return abs(parsedate_to_datetime(sent) - _moment_of(etag)) < timedelta(seconds=1)
+    except (TypeError, ValueError):
+        raise StoreError(
+            "the server sends neither a usable ETag nor Last-Modified, so a change of an object would go unnoticed: "
+            "let it send one of them"
+        ) from None
+
+
+def etag_of(headers: Headers) -> str:
+    return headers.get("etag").removeprefix("W/").strip('"')
+
+
+def modified(moment: str) -> str:
+    """Return the tag for the time of the last change in a listing.
+
+    Raises:
+        StoreError: if it is not a time.
+    """
+    try:
+        datetime.fromisoformat(moment)
+    except ValueError:
+        raise StoreError(
+            f"the listing has objects without a usable ETag whose LastModified is '{moment}', so a change of an object "
+            "would go unnoticed: let the server list one of them"
+        ) from None
+    return f"{MODIFIED}{moment}"
+
+
+def _moment_of(etag: str) -> datetime:
+    moment = datetime.fromisoformat(etag.removeprefix(MODIFIED))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,165 @@
+"""Listings that are not whole, and objects whose ETag says nothing: neither may become a wrong version."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.object_store import retries
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.s3.etags import MODIFIED, find_constants
+from kubetrain_components.object_store.s3.listing import rows_of
+from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from support.faulty_s3 import Fault, FaultyS3, Handler, Stored, list_page
+
+
+@pytest.fixture
+def s3() -> FaultyS3:
+    s3 = FaultyS3()
+    s3.page_keys = 2
+    for number in range(4):
+        s3.put(f"data/{number}", b"x" * (number + 1))
+    return s3
+
+
+@pytest.fixture
+def store(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    monkeypatch.setattr(retries, "FIRST_BACK_OFF_SECONDS", 0.01)
+    with s3.serving() as url:
+        yield open_store("s3://bucket/data", url, Access.ANONYMOUS)
+
+
+def without(start: bytes, end: bytes) -> Fault:
+    """List without the text between these marks."""
+
+    def changed(page: bytes) -> bytes:
+        before, found, rest = page.partition(start)
+        return before + rest.partition(end)[2] if found else page
+
+    return list_page(changed)
+
+
+def keys(store: ObjectStore) -> list[str]:
+    return [each.key for each in store.list()]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (without(b"<NextContinuationToken>", b"</NextContinuationToken>"), "marks it as truncated, but names no next"),
+        (list_page(lambda _: b"<html>Sign in</html>"), "not a listing of S3, it begins with '<html>Sign in"),
+        (list_page(lambda page: page[: len(page) // 2]), "was cut after"),
+        (list_page(lambda page: page.replace(b"Contents", b"s3:Contents")), "cannot be read"),
+    ],
+)
+def test_a_listing_that_is_not_whole_is_never_published(
+    s3: FaultyS3, store: ObjectStore, tmp_path: Path, fault: Fault, says: str
+) -> None:
+    s3.fail("list", fault, times=99)
+    with pytest.raises(StoreError, match=says):
+        transfer_dataset(store, tmp_path)
+    assert list(tmp_path.glob("versions/*")) == []
+
+
+def test_a_page_that_a_proxy_cut_once_is_requested_again(s3: FaultyS3, store: ObjectStore) -> None:
+    s3.fail("list", list_page(lambda page: page[: len(page) // 2]))
+    assert keys(store) == ["0", "1", "2", "3"]
+
+
+def test_a_page_whose_end_is_the_end_of_the_connection_is_read(s3: FaultyS3, store: ObjectStore) -> None:
+    def without_length(handler: Handler, _: Stored) -> bool:
+        handler.answer_until_closed(s3.page(handler.query()))
+        return True
+
+    s3.fail("list", without_length, times=2)
+    assert keys(store) == ["0", "1", "2", "3"]
+
+
+def test_a_token_beside_the_mark_of_the_end_is_not_followed(s3: FaultyS3, store: ObjectStore) -> None:
+    s3.page_keys = 9
+    more = b"<NextContinuationToken>31</NextContinuationToken></ListBucketResult>"
+    s3.fail("list", list_page(lambda page: page.replace(b"</ListBucketResult>", more)), times=99)
+    assert keys(store) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("with_tokens_that_change", [False, True])
+def test_a_listing_that_never_ends_is_refused(s3: FaultyS3, store: ObjectStore, with_tokens_that_change: bool) -> None:
+    def first_page_again(handler: Handler, _: Stored) -> bool:
+        page = s3.page({"prefix": "data/"})
+        if with_tokens_that_change:
+            number = str(len(s3.requests)).encode()
+            page = page.replace(b"<NextContinuationToken>", b"<NextContinuationToken>" + number)
+        handler.answer(200, page, {})
+        return True
+
+    s3.fail("list", first_page_again, times=99)
+    with pytest.raises(StoreError, match="begins again"):
+        keys(store)
+    assert len(s3.requests) < 5
+
+
+class TestObjectsWithoutAUsableEtag:
+    @pytest.fixture(params=["", "constant", "0" * 32, "d41d8cd98f00b204e9800998ecf8427e"], autouse=True)
+    def etag(self, request: pytest.FixtureRequest, s3: FaultyS3) -> str:
+        s3.page_keys = 9
+        etag = str(request.param)
+        for stored in s3.objects.values():
+            stored.etag = etag
+        return etag
+
+    def replace(self, s3: FaultyS3, key: str, content: bytes) -> None:
+        old = s3.objects[key]
+        s3.objects[key] = Stored(content, old.etag, modified=old.modified + timedelta(seconds=2))
+
+    def test_a_replaced_object_of_the_same_size_makes_another_version(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        first = transfer_dataset(store, tmp_path)
+        assert transfer_dataset(store, tmp_path).digest == first.digest
+        self.replace(s3, "data/3", b"yyyy")
+        second = transfer_dataset(store, tmp_path)
+        assert (second.downloaded, second.unverified) == (1, 1)
+        assert (tmp_path / "versions" / second.digest / "data" / "3").read_bytes() == b"yyyy"
+
+    @pytest.mark.parametrize("respects_conditions", [True, False])
+    def test_an_object_replaced_after_its_listing_has_changed(
+        self, s3: FaultyS3, store: ObjectStore, respects_conditions: bool
+    ) -> None:
+        listed = {each.key: each for each in store.list()}
+        self.replace(s3, "data/3", b"yyyy")
+        if not respects_conditions:
+            s3.fail("*", ignores_time, times=9)
+        for start in (0, 2):
+            with pytest.raises(ObjectChanged):
+                store.read("3", listed["3"].etag, start).read()
+        assert store.read("2", listed["2"].etag, 1).read() == b"xx"
+
+    def test_a_server_that_does_not_send_the_time_is_named(self, s3: FaultyS3, store: ObjectStore) -> None:
+        listed = next(iter(store.list()))
+        assert listed.etag.startswith(MODIFIED)
+        s3.objects["data/0"].headers["Last-Modified"] = ""
+        with pytest.raises(StoreError, match="neither a usable ETag nor Last-Modified"):
+            store.read(listed.key, listed.etag).read()
+
+
+def ignores_time(handler: Handler, _: Stored) -> bool:
+    del handler.headers["If-Unmodified-Since"]
+    return False
+
+
+def test_only_etags_that_say_nothing_are_replaced() -> None:
+    md5 = "0cc175b9c0f1b6a831c399e269772661"
+    assert find_constants([md5, md5, "a-1"], ["1", "1", "2"]) == set(), "equal contents have equal MD5s"
+    assert find_constants([md5, md5, "a-1"], ["1", "2", "2"]) == {md5}
+    assert find_constants(["tag", "tag", md5], ["1", "1", "2"]) == {"tag"}
+    assert find_constants([md5] * 16, ["1"] * 16) == {md5}
+
+
+def test_an_etag_that_a_proxy_made_weak_is_the_same(s3: FaultyS3, store: ObjectStore) -> None:
+    s3.objects["data/0"].headers["ETag"] = f'W/"{s3.objects["data/0"].etag}"'
+    listed = next(iter(store.list()))
+    assert store.read("0", listed.etag).read() == b"x"
+    page = "<Contents><Key>k</Key><LastModified>2026-01-01T00:00:00Z</LastModified><ETag>W/&quot;e&quot;</ETag>"
+    assert rows_of(f"{page}<Size>1</Size></Contents>", "", set())[0].etag == "e"
