@@ -196,18 +196,17 @@ class TestPyTorch:
             build_task(TrainConfig(model="not_a_task:build"), tmp_path)
 
     @pytest.mark.parametrize(
-        ("threads", "local_processes", "workers"), [("1", 1, 0), ("4", 2, 3), ("64", 1, 8), (None, 10_000, 0)]
+        ("cpus", "local_processes", "workers"), [(1, 1, 0), (8, 2, 3), (64, 1, 8), (64, 8, 7), (4, 8, 0)]
     )
     def test_loaders_use_the_cpus_that_are_left(
-        self, threads: str | None, local_processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
+        self, cpus: int, local_processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         import torch
 
         from kubetrain_trainer.pytorch_ddp.data import loader_workers
 
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        if threads:
-            monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        monkeypatch.setattr("kubetrain_trainer.cpus.usable_cpus", lambda: cpus)
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")  # says how many threads compute, not how many CPUs there are
         role = ProcessRole(local_world_size=local_processes)
         gpu, cpu = torch.device("cuda"), torch.device("cpu")
         assert loader_workers(TrainConfig(), role, gpu) == workers

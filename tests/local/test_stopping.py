@@ -172,6 +172,17 @@ def test_a_launcher_exits_with_the_code_of_its_process(worker: str, exit_code: i
     assert log.splitlines() == [line]
 
 
+def test_a_launcher_divides_the_cpus_among_its_processes(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("import os\nprint('threads', os.environ['OMP_NUM_THREADS'])\n")
+    (tmp_path / "launch.py").write_text(
+        "import sys\nfrom kubetrain_trainer import cpus\nfrom kubetrain_trainer.pytorch_ddp.launch import launch\n"
+        "cpus.usable_cpus = lambda: 16\nsys.exit(launch(sys.argv[1:]))\n"
+    )
+    without_threads = ("env", "-u", "OMP_NUM_THREADS")
+    launcher = start_python("launch.py", "--nproc-per-node", 2, "worker.py", cwd=tmp_path, prefix=without_threads)
+    assert launcher.communicate(timeout=60) == ("threads 8\nthreads 8\n", None)
+
+
 def test_a_launcher_waits_for_its_processes_to_exit_in_order(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(
         "import signal, sys, time\n"

@@ -13,6 +13,7 @@ from kubetrain_trainer.checkpoint_retention import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
+from kubetrain_trainer.saving_marks import marked_as_saving
 from kubetrain_trainer.training_output import TrainingOutput
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class CheckpointWriter:
         """Start writing a checkpoint. Call wait() first."""
         self._step = progress.step
         # A daemon thread, so that the interpreter can exit if writing takes longer than TIMEOUT_SECONDS.
-        self._thread = threading.Thread(target=self._write, args=(progress, details, write_files), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(progress, details, write_files), daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -95,6 +96,10 @@ class CheckpointWriter:
     def _newest(self) -> str:
         complete = complete_checkpoints(self._output.checkpoints)
         return complete[-1].name if complete else ""
+
+    def _run(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
+        with marked_as_saving():
+            self._write(progress, details, write_files)
 
     def _write(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
         began = time.perf_counter()

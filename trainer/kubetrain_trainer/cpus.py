@@ -25,9 +25,14 @@ def usable_cpus(quota: Path = CPU_QUOTA) -> int:
         return allowed
 
 
+def cpus_each(processes: int) -> int:
+    """Divide the CPUs among the pod's processes."""
+    return max(1, usable_cpus() // processes)
+
+
 def threads_of(role: ProcessRole, environment: Mapping[str, str] = os.environ) -> int:
-    """Return OMP_NUM_THREADS, or else the CPUs divided by the pod's processes, so that their threads don't compete."""
-    return int(environment.get("OMP_NUM_THREADS") or max(1, usable_cpus() // role.local_world_size))
+    """Return OMP_NUM_THREADS, or else this process's share of the CPUs, so that the pod's threads don't compete."""
+    return int(environment.get("OMP_NUM_THREADS") or cpus_each(role.local_world_size))
 
 
 def has_bf16(facts: Path = CPU_FACTS) -> bool:

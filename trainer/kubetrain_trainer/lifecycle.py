@@ -24,6 +24,7 @@ from kubetrain_trainer.errors import InvalidSetting, Stopped
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
+from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
@@ -140,6 +141,7 @@ def save_state(training: AnyTraining, progress: TrainingProgress, metrics: Metri
 
 def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn:
     """Save without validating, for which the time may be too short, and end every process when the save is complete."""
+    mark_as_saving_until_exit()
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})
     with training.watchdog.paused():

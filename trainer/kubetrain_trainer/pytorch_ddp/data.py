@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.cpus import threads_of
+from kubetrain_trainer.cpus import cpus_each
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder
 from kubetrain_trainer.model_names import image_size
@@ -205,7 +205,7 @@ def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device)
         return config.loader_workers
     if device.type == "cpu":
         return 0
-    return min(8, threads_of(role) - 1)
+    return min(8, cpus_each(role.local_world_size) - 1)
 
 
 def split(batch: Any, parts: int) -> list[Any]:

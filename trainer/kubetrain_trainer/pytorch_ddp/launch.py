@@ -7,8 +7,11 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 
+from kubetrain_trainer import saving_marks
+from kubetrain_trainer.cpus import cpus_each
 from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.termination import end_process
 
@@ -20,11 +23,13 @@ SHUTDOWN_TIMEOUT_SECONDS = 3600
 def launch(arguments: Sequence[str]) -> int:
     """Run the processes of this pod until they exit and return one exit code for all of them."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store would print pages of stack addresses
-    from torch.distributed import DistNetworkError
+    from torch.distributed import DistNetworkError, launcher
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.run import parse_args, run
+    from torch.distributed.run import determine_local_world_size, parse_args, run
+
+    from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent
 
     def stop(number: int, _: object) -> None:
         for each in STOPPING_SIGNALS:
@@ -35,13 +40,18 @@ def launch(arguments: Sequence[str]) -> int:
     parsed = parse_args(arguments)  # type: ignore[no-untyped-call]
     parsed.signals_to_handle = "SIGHUP"  # this program handles SIGTERM and SIGINT itself
     parsed.shutdown_timeout = SHUTDOWN_TIMEOUT_SECONDS
+    launcher.api.LocalElasticAgent = PatientAgent  # type: ignore[attr-defined]
+    # By default, torchrun gives each of several processes one thread.
+    os.environ.setdefault("OMP_NUM_THREADS", str(cpus_each(determine_local_world_size(parsed.nproc_per_node))))
     if parsed.rdzv_backend == "c10d":
         # With a shared store, restarted processes wait forever for the address of rank 0 if it did not restart.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     for each in STOPPING_SIGNALS:
         signal.signal(each, stop)
     try:
-        run(parsed)  # type: ignore[no-untyped-call]
+        with tempfile.TemporaryDirectory(prefix="saving-", ignore_cleanup_errors=True) as marks:
+            os.environ[saving_marks.VARIABLE] = marks
+            run(parsed)  # type: ignore[no-untyped-call]
     except SignalException as stopped:
         return 128 + stopped.sigval
     except ChildFailedError as failed:

@@ -1,0 +1,144 @@
+"""A launcher whose processes must stop, because others join, waits for those that save and kills those that hang."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.local.operator import pod_environments
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_trainer import saving_marks
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.saving_marks import is_saving
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import read_until
+from support.pods import pause_until_next_step
+from support.process_groups import start_python
+
+DEAF = """
+import signal, sys, time
+from kubetrain_trainer.saving_marks import mark_as_saving_until_exit, marked_as_saving
+
+def end(*_):
+    if "saves" in sys.argv:
+        with marked_as_saving():
+            time.sleep(1.5)
+        sys.exit(143)
+
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+SLOW_STORAGE = """
+import time
+from kubetrain_trainer import checkpoint_layout
+from kubetrain_trainer.pytorch_ddp.task import build_task as built_in
+from dataclasses import replace
+
+flush_file = checkpoint_layout.flush_file
+
+def flush_slowly(path):
+    time.sleep(6)
+    flush_file(path)
+
+def build(config, data_dir):
+    checkpoint_layout.flush_file = flush_slowly
+    return built_in(replace(config, model="digits_cnn"), data_dir)
+"""
+HASTY_LAUNCH = """
+import sys
+from kubetrain_trainer.pytorch_ddp import launch, patient_agent
+
+patient_agent.TIMEOUT_SECONDS = 2
+sys.exit(launch.launch(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "marks").mkdir()
+    monkeypatch.setenv(saving_marks.VARIABLE, str(tmp_path / "marks"))
+    return tmp_path / "marks"
+
+
+@pytest.fixture
+def processes(marks: Path) -> Iterator[dict[int, "subprocess.Popen[str]"]]:
+    """Two processes: rank 3 does not end, rank 5 saves first."""
+    started = {
+        rank: subprocess.Popen(
+            [sys.executable, "-c", DEAF, what], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        for rank, what in ((3, "hangs"), (5, "saves"))
+    }
+    for process in started.values():
+        read_until(process, "ready")
+    yield started
+    for process in started.values():
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_that_saves_is_waited_for_and_one_that_hangs_is_killed(
+    processes: dict[int, "subprocess.Popen[str]"],
+    marks: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from kubetrain_trainer.pytorch_ddp import patient_agent
+
+    monkeypatch.setattr(patient_agent, "TIMEOUT_SECONDS", 0.7)
+    patient_agent.stop(processes, marks)
+    assert processes[5].wait() == 143
+    assert processes[3].wait() == -signal.SIGKILL
+    assert capsys.readouterr().out == "rank 3 did not end within 0.7 s after SIGTERM: it is killed\n"
+
+
+def test_a_process_is_marked_while_it_saves(marks: Path) -> None:
+    assert not is_saving(marks, os.getpid())
+    with saving_marks.marked_as_saving():
+        assert is_saving(marks, os.getpid())
+        assert not is_saving(marks, os.getpid() + 1)
+    assert not is_saving(marks, os.getpid())
+    saving_marks.mark_as_saving_until_exit()
+    assert is_saving(marks, os.getpid())
+
+
+@pytest.mark.slow
+def test_a_save_on_slow_storage_survives_that_a_worker_joins(digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SLOW_STORAGE)
+    (tmp_path / "hasty.py").write_text(HASTY_LAUNCH)
+    job = TrainingJob(
+        framework="pytorch",
+        config=TrainConfig(model="own:build", epochs=1000, checkpoint_every=100000, log_every=5, metrics_port=0),
+        pipeline="p",
+        run_id="run",
+        data_dir=digits,
+        output_dir=tmp_path,
+        workers=2,
+        min_workers=1,
+    ).to_job()
+    environments = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
+    flags = job.replicas[0].command[3:]
+    both = [{**environments["Worker", index], "GLOO_SOCKET_IFNAME": "lo"} for index in range(2)]
+
+    first = start_python("hasty.py", *flags, cwd=tmp_path, **both[0])
+    read_until(first, "[kubetrain] step=20/")
+    second = start_python("hasty.py", *flags, cwd=tmp_path, **both[1])
+    try:
+        pause = pause_until_next_step(first)
+    finally:
+        for process in (first, second):
+            process.send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=90)[0] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [143, 143], ends
+    stopped_at = int(pause.output.partition("stopped by SIGTERM after step ")[2].partition(":")[0])
+    assert stopped_at >= 20
+    assert f"rank 0 resumes from {tmp_path}/checkpoints/step-{stopped_at:08}" in pause.output
+    assert "2 processes," in pause.output
+    assert complete_checkpoints(TrainingOutput(tmp_path).checkpoints)[-1].step > stopped_at

@@ -1,0 +1,57 @@
+"""torchrun's agent of a pod, which does not kill processes that are saving.
+
+If processes join or fail, torchrun's own agent kills those of this pod 30 seconds after SIGTERM, and writing a large
+checkpoint takes longer.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+from kubetrain_trainer.saving_marks import VARIABLE, is_saving
+
+TIMEOUT_SECONDS = 30.0
+"""For a process that is not saving. If it has lost its peers, it may hang in a library and never see SIGTERM."""
+SAVING_TIMEOUT_SECONDS = 3600.0
+POLL_SECONDS = 0.1
+
+
+class Process(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+
+class PatientAgent(LocalElasticAgent):
+    def _stop_workers(self, worker_group: Any) -> None:
+        handlers = getattr(self._pcontext, "subprocess_handlers", {})
+        ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        stop({ranks[local]: handler.proc for local, handler in handlers.items()}, Path(os.environ[VARIABLE]))
+        super()._stop_workers(worker_group)
+
+
+def stop(processes: Mapping[int, Process], marks: Path) -> None:
+    """Send SIGTERM to the process groups, wait until the processes have ended, and kill those that take too long."""
+    alive = {rank: process for rank, process in processes.items() if process.poll() is None}
+    for process in alive.values():
+        os.killpg(process.pid, signal.SIGTERM)
+    began = time.monotonic()
+    while alive := {rank: process for rank, process in alive.items() if process.poll() is None}:
+        is_any_saving = any(is_saving(marks, process.pid) for process in alive.values())
+        limit = SAVING_TIMEOUT_SECONDS if is_any_saving else TIMEOUT_SECONDS
+        if time.monotonic() - began > limit:
+            _kill(alive, limit)
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _kill(alive: Mapping[int, Process], limit: float) -> None:
+    for rank, process in alive.items():
+        print(f"rank {rank} did not end within {limit:g} s after SIGTERM: it is killed", flush=True)
+        os.killpg(process.pid, signal.SIGKILL)
