@@ -168,7 +168,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
         {path.name for path in (SOURCES[TRAINER] / framework).glob("*.py")} for framework in FRAMEWORKS
     )
     # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither.
-    assert pytorch - {"launch.py", "loading_processes.py"} == tensorflow
+    assert pytorch - {"launch.py", "patient_agent.py", "loading_processes.py"} == tensorflow
 
 
 @pytest.mark.parametrize("path", modules_of(COMPONENTS), ids=lambda path: name_of(path, COMPONENTS))

@@ -120,6 +120,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "container.env.NCCL_IB_DISABLE": {"name": "NCCL_IB_DISABLE", "value": "0"},
             "container.env.NCCL_IB_QPS_PER_CONNECTION": {"name": "NCCL_IB_QPS_PER_CONNECTION", "value": "4"},
             "container.env.NCCL_MIN_NCHANNELS": {"name": "NCCL_MIN_NCHANNELS", "value": "8"},
+            "container.env.NCCL_NET": {"name": "NCCL_NET", "value": "IB"},
             "container.env.NCCL_NET_GDR_LEVEL": {"name": "NCCL_NET_GDR_LEVEL", "value": "SYS"},
         },
     ),

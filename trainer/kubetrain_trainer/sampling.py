@@ -1,7 +1,8 @@
 """The assignment of samples to steps and processes.
 
 Each epoch uses each sample once, in an order that depends only on the seed and the epoch. A run can therefore resume in
-the middle of an epoch, even with more or fewer processes.
+the middle of an epoch, even with more or fewer processes. Only if more processes resume when few samples are left, the
+epoch ends without these: at most 2 * processes - 1.
 """
 
 import hashlib

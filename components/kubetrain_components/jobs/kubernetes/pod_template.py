@@ -19,6 +19,7 @@ NCCL_PRESETS = {
     "infiniband": {
         "NCCL_DEBUG": "WARN",
         "NCCL_IB_DISABLE": "0",
+        "NCCL_NET": "IB",  # otherwise NCCL falls back to TCP without a word
         "NCCL_NET_GDR_LEVEL": "PHB",
         "NCCL_IB_QPS_PER_CONNECTION": "4",
         "NCCL_MIN_NCHANNELS": "8",
