@@ -1,12 +1,14 @@
 """A fake of the REST API of Kubeflow Pipelines (v2beta1) as the command line uses it, which can be made to fail.
 
-Its answers have the same form as those of 2.17.0 (tests/unit/recorded/kfp), including refusals.
+It answers as the API server does, or as the UI server in front of it. Its answers have the same form as those recorded
+from 2.17.0 (tests/unit/recorded), which tests/unit/test_kfp_server.py checks.
 """
 
 import json
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,11 +23,34 @@ CONTENT = re.compile(rb'name="uploadfile".*?\r\n\r\n(.*)\r\n--', re.S)
 ID = {"experiments": "experiment_id", "pipelines": "pipeline_id", "runs": "run_id", "recurringruns": "recurring_run_id"}
 UNIQUE = {"experiments": "display_name", "pipelines": "name"}
 BEGINNING = datetime(2026, 11, 22, tzinfo=UTC)
+RECORDED = Path(__file__).parents[1] / "unit" / "recorded"
+UI_ROOT = "/pipeline"
+UI_PASSES_ON = ("/apis/v1beta1/", "/apis/v2beta1/")
+UI_LOG = "/k8s/pod/logs"
+
+
+def recorded_run(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RECORDED / "kfp" / f"{name}.json").read_text())
+    return content
+
+
+def recorded_answer(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RECORDED / "kfp_answers" / f"{name}.json").read_text())
+    return content
 
 
 class KfpServer(ApiServer):
-    def __init__(self) -> None:
+    def __init__(self, *, ui: bool = False) -> None:
+        """
+        Args:
+            ui: Answer like the UI server, which a gateway leads to.
+        """
         super().__init__(KfpHandler)
+        self.ui = ui
+        self.tag = "2.17.0"
+        """The version, which the health route reports."""
+        self.is_api_up = True
+        """Whether the UI server reaches the API server."""
         self.kinds: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in (*ID, "versions")}
         self.uploads: list[bytes] = []
         self.stories: dict[str, list[dict[str, Any]]] = {}
@@ -43,7 +68,7 @@ class KfpServer(ApiServer):
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self._port}{UI_ROOT if self.ui else ''}"
 
     @property
     def schedules(self) -> list[dict[str, Any]]:
@@ -53,7 +78,8 @@ class KfpServer(ApiServer):
         """Create an object; each has a later creation time than the one before."""
         number = sum(map(len, self.kinds.values()))
         stamp = f"{BEGINNING + timedelta(seconds=number):%Y-%m-%dT%H:%M:%SZ}"
-        made = {**message, ID.get(kind, "pipeline_version_id"): str(uuid.uuid4()), "created_at": stamp}
+        made = {name: value for name, value in message.items() if value != ""}
+        made |= {ID.get(kind, "pipeline_version_id"): str(uuid.uuid4()), "created_at": stamp}
         if kind == "recurringruns":
             made["status"] = f"{made['mode']}D"
         self.kinds[kind][made[ID.get(kind, "pipeline_version_id")]] = made
@@ -74,10 +100,10 @@ class KfpHandler(Handler):
         if not self._is_accepted():
             return None
         if self.parts.path == HEALTH:
-            return self.send_json(200, {"tag_name": "2.17.0", "multi_user": bool(self.kfp.namespace)})
+            return self._send_health()
         if log := LOG.match(self.parts.path):
-            text = self.kfp.logs.get(log["pod"], '{"error_message":"Failed to read logs"}')
-            return self.send_bytes(200, text.encode())
+            text = self.kfp.logs.get(log["pod"])
+            return self._send_recorded("api_log_gone") if text is None else self.send_bytes(200, text.encode())
         if versions := VERSIONS.match(self.parts.path):
             return self._get_versions(versions)
         if (item := ITEM.match(self.parts.path)) is None:
@@ -147,7 +173,9 @@ class KfpHandler(Handler):
             return self._refuse(400, 3, "Resource cannot have an empty namespace and experiment id in multi-user mode")
         predicates = json.loads(self.query.get("filter", '{"predicates": []}'))["predicates"]
         assert all(each["operation"] == "EQUALS" for each in predicates)
-        found = [each for each in found if all(each.get(one["key"]) == one["string_value"] for one in predicates)]
+        found = [
+            each for each in found if all(_equals(each.get(one["key"]), one["string_value"]) for one in predicates)
+        ]
         found.sort(key=lambda each: str(each["created_at"]), reverse="desc" in self.query.get("sort_by", ""))
         first, size = int(self.query.get("page_token", "0")), int(self.query.get("page_size", "10"))
         page: dict[str, Any] = {kind: found[first : first + size], "total_size": len(found)} if found else {}
@@ -155,10 +183,40 @@ class KfpHandler(Handler):
             page["next_page_token"] = str(first + size)
         return self.send_json(200, page)
 
+    def _send_health(self) -> None:
+        if not self.kfp.ui:
+            return self.send_json(200, {"tag_name": self.kfp.tag, "multi_user": bool(self.kfp.namespace)})
+        name = "ui_healthz" if self.kfp.is_api_up else "ui_healthz_without_api_server"
+        answer = json.loads(recorded_answer(name)["body"])
+        return self.send_json(200, {**answer, "apiServerTagName": self.kfp.tag})
+
+    def _is_answered_by_ui(self) -> bool:
+        """Answer what the UI server does not pass on."""
+        path = self.parts.path.removeprefix(UI_ROOT)
+        self.parts = self.parts._replace(path=path)
+        if path == UI_LOG:
+            text = self.kfp.logs.get(self.query["podname"])
+            self._send_recorded("ui_pod_log_gone") if text is None else self.send_bytes(200, text.encode())
+            return True
+        if not path.startswith(UI_PASSES_ON):
+            self._send_recorded("ui_unknown_route")
+            return True
+        if not self.kfp.is_api_up and path != HEALTH:
+            self._send_recorded("ui_without_api_server")
+            return True
+        return False
+
+    def _send_recorded(self, name: str) -> None:
+        answer = recorded_answer(name)
+        self.send_bytes(answer["status"], answer["body"].encode(), answer["headers"])
+
     def _is_accepted(self) -> bool:
         """Return False if the request has been answered already, by a fault or a refusal."""
         self._begin()
-        if self._is_answered_by_fault():
+        if self._is_answered_by_fault() or (self.kfp.ui and self._is_answered_by_ui()):
+            return False
+        if not self.parts.path.startswith("/apis/"):
+            self.send_bytes(404, b"404 page not found\n")
             return False
         if self.kfp.token and self.headers.get("Authorization") != f"Bearer {self.kfp.token}":
             self._refuse(401, 16, f"Request header error: no such user as {self.headers.get('Authorization')}")
@@ -179,3 +237,8 @@ class KfpHandler(Handler):
 
     def _unknown(self, wanted: str) -> None:
         self._refuse(404, 5, f"{unquote(wanted)} not found")
+
+
+def _equals(value: Any, wanted: str) -> bool:
+    """Compare as MySQL and MariaDB do, whatever the case."""
+    return str(value).lower() == wanted.lower()

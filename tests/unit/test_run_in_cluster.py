@@ -11,34 +11,18 @@ from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster, task_of
+from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster, step_of
 from kubetrain_pipelines.kubeflow.run_progress import RunProgress
-from support.api_server import PODS, ApiServer, Handler, answer
+from support.api_server import PODS, ApiServer, answer
 from support.kfp_server import KfpServer
+from support.labeled_server import LabelHandler
 
 NAMESPACE = "/namespaces/tests/"
 WORKFLOWS = f"/apis/argoproj.io/v1alpha1{NAMESPACE}workflows"
 PYTORCH_JOBS = f"/apis/kubeflow.org/v1{NAMESPACE}pytorchjobs"
 BATCH_JOBS = f"/apis/batch/v1{NAMESPACE}jobs"
-KINDS = ("pods", "jobs", "workflows", "pytorchjobs", "tfjobs")
 RUN = "0b9a6f2e-6c1e-4f6a-8f0e-1c5f3f1f7a11"
 OURS, OF_RUN = {"kubetrain/run-id": RUN}, {"pipeline/runid": RUN}
-
-
-class LabelHandler(Handler):
-    """Lists the objects with the label that is selected."""
-
-    def _is_collection(self) -> bool:
-        return self.parts.path.rsplit("/", 1)[-1] in KINDS
-
-    def _send_list(self) -> None:
-        key, _, value = self.query["labelSelector"].partition("=")
-        found = [
-            each
-            for path, each in self.api.objects.items()
-            if path.startswith(f"{self.parts.path}/") and each["metadata"].get("labels", {}).get(key) == value
-        ]
-        self.send_json(200, {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": found})
 
 
 @pytest.fixture
@@ -74,17 +58,16 @@ def node(task: str, phase: str, message: str, started: int = 0) -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("name", "task"),
+    ("name", "step"),
     [
-        ("train-x(0).root(0).sync-dataset(0).executor(0)", "sync-dataset"),
-        ("train-x.root.sync-dataset.executor", "sync-dataset"),
-        ("train-x(0).root(0).for-loop-1(0).iteration-item(1:1)(0).train(0).executor(2)", "train"),
-        ("train-x(0).root(0).train(3:c)(0).executor(0)", "train"),
-        ("train-x(0).root(0).sync-dataset-driver(0)", "sync-dataset-driver"),
+        ("train-x(0).root(0).sync-dataset(0).executor(0)", "train-x.root.sync-dataset"),
+        ("train-x.root.sync-dataset.executor", "train-x.root.sync-dataset"),
+        ("train-x(0).root(0).loop(0).item(1:1)(0).train(0).executor(2)", "train-x.root.loop.item(1:1).train"),
+        ("train-x(0).root(0).sync-dataset-driver(0)", "train-x.root.sync-dataset-driver"),
     ],
 )
-def test_a_node_is_known_by_its_task(name: str, task: str) -> None:
-    assert task_of(name) == task
+def test_a_node_belongs_to_a_step(name: str, step: str) -> None:
+    assert step_of(name) == step
 
 
 def test_the_causes_are_the_messages_of_the_last_attempts(cluster: ApiServer) -> None:
@@ -96,24 +79,10 @@ def test_the_causes_are_the_messages_of_the_last_attempts(cluster: ApiServer) ->
         node("evaluate-model", "Failed", "main: Error (exit code 3)", 3),
     ]
     cluster.put(f"{WORKFLOWS}/train-x", metadata={"labels": OF_RUN}, status={"nodes": dict(enumerate(nodes))})
-    assert RunInCluster.connect("tests", RUN).causes() == [
-        ("launch-training", "rank 1 ran out of memory"),
-        ("evaluate-model", "main: Error (exit code 3)"),
-    ]
-
-
-def test_logs_are_those_of_the_steps(cluster: ApiServer) -> None:
-    for number, task in enumerate(("sync-dataset", "launch-training")):
-        name = f"train-x(0).root(0).{task}(0).executor(0)"
-        metadata = {
-            "labels": OF_RUN,
-            "annotations": {"workflows.argoproj.io/node-name": name},
-            "creationTimestamp": f"2026-11-22T04:00:0{9 - number}Z",
-        }
-        cluster.put(f"{PODS}/pod-{task}", metadata=metadata)
-        cluster.write(cluster.run(f"pod-{task}"), f"2026 output of {task}\n".encode())
-        cluster.put(f"{PODS}/pod-{task}", metadata=metadata)
-    assert [task for task, _ in RunInCluster.connect("tests", RUN).logs()] == ["launch-training", "sync-dataset"]
+    assert RunInCluster.connect("tests", RUN).causes() == {
+        "train-x.root.launch-training": "rank 1 ran out of memory",
+        "train-x.root.evaluate-model": "main: Error (exit code 3)",
+    }
 
 
 def test_only_jobs_and_pods_that_have_not_ended_are_still_running(cluster: ApiServer) -> None:

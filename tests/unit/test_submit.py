@@ -9,36 +9,29 @@ from typing import Any
 import pytest
 
 from kubetrain_pipelines.compile import OutputFormat
-from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api, run_logs
+from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unreachable
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact, NotFound
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_logs import logs_and_show
 from kubetrain_pipelines.kubeflow.run_status import status_and_show
 from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.upload import ensure_version
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import answer, cut
-from support.kfp_server import KfpServer
+from support.kfp_runs import play, write_pipeline
+from support.kfp_server import KfpServer, recorded_run
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "compiled" / "train_pytorch.yaml"
-RECORDED = Path(__file__).parent / "recorded" / "kfp"
-
-
-def recorded(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
-    return content
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
     monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(run_logs, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(cancel_run, "POLL_SECONDS", 0.01)
     monkeypatch.setenv("KUBECONFIG", "/nosuch")
     with KfpServer() as server:
@@ -52,21 +45,7 @@ def api(server: KfpServer) -> KfpApi:
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """A compiled pipeline with the tasks of the recorded runs."""
-    tasks = {"greet": {"taskInfo": {"name": "Greet the user"}}, "count": {}, "fail": {}, "sleep": {}}
-    parameters = {"name": {"parameterType": "STRING", "defaultValue": "you"}}
-    spec = {
-        "pipelineInfo": {"name": "greetings"},
-        "root": {"dag": {"tasks": tasks}, "inputDefinitions": {"parameters": parameters}},
-    }
-    path = tmp_path / "greetings.yaml"
-    path.write_text(json.dumps(spec))
-    return path
-
-
-def play(server: KfpServer, *names: str) -> None:
-    """Make the next run behave like these recorded ones, one after another."""
-    server.next_story = [recorded(name) for name in names]
+    return write_pipeline(tmp_path / "greetings.yaml")
 
 
 def test_a_version_has_the_same_name_as_in_the_manifests_for_gitops() -> None:
@@ -131,14 +110,6 @@ def test_a_concurrent_upload_of_the_same_content_is_used(server: KfpServer, api:
     assert (version.version_id, version.is_new) == (uploaded[0]["pipeline_version_id"], False)
 
 
-def test_skipped_stages_have_not_started() -> None:
-    message = recorded("run_failed")
-    skipped = {"display_name": "count", "start_time": "2026-11-22T04:01:59Z", "end_time": "2026-11-22T04:01:59Z"}
-    message["run_details"]["task_details"].append(skipped)
-    stages = Run.of(message, dict.fromkeys(("greet", "fail", "count"), "")).stages
-    assert [stage.task for stage in stages] == ["greet", "fail"]
-
-
 def test_a_run_is_followed_to_its_end(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +132,7 @@ def test_a_run_is_followed_through_an_outage(
     api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
     submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
     (run_id,) = server.kinds["runs"]
-    server.stories[run_id] = [recorded("run_running"), recorded("run_succeeded")]
+    server.stories[run_id] = [recorded_run("run_running"), recorded_run("run_succeeded")]
     server.refuse()
     threading.Timer(0.3, server.listen).start()
     follow_and_show(api, run_id, {})
@@ -178,16 +149,29 @@ def test_a_server_that_stays_down_is_given_up_and_the_run_left_alone(
     submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
     server.refuse()
     (run_id,) = server.kinds["runs"]
-    with pytest.raises(Unreachable):
+    with pytest.raises(LostContact) as lost:
         follow_and_show(api, run_id, {})
     assert f"run {run_id} continues: follow it with `kubetrain status {run_id} --watch`" in capsys.readouterr().out
+    assert lost.value.exit_code == 3
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_follower_that_is_refused_stops_at_once(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    play(server, "run_running")
+    server.fail("GET /apis/v2beta1/runs/", answer(status, "the cookie has expired"), times=2)
+    with pytest.raises(LostContact, match="the cookie has expired"):
+        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+    assert len([each for each in server.requests if each.startswith("GET /apis/v2beta1/runs/")]) == 1
+    assert "continues: follow it with" in capsys.readouterr().out
 
 
 def test_a_failed_run_fails_with_the_cause_in_its_logs(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    failed = recorded("run_failed")
+    failed = recorded_run("run_failed")
     server.next_story = [failed]
-    *_, (_, node) = Run.of(failed, {}).attempts
-    workflow, _, number = node.rpartition("-")
+    (stage,) = Run.of(failed, {"fail": "fail"}).stages
+    workflow, _, number = stage.attempts[0].rpartition("-")
     server.logs[f"{workflow}-metadata-1-1-system-container-impl-{number}"] = (
         "I1122 launcher\nerror: rank 1 ran out\nF1122 exit\n"
     )
@@ -253,61 +237,6 @@ def test_the_status_of_a_run_and_of_the_last_runs(
     assert f"{run_id}  pending" in capsys.readouterr().out
     with pytest.raises(NotFound, match="run 'nosuch' does not exist"):
         status_and_show(api, "nosuch")
-
-
-def test_the_log_of_one_stage_or_of_all(
-    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    play(server, "run_failed")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    (version,) = server.kinds["versions"].values()
-    version["pipeline_spec"] = json.loads(pipeline.read_text())
-    greet, fail = (node.rpartition("-") for _, node in Run.of(recorded("run_failed"), {}).attempts)
-    for (workflow, _, number), text in ((greet, "hello\n"), (fail, "error: no\n")):
-        server.logs[f"{workflow}-system-container-impl-{number}"] = text
-    capsys.readouterr()
-    logs_and_show(api, "nightly")
-    assert capsys.readouterr().out == "== Greet the user\nhello\n== fail\nerror: no\n"
-    logs_and_show(api, "nightly", "Greet the user")
-    assert capsys.readouterr().out == "hello\n"
-    server.logs.clear()
-    with pytest.raises(KfpError, match=r"no log of run .*the cluster cannot be asked \(no cluster is configured"):
-        logs_and_show(api, "nightly")
-    with pytest.raises(InvalidSetting, match=r"has no stage 'gret': did you mean 'greet'\?"):
-        logs_and_show(api, "nightly", "gret")
-
-
-def test_logs_are_followed_to_the_end_of_the_run(
-    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    greeting, greeted = recorded("run_succeeded"), recorded("run_succeeded")
-    begun = [each for each in greeted["run_details"]["task_details"] if each["start_time"] < "2026-11-22T04:01:06Z"]
-    greeted |= {"state": "RUNNING", "run_details": {"task_details": begun}}
-    running = [{**each, "state": "RUNNING", "end_time": ""} for each in begun]
-    greeting |= {"state": "RUNNING", "run_details": {"task_details": running}}
-    looks = [
-        (recorded("run_running"), []),
-        (greeting, ["hello\nhal"]),
-        (greeted, ["hello\nhalf a line\nbye"]),
-        (recorded("run_succeeded"), ["printed already\n", "counted\n"]),
-    ]
-
-    def look(handler: Any) -> bool:
-        story, texts = looks.pop(0)
-        server.stories[run_id] = [story]
-        for (_, node), text in zip(sorted(Run.of(story, {}).attempts), texts, strict=True):
-            workflow, _, number = node.rpartition("-")
-            server.logs[f"{workflow}-system-container-impl-{number}"] = text
-        return False
-
-    submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
-    (run_id,) = server.kinds["runs"]
-    (version,) = server.kinds["versions"].values()
-    version["pipeline_spec"] = json.loads(pipeline.read_text())
-    server.fail("GET /apis/v2beta1/runs/", look, times=len(looks))
-    capsys.readouterr()
-    logs_and_show(api, run_id, follow=True)
-    assert capsys.readouterr().out == "== Greet the user\nhello\nhalf a line\nbye\n== count\ncounted\n"
 
 
 def test_canceling_reports_what_it_could_not_verify(

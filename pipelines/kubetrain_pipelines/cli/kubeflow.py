@@ -69,15 +69,16 @@ def status(api: "KfpApi", run: str, watch: bool, as_json: bool) -> None:
 @click.argument("run")
 @click.option("--stage", default="", help="Print the logs of this stage only, such as launch-training.")
 @click.option("--follow", is_flag=True, help="Keep printing until the run ends.")
+@click.option("--all", "everything", is_flag=True, help="Print also what Kubeflow Pipelines wrote around the steps.")
 @with_connection
-def logs(api: "KfpApi", run: str, stage: str, follow: bool) -> None:
-    """Print the logs of a run's steps.
+def logs(api: "KfpApi", run: str, stage: str, follow: bool, everything: bool) -> None:
+    """Print what a run's steps wrote.
 
     RUN is an ID or a name.
     """
     from kubetrain_pipelines.kubeflow.run_logs import logs_and_show
 
-    logs_and_show(api, run, stage, follow=follow)
+    logs_and_show(api, run, stage, follow=follow, everything=everything)
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """The `kubetrain` command: each subcommand parses and calls one function.
 
-Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 130 Ctrl-C, 143 SIGTERM.
+Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 3 lost contact with a run that continues, 130 Ctrl-C, 143 SIGTERM.
 """
 
 # Imports only what parsing needs, to keep `kubetrain --help` fast.
@@ -206,4 +206,4 @@ def main() -> None:
         click.echo(
             f"error: {error}" if is_expected else f"unexpected {type(error).__name__}: {error} (see --debug)", err=True
         )
-        sys.exit(2 if isinstance(error, InvalidSetting) else 1)
+        sys.exit(2 if isinstance(error, InvalidSetting) else getattr(error, "exit_code", 1))

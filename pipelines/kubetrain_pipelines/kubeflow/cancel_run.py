@@ -5,7 +5,8 @@ import time
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from kubetrain_pipelines.kubeflow.run import RunState, find_run, read_run
+from kubetrain_pipelines.kubeflow.run import find_run, read_run
+from kubetrain_pipelines.kubeflow.run_state import RunState
 
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120.0

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import Unreachable
-from kubetrain_pipelines.kubeflow.run import Run, RunState, StageState, read_run
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact, Unreachable
+from kubetrain_pipelines.kubeflow.run import Run, read_run
 from kubetrain_pipelines.kubeflow.run_progress import RunProgress
+from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.run_view import RunView
 
 POLL_SECONDS = 2.0
@@ -21,32 +23,55 @@ EVENTS = {
 }
 
 
-def follow_run(api: KfpApi, run_id: str, titles: Mapping[str, str], view: RunView, say: Callable[[str], None]) -> Run:
+def follow_run(
+    api: KfpApi, run_id: str, titles: Mapping[str, str] | None, view: RunView, say: Callable[[str], None]
+) -> Run:
     """Show the events of the run and return it when it has ended.
 
     Raises:
-        Unreachable: if the server does not answer for OUTAGE_TIMEOUT_SECONDS.
+        LostContact: if the server does not answer for OUTAGE_TIMEOUT_SECONDS, or refuses to.
     """
     shown: dict[str, str] = {}
     progress = RunProgress(api.connection.pods_namespace, run_id)
+    for run in snapshots(api, run_id, titles, say):
+        for stage in run.stages:
+            for event in _new_events(stage, shown):
+                view.show(event)
+        if run.state.is_final:
+            return run
+        for event in _progress_events(run, progress):
+            view.show(event)
+    raise AssertionError("the last snapshot is final")
+
+
+def snapshots(
+    api: KfpApi,
+    run_id: str,
+    titles: Mapping[str, str] | None,
+    say: Callable[[str], None],
+    pause_seconds: Callable[[], float] = lambda: 0.0,
+) -> Iterator[Run]:
+    """Yield the run until it has ended, through outages.
+
+    Raises:
+        LostContact: if the server does not answer for OUTAGE_TIMEOUT_SECONDS, or refuses to.
+    """
     last_answer = time.monotonic()
     while True:
         try:
             run = read_run(api, run_id, titles)
         except Unreachable as error:
             if time.monotonic() - last_answer > OUTAGE_TIMEOUT_SECONDS:
-                raise
+                raise LostContact(str(error)) from error
             say(f"{error}; retrying")
+        except KfpError as error:
+            raise LostContact(str(error)) from error
         else:
             last_answer = time.monotonic()
-            for stage in run.stages:
-                for event in _new_events(stage, shown):
-                    view.show(event)
+            yield run
             if run.state.is_final:
-                return run
-            for event in _progress_events(run, progress):
-                view.show(event)
-        time.sleep(POLL_SECONDS)
+                return
+        time.sleep(max(POLL_SECONDS, pause_seconds()))
 
 
 def _progress_events(run: Run, progress: RunProgress) -> Iterator[dict[str, object]]:
@@ -59,11 +84,11 @@ def _progress_events(run: Run, progress: RunProgress) -> Iterator[dict[str, obje
 def _new_events(stage: StageState, shown: dict[str, str]) -> Iterator[dict[str, object]]:
     """Yield what the view has not shown yet; a stage that is retried is shown again."""
     event = EVENTS.get(stage.state)
-    before = shown.get(stage.task)
+    before = shown.get(stage.place)
     if event is None or event == before:
         return
     if event != "started" and before != "started":
         yield {"stage": stage.title, "event": "started", "time": stage.started.timestamp()}
     end = stage.ended or stage.started
     yield {"stage": stage.title, "event": event, "time": (stage.started if event == "started" else end).timestamp()}
-    shown[stage.task] = event
+    shown[stage.place] = event

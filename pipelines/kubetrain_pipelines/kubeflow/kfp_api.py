@@ -60,8 +60,16 @@ class KfpApi:
         """
         return self._parse(self._read(f"{ROOT}{path}", query))
 
-    def get_text(self, path: str) -> str:
-        return self._read(path, {})
+    def peek(self, path: str, **query: Any) -> tuple[int, str]:
+        """Return the status and text of an answer that may be an error, after one attempt.
+
+        Raises:
+            Unreachable: if there is no answer.
+        """
+        try:
+            return self._exchange("GET", path, query)
+        except Transient as error:
+            raise Unreachable(f"{self.connection.endpoint} does not answer ({error})") from error
 
     def list_all(self, kind: str, path: str, **query: Any) -> Iterator[Message]:
         """Yield every object of a list, page by page."""
@@ -120,6 +128,11 @@ class KfpApi:
         Raises:
             Transient: if a retry may succeed.
         """
+        status, text = self._exchange(method, path, query, **content)
+        check_answer(f"{method} {path}", self.connection.endpoint, status, self.connection.without_secrets(text))
+        return text
+
+    def _exchange(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> tuple[int, str]:
         fields = urlencode({name: value for name, value in query.items() if value not in ("", None)})
         url = f"{self.connection.endpoint}{path}" + (f"?{fields}" if fields else "")
         headers = {"Accept": "application/json", "User-Agent": "kubetrain", **self.connection.headers()}
@@ -129,9 +142,7 @@ class KfpApi:
             answer = self._pool.request(method, url, headers=headers, **content)
         except HTTPError as error:
             raise self._connection_error(error) from error
-        text = answer.data.decode(errors="replace")
-        check_answer(f"{method} {path}", self.connection.endpoint, answer.status, self.connection.without_secrets(text))
-        return text
+        return answer.status, answer.data.decode(errors="replace")
 
     def _connection_error(self, error: HTTPError) -> Exception:
         reason = self.connection.without_secrets(str(getattr(error, "reason", error)))

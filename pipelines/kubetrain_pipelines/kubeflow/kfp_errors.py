@@ -19,6 +19,12 @@ class Unreachable(KfpError):
     is_curable: ClassVar[bool] = True
 
 
+class LostContact(KfpError):
+    """A run could not be followed to its end. It continues."""
+
+    exit_code: ClassVar[int] = 3
+
+
 class Unanswered(KfpError):
     """A request that changes something got no answer. It may or may not have been carried out."""
 

@@ -8,8 +8,10 @@ from typing import Any, Self
 from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, PROGRESS_ANNOTATION, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import KubernetesError, UnknownKind
+from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound, UnknownKind
+from kubetrain_components.jobs.kubernetes.log_position import LogPosition
 from kubetrain_components.manifest import Manifest
+from kubetrain_pipelines.kubeflow.workflow_nodes import EXECUTOR, fnv1a, place_of
 from kubetrain_trainer.progress_line import parse_progress
 
 Progress = dict[str, str | float]
@@ -22,8 +24,6 @@ MAIN = "main"
 ENDED = ("Succeeded", "Failed")
 RETRY_SECONDS = 10.0
 LOG_TIMEOUT_SECONDS = 10.0
-# A step's node has a name like workflow(0).root(0).sync-dataset(0).executor(0); without retries it has no numbers.
-STEP = re.compile(r"\.(?P<task>[^.()]+)(\([^()]*\))*\.executor(\(\d+\))?$")
 PREFIX = re.compile(r"^main: Error \(exit code \d+\)(: )?")
 
 
@@ -35,6 +35,8 @@ class RunInCluster:
     def __init__(self, api: KubernetesApi, run_id: str) -> None:
         self._api = api
         self._run_id = run_id
+        self._pod_names: dict[str, str] = {}
+        self._positions: dict[str, LogPosition] = {}
 
     @classmethod
     def connect(cls, namespace: str, run_id: str) -> Self:
@@ -53,24 +55,54 @@ class RunInCluster:
     def workflows(self) -> list[Manifest]:
         return self._labeled_by_kfp(*WORKFLOWS)
 
-    def causes(self) -> list[tuple[str, str]]:
-        """Return the task and the error message of each failed step, from its last attempt."""
+    def causes(self) -> dict[str, str]:
+        """Return the error message of each failed step, from its last attempt, by the place of the step."""
         nodes = [node for workflow in self.workflows() for node in workflow.get("status", {}).get("nodes", {}).values()]
         failed = [
             node
             for node in nodes
             if node.get("type") == "Pod" and node.get("phase") in ("Failed", "Error") and node.get("message")
         ]
-        last = {task_of(node["name"]): node["message"] for node in sorted(failed, key=lambda each: each["startedAt"])}
-        return [(task, PREFIX.sub("", message) or message) for task, message in last.items()]
+        last = {step_of(node["name"]): node["message"] for node in sorted(failed, key=lambda each: each["startedAt"])}
+        return {step: PREFIX.sub("", message) or message for step, message in last.items()}
 
-    def logs(self) -> Iterator[tuple[str, str]]:
-        """Yield the task and the log of each step, in the order in which the pods were created."""
-        pods = [pod for pod in self._labeled_by_kfp("v1", "pods") if STEP.search(_node_name(pod))]
-        for pod in sorted(pods, key=lambda each: each["metadata"]["creationTimestamp"]):
-            path = self._api.path("v1", "pods", f"{pod['metadata']['name']}/log")
-            with self._api.stream(path, read_timeout=LOG_TIMEOUT_SECONDS, container=MAIN) as stream:
-                yield task_of(_node_name(pod)), b"".join(stream).decode(errors="replace")
+    def log_of(self, node: str) -> str | None:
+        """Return the log of a node's pod; None if the pod is gone or has not started."""
+        return b"".join(found).decode(errors="replace") if (found := self._log(node)) is not None else None
+
+    def new_lines_of(self, node: str, *, is_over: bool) -> list[str] | None:
+        """Return the lines since the last call; None if the pod is gone or has not started.
+
+        Args:
+            is_over: Whether the last line is complete, even without a line break.
+        """
+        position = self._positions.setdefault(node, LogPosition())
+        since = {"sinceTime": position.since_time} if position.since_time else {}
+        position.expect_repeats()
+        if (found := self._log(node, timestamps="true", **since)) is None:
+            return None
+        *lines, rest = b"".join(found).split(b"\n")
+        lines += [rest] if rest and is_over else []
+        return [line.partition(b" ")[2].decode(errors="replace") for line in position.new_lines(lines)]
+
+    def _log(self, node: str, **query: Any) -> list[bytes] | None:
+        name = self._pod_names.get(node) or self._find_pods().get(node)
+        if name is None:
+            return None
+        path = self._api.path("v1", "pods", f"{name}/log")
+        try:
+            with self._api.stream(path, read_timeout=LOG_TIMEOUT_SECONDS, container=MAIN, **query) as stream:
+                return list(stream)
+        except (NotFound, BadRequest):
+            return None
+
+    def _find_pods(self) -> dict[str, str]:
+        """Return the names of the run's pods by the IDs of their nodes. An ID is the name without its template."""
+        for pod in self._labeled_by_kfp("v1", "pods"):
+            name = node_name(pod)
+            workflow = name.partition(".")[0].partition("(")[0]
+            self._pod_names[f"{workflow}-{fnv1a(name)}"] = pod["metadata"]["name"]
+        return self._pod_names
 
     def still_running(self) -> list[str]:
         """Return the jobs and pods of the run that have not ended. Those that have ended stay for inspection."""
@@ -102,12 +134,12 @@ class RunInCluster:
         return items
 
 
-def task_of(node_name: str) -> str:
-    step = STEP.search(node_name)
-    return step["task"] if step else re.sub(r"\(\d+\)$", "", node_name.rpartition(".")[2])
+def step_of(node: str) -> str:
+    """Return the place of the step that a node belongs to."""
+    return place_of(node).removesuffix(f".{EXECUTOR}")
 
 
-def _node_name(pod: dict[str, Any]) -> str:
+def node_name(pod: dict[str, Any]) -> str:
     return str(pod["metadata"].get("annotations", {}).get(NODE_NAME, ""))
 
 

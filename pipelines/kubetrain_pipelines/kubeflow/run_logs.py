@@ -1,23 +1,23 @@
-"""`kubetrain logs`: print the logs of a run's steps, and with --follow keep printing until the run ends."""
+"""`kubetrain logs`: print what a run's steps wrote, and with --follow keep printing until the run ends."""
 
-import contextlib
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import sys
+from collections.abc import Mapping, Sequence
 
+from kubetrain_pipelines.kubeflow.follow_logs import FollowedLogs
+from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, titles_of
-from kubetrain_pipelines.kubeflow.step_logs import NoLog, StepLog, logs_of
+from kubetrain_pipelines.kubeflow.own_output import OwnOutput
+from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
+from kubetrain_pipelines.kubeflow.stage_state import StageState
+from kubetrain_pipelines.kubeflow.step_logs import NoLog, StepLogs
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
-POLL_SECONDS = 2.0
 
-
-def logs_and_show(api: KfpApi, wanted: str, stage: str = "", *, follow: bool = False) -> None:
+def logs_and_show(api: KfpApi, wanted: str, stage: str = "", *, follow: bool = False, everything: bool = False) -> None:
     """
     Args:
         stage: The task or title of one stage; empty for all stages, each with a heading.
+        everything: Print also what Kubeflow Pipelines and Argo wrote around the steps.
 
     Raises:
         NoLog: if there is none yet, and `follow` is not set.
@@ -25,68 +25,80 @@ def logs_and_show(api: KfpApi, wanted: str, stage: str = "", *, follow: bool = F
     message = find_run(api, wanted)
     titles = titles_of(api, message)
     run = Run.of(message, titles)
-    task = _task_named(stage, titles, run.id) if stage else ""
-    printed = _PrintedLogs({} if task else titles)
-    for snapshot in _snapshots(api, run, titles) if follow else [run]:
-        with contextlib.suppress(NoLog) if follow else contextlib.nullcontext():
-            printed.add(_logs_of_task(api, snapshot, task), _ended_tasks(snapshot))
+    chosen = _Chosen(stage, run, titles)
+    printer = LogPrinter(with_headings=not stage, everything=everything)
+    if follow:
+        _follow(api, run, titles, chosen, printer)
+    else:
+        _print_all(api, run, chosen, printer)
 
 
-def _task_named(stage: str, titles: Mapping[str, str], run_id: str) -> str:
-    tasks = {name: task for task, title in titles.items() for name in (task, task.replace("-", "_"), title)}
-    if stage not in tasks:
-        raise InvalidSetting(f"run {run_id} has no stage '{stage}': {did_you_mean(stage, tasks)}")
-    return tasks[stage]
+class _Chosen:
+    """The stages that are printed."""
+
+    def __init__(self, wanted: str, run: Run, titles: Mapping[str, str] | None) -> None:
+        self._wanted = wanted
+        tasks = {stage.task: stage.task for stage in run.stages} if titles is None else titles
+        names = [name for task, title in tasks.items() for name in (task, task.replace("-", "_"), title)]
+        names += [stage.title for stage in run.stages]
+        if wanted and wanted not in names:
+            raise InvalidSetting(f"run {run.id} has no stage '{wanted}': {did_you_mean(wanted, names)}")
+        self._tasks = {task for task, title in tasks.items() if wanted in (task, task.replace("-", "_"), title)}
+
+    def of(self, run: Run) -> list[StageState]:
+        return [
+            stage
+            for stage in run.stages
+            if not self._wanted or stage.task in self._tasks or stage.title == self._wanted
+        ]
 
 
-def _logs_of_task(api: KfpApi, run: Run, task: str) -> list[StepLog]:
-    """Return the logs of one task, or of all if `task` is empty."""
-    stages = tuple(stage for stage in run.stages if task in ("", stage.task))
-    if logs := [log for log in logs_of(api, replace(run, stages=stages)) if task in ("", log.task)]:
-        return logs
-    raise NoLog(f"no log of {task or f'run {run.id}'} yet: see `kubetrain status {run.id}`")
-
-
-def _snapshots(api: KfpApi, run: Run, titles: Mapping[str, str]) -> Iterator[Run]:
-    """Yield the run until it ends, each time without the stages that had already ended the last time."""
-    done: set[str] = set()
-    while True:
-        yield replace(run, stages=tuple(stage for stage in run.stages if stage.task not in done))
-        if run.state.is_final:
-            return
-        done = _ended_tasks(run)
-        time.sleep(POLL_SECONDS)
-        run = read_run(api, run.id, titles)
-
-
-def _ended_tasks(run: Run) -> set[str]:
-    return {stage.task for stage in run.stages if stage.state.is_final or run.state.is_final}
-
-
-class _PrintedLogs:
-    """Prints only new text, because Kubeflow Pipelines always serves logs from their beginning."""
-
-    def __init__(self, titles: Mapping[str, str]) -> None:
-        self._titles = titles
-        self._lengths: dict[tuple[str, int], int] = {}
+class LogPrinter:
+    def __init__(self, *, with_headings: bool, everything: bool) -> None:
+        self.is_empty = True
+        self._with_headings, self._everything = with_headings, everything
+        self._outputs: dict[str, OwnOutput] = {}
         self._last = ""
 
-    def add(self, logs: list[StepLog], ended: set[str]) -> None:
-        """
-        Args:
-            ended: Tasks whose last line is complete, even without a line break.
-        """
-        attempts: Counter[str] = Counter()
-        for log in logs:
-            attempts[log.task] += 1
-            start = self._lengths.get((log.task, attempts[log.task]), 0)
-            end = len(log.text) if log.task in ended else log.text.rfind("\n") + 1
-            if end > start:
-                self._print(log.task, log.text[start:end])
-                self._lengths[log.task, attempts[log.task]] = end
+    @property
+    def hidden(self) -> int:
+        """The number of lines that were not printed, because the steps did not write them themselves."""
+        return sum(each.hidden for each in self._outputs.values())
 
-    def _print(self, task: str, text: str) -> None:
-        if task in self._titles and task != self._last:
-            print(f"== {self._titles[task]}")
-        self._last = task
-        print(text.removesuffix("\n"), flush=True)
+    def add(self, stage: StageState, node: str, lines: Sequence[str]) -> None:
+        """Print the lines of a node, with a heading where another stage begins."""
+        if not self._everything:
+            lines = self._outputs.setdefault(node, OwnOutput()).of(lines)
+        if not lines:
+            return
+        if self._with_headings and stage.place != self._last:
+            print(f"== {stage.title}")
+        self._last, self.is_empty = stage.place, False
+        print("\n".join(lines), flush=True)
+
+
+def _print_all(api: KfpApi, run: Run, chosen: _Chosen, printer: LogPrinter) -> None:
+    logs = StepLogs(api, run)
+    found = [log for log in logs.of(chosen.of(run)) if log.text]
+    for log in found:
+        printer.add(log.stage, log.node, log.text.removesuffix("\n").split("\n"))
+    if not found and logs.trouble:
+        raise NoLog(
+            f"no log of run {run.id}: Kubeflow Pipelines has none, and the cluster cannot be asked ({logs.trouble})"
+        )
+    if not found:
+        raise NoLog(f"no log of run {run.id} yet: see `kubetrain status {run.id}`")
+    if printer.is_empty:
+        print(f"the steps themselves wrote nothing: --all prints {printer.hidden} lines of Kubeflow Pipelines")
+
+
+def _follow(api: KfpApi, run: Run, titles: Mapping[str, str] | None, chosen: _Chosen, printer: LogPrinter) -> None:
+    logs = FollowedLogs(api, run)
+    for snapshot in snapshots(api, run.id, titles, _say, lambda: logs.pause_seconds):
+        for stage in chosen.of(snapshot):
+            for node, lines in logs.new_lines(stage, is_over=stage.state.is_final or snapshot.state.is_final):
+                printer.add(stage, node, lines)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.run import Run, RunState, find_run, recent_runs, titles_of
+from kubetrain_pipelines.kubeflow.run import Run, find_run, recent_runs, titles_of
+from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import causes_of
 from kubetrain_pipelines.kubeflow.submit import follow_and_show
 from kubetrain_trainer.errors import InvalidSetting

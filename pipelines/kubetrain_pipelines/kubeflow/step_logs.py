@@ -1,27 +1,25 @@
 """The logs of a run's steps, and the causes of its failure.
 
-The v2beta1 API of Kubeflow Pipelines has no logs and leaves a run's error empty. Its v1alpha1 API serves the log of a
-pod by name; the run's details contain the end of that name.
+The v2beta1 API of Kubeflow Pipelines has no logs and leaves a run's error empty. Both are evidence beside the state of
+a run: where they cannot be had, the state is still reported.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.log_routes import KfpLogs
 from kubetrain_pipelines.kubeflow.run import Run
+from kubetrain_pipelines.kubeflow.stage_state import StageState
+from kubetrain_trainer.errors import KubetrainError
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
-LOG = "/apis/v1alpha1/runs/{run}/nodes/{workflow}-{template}-{number}/log"
-PROGRAM = "system-container-impl"
-# The template of a step with pod annotations or labels has their counts in its name. The usual ones come first.
-TEMPLATES = (PROGRAM, *(f"metadata-{counts}-{PROGRAM}" for counts in "1-1 0-1 1-0 1-2 2-1 2-2 0-2 2-0".split()))
-NO_LOG = re.compile(r'\{"error_message"')
 ERROR_LINE = re.compile(r"^error: (.+)$", re.M)
 
 
@@ -31,61 +29,95 @@ class NoLog(KfpError):
 
 @dataclass(frozen=True)
 class StepLog:
-    task: str
+    stage: StageState
+    node: str
     text: str
+
+
+class StepLogs:
+    """The logs in Kubeflow Pipelines, which keeps them longer than the cluster keeps pods, or else in the cluster."""
+
+    def __init__(self, api: KfpApi, run: Run) -> None:
+        self._kfp = KfpLogs(api, run)
+        self._cluster = ClusterLogs(api, run.id)
+
+    def of(self, stages: Iterable[StageState]) -> Iterator[StepLog]:
+        """Yield the log of each attempt of each stage, if there is one."""
+        for stage in stages:
+            for node in stage.attempts:
+                text = self._kfp.read(node)
+                if (text := self._cluster.read(node) if text is None else text) is not None:
+                    yield StepLog(stage, node, text)
+
+    @property
+    def trouble(self) -> str:
+        """Why the cluster could not be asked, if it was needed and could not."""
+        return self._cluster.trouble
+
+
+class ClusterLogs:
+    """The logs of pods in the configured cluster, if there is a cluster and it has the run."""
+
+    def __init__(self, api: KfpApi, run_id: str) -> None:
+        self.trouble = ""
+        """Why the cluster cannot be asked."""
+        self._api, self._run_id = api, run_id
+        self._run: RunInCluster | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._run is not None
+
+    def read(self, node: str) -> str | None:
+        """Return the log of a node's pod; None if there is none."""
+        try:
+            return run.log_of(node) if (run := self._connected()) else None
+        except KubernetesError as error:
+            self.trouble = str(error)
+            return None
+
+    def new_lines(self, node: str, *, is_over: bool) -> list[str] | None:
+        """Return the lines since the last call; None if the cluster has no log of the pod."""
+        try:
+            return run.new_lines_of(node, is_over=is_over) if (run := self._connected()) else None
+        except KubernetesError:  # a stream that breaks off is read again from the same position
+            return []
+
+    def _connected(self) -> "RunInCluster | None":
+        if self._run is None and not self.trouble:
+            try:
+                self._run = _in_cluster(self._api, self._run_id)
+            except KubernetesError as error:
+                self.trouble = str(error)
+        return self._run
 
 
 def causes_of(api: KfpApi, run: Run) -> list[str]:
     """Return one sentence for each failed step whose cause is known."""
+    titles = {stage.place: stage.title for stage in run.stages}
+    survived = titles.keys() - {stage.place for stage in run.failed_stages}
+    causes = _messages(api, run) or _errors_in_logs(api, run)
+    return [
+        f"{titles.get(place, place.rpartition('.')[2])}: {cause}"
+        for place, cause in causes.items()
+        if place not in survived
+    ]
+
+
+def _messages(api: KfpApi, run: Run) -> dict[str, str]:
+    """Return the messages that the failed pods left in the cluster, by the place of the step."""
     try:
-        found = _in_cluster(api, run).causes()
-    except KubernetesError:
-        failed = {stage.task for stage in run.failed_stages}
-        found = [
-            (log.task, errors[-1])
-            for log in _logs_by_kfp(api, run)
-            if log.task in failed and (errors := ERROR_LINE.findall(log.text))
-        ]
-    titles = {stage.task: stage.title for stage in run.stages}
-    return [f"{titles.get(task, task)}: {cause}" for task, cause in found]
+        return _in_cluster(api, run.id).causes()
+    except KubetrainError:
+        return {}
 
 
-def logs_of(api: KfpApi, run: Run) -> list[StepLog]:
-    """Return the logs of all attempts of all steps, in the order in which the steps started.
-
-    Kubeflow Pipelines is tried first, because it keeps logs longer than the cluster keeps pods.
-
-    Raises:
-        NoLog: if there is none.
-    """
-    if logs := list(_logs_by_kfp(api, run)):
-        return logs
-    try:
-        return [StepLog(task, text) for task, text in _in_cluster(api, run).logs()]
-    except KubernetesError as error:
-        raise NoLog(
-            f"no log of run {run.id}: Kubeflow Pipelines has none, and the cluster cannot be asked ({error})"
-        ) from error
+def _errors_in_logs(api: KfpApi, run: Run) -> dict[str, str]:
+    logs = StepLogs(api, run).of(run.failed_stages)
+    return {log.stage.place: errors[-1] for log in logs if (errors := ERROR_LINE.findall(log.text))}
 
 
-def _in_cluster(api: KfpApi, run: Run) -> "RunInCluster":
+def _in_cluster(api: KfpApi, run_id: str) -> "RunInCluster":
     from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
-    return RunInCluster.connect(api.connection.pods_namespace, run.id)
-
-
-def _logs_by_kfp(api: KfpApi, run: Run) -> Iterator[StepLog]:
-    for stage in run.stages:
-        for node in run.attempts_of(stage):
-            if (text := _log_of_node(api, run, node)) is not None:
-                yield StepLog(stage.task, text)
-
-
-def _log_of_node(api: KfpApi, run: Run, node: str) -> str | None:
-    """Try each name that the node's pod may have."""
-    workflow, _, number = node.rpartition("-")
-    for template in TEMPLATES:
-        text = api.get_text(LOG.format(run=run.id, workflow=workflow, template=template, number=number))
-        if not NO_LOG.match(text):
-            return text
-    return None
+    return RunInCluster.connect(api.connection.pods_namespace, run_id)

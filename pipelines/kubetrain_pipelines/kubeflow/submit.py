@@ -13,7 +13,8 @@ from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_title
 from kubetrain_pipelines.kubeflow.follow_run import follow_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Unanswered
-from kubetrain_pipelines.kubeflow.run import Run, RunState
+from kubetrain_pipelines.kubeflow.run import Run
+from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import causes_of
 from kubetrain_pipelines.kubeflow.upload import ensure_version, find_or_create
 from kubetrain_pipelines.parse_parameters import parse_parameters
@@ -93,7 +94,7 @@ def experiment_id(api: KfpApi, name: str) -> str:
     return str(created["experiment_id"])
 
 
-def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str]) -> None:
+def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) -> None:
     """
     Raises:
         RunFailed: if the run fails or is canceled, with the cause if it is known.

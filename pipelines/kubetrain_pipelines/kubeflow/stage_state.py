@@ -1,0 +1,102 @@
+"""The stages of a run, and their pods, found in the nodes of its workflow."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time
+from kubetrain_pipelines.kubeflow.workflow_nodes import (
+    EXECUTOR,
+    ITERATION,
+    LAST_ATTEMPT,
+    attempts_in,
+    node_names,
+    place_of,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageState:
+    place: str
+    """Identifies the stage: several iterations of a loop have the same task."""
+    task: str
+    title: str
+    state: RunState
+    started: datetime
+    ended: datetime | None
+    attempts: tuple[str, ...] = ()
+    """The IDs of the nodes that ran the stage's program, in the order of the attempts."""
+
+
+def stages_of(
+    details: Sequence[dict[str, Any]], titles: Mapping[str, str] | None, *, is_over: bool
+) -> tuple[StageState, ...]:
+    """Return the stages that have started, in that order, with distinct titles.
+
+    Args:
+        titles: The titles by task; None if they are unknown: then each step is a stage, and its task is the title.
+    """
+    names = node_names(details)
+    attempts = _attempts(names)
+    if titles is None:
+        titles = {_last_part(place): _last_part(place) for place in attempts}
+    stages = []
+    for each in details:
+        started = parse_time(each.get("start_time", ""))
+        if started and "state" in each and each["display_name"] in titles:  # a skipped task has no state
+            place = _place(each, names)
+            state = RunState.of(each)
+            stages.append(
+                StageState(
+                    place=place,
+                    task=each["display_name"],
+                    title=_title(titles[each["display_name"]], place),
+                    # The server does not update the tasks of a terminated run.
+                    state=RunState.CANCELED if is_over and not state.is_final else state,
+                    started=started,
+                    ended=parse_time(each.get("end_time", "")),
+                    attempts=attempts.get(place, ()),
+                )
+            )
+    return _with_distinct_titles(sorted(stages, key=lambda stage: (stage.started, stage.place)))
+
+
+def _attempts(names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes that run the program of each step, by the step's place."""
+    retried = {LAST_ATTEMPT.sub("", name) for name in names.values() if LAST_ATTEMPT.search(name)}
+    found = defaultdict(list)
+    for node, name in names.items():
+        step, _, part = place_of(name).rpartition(".")
+        if part == EXECUTOR and name not in retried:
+            found[step].append((attempts_in(name), node))
+    return {step: tuple(node for _, node in sorted(nodes)) for step, nodes in found.items()}
+
+
+def _place(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Return the place of a node, which the names of its children contain."""
+    task = detail["display_name"]
+    for child in detail.get("child_tasks", []):
+        name = place_of(names.get(child.get("pod_name", ""), ""))
+        for place in (name, name.rpartition(".")[0]):
+            if _last_part(place) == task:
+                return place
+    return str(task)
+
+
+def _last_part(place: str) -> str:
+    return place.rpartition(".")[2]
+
+
+def _with_distinct_titles(stages: Sequence[StageState]) -> tuple[StageState, ...]:
+    """Add its place to a title that several stages share."""
+    counts = Counter(stage.title for stage in stages)
+    return tuple(
+        replace(stage, title=f"{stage.title} ({stage.place})") if counts[stage.title] > 1 else stage for stage in stages
+    )
+
+
+def _title(title: str, place: str) -> str:
+    numbers = [match[1] for match in ITERATION.finditer(place)]
+    return f"{title} (iteration {'.'.join(numbers)})" if numbers else title
