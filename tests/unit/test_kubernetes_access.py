@@ -26,6 +26,7 @@ from kubetrain_components.jobs.kubernetes.errors import KubernetesError, Unautho
 from kubetrain_trainer.errors import KubetrainError
 from support.api_server import PODS, ApiServer, Handler, answer
 from support.certificates import Authority
+from support.cli import kubetrain
 from support.proxy import Proxy, running_proxy
 
 V1 = "client.authentication.k8s.io/v1"
@@ -218,6 +219,14 @@ def test_several_kubeconfigs_are_one_and_the_first_value_wins(
     KubernetesApi.connect(retry_seconds=0).get(PODS)
     KubernetesApi.connect(retry_seconds=0, context="one").get(PODS)
     assert [each["authorization"] for each in server.headers] == ["Bearer second", "Bearer first"]
+
+
+def test_commands_take_a_context(tmp_path: Path) -> None:
+    write(tmp_path / "config", {"server": "http://127.0.0.1:1"}, {})
+    options = ["--context", "of-nobody", "--no-pods"]
+    finished = kubetrain("doctor", *options, KUBECONFIG=str(tmp_path / "config"))
+    assert finished.exit_code == 1
+    assert "no context 'of-nobody'" in finished.output
 
 
 @pytest.mark.parametrize("version", [V1, "client.authentication.k8s.io/v1beta1"])

@@ -14,7 +14,7 @@ import click
 
 from kubetrain_pipelines.cli.extras import missing_extra
 from kubetrain_pipelines.cli.kubeflow import COMMANDS
-from kubetrain_pipelines.cli.options import AS_JSON, FOLDER, LOGIN, PARAMETERS, PIPELINE, with_options
+from kubetrain_pipelines.cli.options import AS_JSON, CONTEXT, FOLDER, LOGIN, PARAMETERS, PIPELINE, with_options
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 
@@ -136,7 +136,8 @@ def pack(**options: Any) -> None:
 @click.option("--max-restarts", type=int, default=3, show_default=True, help="Max restarts of the job.")
 @with_options(*PARAMETERS)
 @click.option("--cluster", is_flag=True, help="Run on the cluster in KUBECONFIG; --data and --output are PVCs.")
-@click.option("--namespace", default="", help="Namespace on the cluster (default: the current context's).")
+@CONTEXT
+@click.option("--namespace", default="", help="Namespace on the cluster (default: the context's).")
 @click.option("--quiet", is_flag=True, help="Show the log of rank 0; of other ranks only warnings and errors.")
 @click.option("--dry-run", is_flag=True, help="With --cluster: print the job's manifest, and create nothing.")
 def train(**options: Any) -> None:
@@ -162,7 +163,7 @@ def render(**options: Any) -> None:
 
 @kubetrain.command()
 @PIPELINE
-@click.option("--namespace", default="", help="Namespace of the runs (default: the current context's).")
+@click.option("--namespace", default="", help="Namespace of the runs (default: the context's).")
 @click.option("--account", default="", help="Service account of the runs (default: that of Kubeflow Pipelines).")
 @with_options(*PARAMETERS)
 @click.option("--no-pods", is_flag=True, help="Only query the cluster: start no pods, create no PVCs.")

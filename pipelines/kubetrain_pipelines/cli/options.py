@@ -1,5 +1,6 @@
 """The options that several commands share. Imports only what parsing needs, to keep `kubetrain --help` fast."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,24 @@ PARAMETERS = (
     click.option("--params", type=FILE, help="JSON file of parameters and settings; --set overrides it."),
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _use_context(context: click.Context, option: click.Parameter, name: str) -> None:
+    from kubetrain_components.jobs.kubernetes.access.kubeconfig import CONTEXT_VARIABLE
+
+    if name:
+        os.environ[CONTEXT_VARIABLE] = name
+
+
+CONTEXT = click.option(
+    "--context",
+    default="",
+    expose_value=False,
+    callback=_use_context,
+    help="Context of your kubeconfig (default: $KUBETRAIN_CONTEXT, or its current one).",
+)
 LOGIN = (
+    CONTEXT,
     click.option("--endpoint", default="", help="Kubeflow Pipelines URL (default: $KUBETRAIN_KFP_ENDPOINT)."),
     click.option("--token-file", type=FILE, help="File with a token (default: $KF_PIPELINES_TOKEN, or the pod's own)."),
     click.option(

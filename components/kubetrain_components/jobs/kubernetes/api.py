@@ -96,7 +96,7 @@ class KubernetesApi:
 
         Args:
             namespace: Empty: the one of that configuration.
-            context: Context of the kubeconfig; empty: its current one.
+            context: Context of the kubeconfig; empty: that of $KUBETRAIN_CONTEXT, else its current one.
         """
         raise_descriptor_limit()
         try:

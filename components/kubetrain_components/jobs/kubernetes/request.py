@@ -26,7 +26,7 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """What it takes a permission for: the method and the kind of object, without the object's name."""
+        """The unit of permissions: the method and the kind of object, without the object's name."""
         found = OBJECT_PATH.search(self.address)
         verb = f"{self.method}{' watch' if 'watch' in self.query else ''}"
         if found is None:

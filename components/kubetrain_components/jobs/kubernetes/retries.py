@@ -1,4 +1,4 @@
-"""Which errors of a server may be retried, and for how long."""
+"""Decide which errors of a server are retried, and for how long."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerHistory:
-    """What a server has answered us so far: it tells stray refusals from final ones.
+    """The operations that a server has accepted so far, which tell stray refusals from final ones.
 
     Over a week, each of these happens to valid requests: a webhook that checks tokens is away, a gateway shows a login
     page or a "default backend", a server that has just started does not know all accounts, roles and kinds yet.

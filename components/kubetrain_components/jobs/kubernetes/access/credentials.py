@@ -18,7 +18,7 @@ class Credential:
     certificate: bytes = field(default=b"", repr=False)
     key: bytes = field(default=b"", repr=False)
     plugins: PluginCredential | None = None
-    """What the exec plugin gave, if there is one."""
+    """The output of the exec plugin, if there is one."""
 
 
 class Credentials:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection, ExecPlugin, Material, User
 from kubetrain_trainer.errors import did_you_mean
 
+CONTEXT_VARIABLE = "KUBETRAIN_CONTEXT"
 DEFAULT = Path("~/.kube/config")
 EXEC_API = "client.authentication.k8s.io/"
 PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
@@ -22,11 +23,12 @@ def find_connection(context: str = "") -> Connection:
     """Return the connection of $KUBECONFIG, else of this pod, else of the default kubeconfig.
 
     Args:
-        context: Context of the kubeconfig; empty: its current one.
+        context: Context of the kubeconfig; empty: that of $KUBETRAIN_CONTEXT, else its current one.
 
     Raises:
         AccessError: if none is configured.
     """
+    context = context or os.environ.get(CONTEXT_VARIABLE, "")
     if not os.environ.get("KUBECONFIG") and not context and (of_pod := Connection.of_this_pod()):
         return of_pod
     return Kubeconfig.read().connection(context)
