@@ -395,7 +395,9 @@ def answer(status: int, message: str = "", **headers: str) -> Fault:
 
 def hang(seconds: float) -> Fault:
     def fault(handler: Handler) -> bool:
-        time.sleep(seconds)
+        end = time.monotonic() + seconds
+        while not handler.api.is_over and time.monotonic() < end:
+            time.sleep(0.02)
         handler.cut()
         return True
 

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import ClassVar
+from weakref import WeakSet
 
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine, Phase, Replica, RestartPolicy
@@ -39,11 +41,15 @@ def job(
 class MemoryBackend:
     """Jobs whose states a test sets."""
 
+    used: ClassVar[WeakSet["MemoryBackend"]] = WeakSet()
+
     def __init__(self) -> None:
+        self.used.add(self)
         self.jobs: dict[str, JobState] = {}
         self.lines: list[LogLine] = []
         self.deleted: list[str] = []
         self.cleaned: list[tuple[str, str]] = []
+        self.left: list[str] = []
         self.is_drained = False
         self._changed = threading.Condition()
         self._uids = itertools.count(1)
@@ -60,6 +66,13 @@ class MemoryBackend:
         pods = tuple(replace(pod, phase=phase, **pod_changes) for pod in self.jobs[name].pods)
         self.change(name, phase=phase, pods=pods)
 
+    @classmethod
+    def end_all(cls) -> None:
+        """End what still follows a job."""
+        for backend in list(cls.used):
+            for name in list(backend.jobs):
+                backend.vanish(name)
+
     def vanish(self, name: str) -> None:
         with self._changed:
             self.jobs.pop(name, None)
@@ -67,6 +80,9 @@ class MemoryBackend:
 
     def find(self, job: Job) -> JobState | None:
         return self.jobs.get(job.identity.name)
+
+    def attempts(self, job: Job) -> list[str]:
+        return list(self.jobs)
 
     def create(self, job: Job) -> JobHandle:
         handle = JobHandle(kind=job.kind, name=job.identity.name, uid=str(next(self._uids)))
@@ -102,15 +118,22 @@ class MemoryBackend:
             time.sleep(0.01)
         yield from self.lines
 
-    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
         if (state := self._ours(handle)) is not None:
             self.change(handle.name, annotations={**state.annotations, **values})
+        return True
 
     def clean(self, handle: JobHandle, pods: str) -> None:
         self.cleaned.append((handle.name, pods))
 
     def run_outlives_launcher(self) -> bool:
         return self.is_drained
+
+    def leave(self, handle: JobHandle) -> None:
+        self.left.append(handle.name)
+
+    def adopt(self, job: JobState) -> None:
+        self.left = [name for name in self.left if name != job.handle.name]
 
     def delete(self, handle: JobHandle) -> None:
         if self._ours(handle) is not None:

@@ -1,8 +1,6 @@
 """The engine's policy: create or attach, budgets, cancelling, and reliable verdicts."""
 
 import itertools
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -372,31 +370,42 @@ def test_the_leads_progress_is_annotated_on_the_job(monkeypatch: pytest.MonkeyPa
     assert backend.jobs[NAME].annotations[PROGRESS_ANNOTATION] == lines[0].text
 
 
-def test_ctrl_c_while_a_job_is_created_leaves_none() -> None:
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
+def test_lines_that_cannot_be_shown_are_a_warning_and_not_a_verdict(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     backend = MemoryBackend()
-    create = backend.create
-
-    def slow(wanted: Job) -> JobHandle:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.3)  # the request is on its way: the server creates the job all the same
-        return create(wanted)
-
-    backend.create = slow
-    with pytest.raises(KeyboardInterrupt):
-        run_job(JOB, backend, ignore)
-    assert (backend.deleted, backend.jobs) == ([NAME], {})
-
-
-def test_an_error_in_passing_on_lines_fails_the_job() -> None:
-    backend = MemoryBackend()
-    backend.lines = [LogLine("chief-0", "hello")]
+    backend.lines = [LogLine("chief-0", "hello"), LogLine("chief-0", "again")]
 
     def full(line: LogLine) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     with running(backend, on_line=full) as outcome:
         backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
-    assert "No space left" in str(outcome[0])
+    assert isinstance(outcome[0], JobState)
+    assert len([record for record in caplog.records if str(error) in record.getMessage()]) == 1
+
+
+def test_a_log_that_cannot_be_read_is_not_a_verdict() -> None:
+    backend = MemoryBackend()
+
+    def broken(handle: JobHandle) -> Iterator[LogLine]:
+        raise OSError(24, "Too many open files")
+        yield
+
+    backend.logs = broken
+    with running(backend) as outcome:
+        backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
+    assert isinstance(outcome[0], JobState)
+
+
+def test_pods_are_kept_while_the_verdict_is_not_on_the_job() -> None:
+    backend = MemoryBackend()
+    backend.annotate = lambda handle, values: False
+    with running(backend, replace(JOB, placement=Placement(clean_pods="All"))) as outcome:
+        backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
+    assert isinstance(outcome[0], JobState)
+    assert backend.cleaned == []
 
 
 class TestCreateOrAttach:

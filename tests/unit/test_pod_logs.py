@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,6 @@ from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import pod_log, pod_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds, rfc3339
 from kubetrain_components.jobs.kubernetes.pod_logs import MAX_QUEUED_BATCHES, PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched
@@ -307,12 +307,51 @@ def test_a_slow_reader_blocks_the_streams(server: ApiServer, pods: Watched) -> N
     assert len(reader.finish()) == 20_000
 
 
-def test_the_reader_learns_of_a_missing_permission(server: ApiServer, pods: Watched) -> None:
-    server.fail("/log?", answer(403, 'User "me" cannot get resource "pods/log" in API group "" in the namespace "x"'))
+def test_a_missing_permission_is_a_warning_once(server: ApiServer, pods: Watched) -> None:
+    denied = 'User "me" cannot get resource "pods/log" in API group "" in the namespace "x"'
+    server.fail("/log?", answer(403, denied), times=10)
+    for pod in "abc":
+        server.run(pod)
+    reader = Reader(server, pods)
+    for pod in "abc":
+        server.end(pod)
+    (warning,) = [line.text for line in reader.finish()]
+    assert "warning" in warning and "pods/log" in warning
+
+
+def test_a_log_that_this_machine_could_not_read_is_read_later(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_log, "RETRY_SECONDS", 0.05)
+    stream, failures = KubernetesApi.stream, iter([OSError(24, "Too many open files")] * 3)
+
+    def fail_first(*arguments: Any, **options: Any) -> Any:
+        if "/log" in arguments[1] and (error := next(failures, None)) is not None:
+            raise error
+        return stream(*arguments, **options)
+
+    monkeypatch.setattr(KubernetesApi, "stream", fail_first)
+    server.write(server.run("a"), *lines_of(range(3)))
+    reader = Reader(server, pods)
+    reader.wait_for(4)
+    server.end("a")
+    lines = reader.finish()
+    assert "Too many open files" in lines[0].text
+    assert numbers(lines[1:]) == [0, 1, 2]
+
+
+def test_the_threads_end_when_the_watch_is_stopped(server: ApiServer, pods: Watched) -> None:
     server.run("a")
     reader = Reader(server, pods)
-    reader.thread.join(5)
-    assert isinstance(reader.error, Forbidden)
+    while not any("/log?" in request for request in server.requests):
+        time.sleep(0.01)
+    pods.stop()
+    reader.thread.join(10)
+    assert not reader.thread.is_alive()
+    logs = list(reader.logs._logs.values())
+    for log in logs:
+        log.join(10)
+    assert [log.is_alive() for log in logs] == [False]
 
 
 def test_times_keep_their_precision() -> None:

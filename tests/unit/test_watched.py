@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unreachable
 from kubetrain_components.jobs.kubernetes.watched import Watched
-from support.api_server import PODS, ApiServer, answer, cut, end_at_once, hang
+from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, end_at_once, hang
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -182,6 +183,92 @@ def test_a_server_that_does_not_come_back_ends_it(server: ApiServer, pods: Watch
     server.refuse()
     wait_for(pods, lambda: pods.error is not None)
     assert isinstance(pods.error, Unreachable)
+
+
+def changed_by(line: bytes) -> Fault:
+    def fault(handler: Handler) -> bool:
+        handler.begin_stream()
+        handler.send_chunk(line + b"\n")
+        handler.end_stream()
+        return True
+
+    return fault
+
+
+@pytest.mark.parametrize("line", [b"<html>please log in</html>", b"[]", b"null", b"{}", b'{"type": "ADDED"}', b"\xff"])
+def test_a_line_that_makes_no_sense_leads_to_a_new_list(server: ApiServer, pods: Watched, line: bytes) -> None:
+    server.fail("watch=", changed_by(line), times=2)
+    begin(pods)
+    server.put(f"{PODS}/a")
+    wait_for(pods, lambda: "a" in names(pods))
+    assert pods.error is None
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("exec plugin not found")])
+def test_trouble_on_this_machine_is_survived(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    begin(pods)
+    exchange, errors = KubernetesApi._exchange, iter([error] * 3)
+
+    def fail_first(*arguments: Any) -> Any:
+        if (raised := next(errors, None)) is not None:
+            raise raised
+        return exchange(*arguments)
+
+    monkeypatch.setattr(KubernetesApi, "_exchange", fail_first)
+    server.cut_all()
+    server.put(f"{PODS}/a")
+    wait_for(pods, lambda: "a" in names(pods))
+
+
+def test_trouble_that_stays_ends_it(server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*unused: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    pods._api.retry_seconds = 0.3
+    monkeypatch.setattr(KubernetesApi, "_exchange", fail)
+    pods.start()
+    wait_for(pods, lambda: pods.error is not None)
+    assert isinstance(pods.error, KubernetesError) and "Too many open files" in str(pods.error)
+
+
+def test_even_the_end_of_the_interpreter_is_heard(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*unused: Any) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(KubernetesApi, "_exchange", leave)
+    pods.start()
+    wait_for(pods, lambda: isinstance(pods.error, SystemExit))
+
+
+def test_a_thread_that_waits_for_its_next_try_ends_when_it_is_stopped(server: ApiServer, pods: Watched) -> None:
+    server.fail("GET", answer(503, "not now", Retry_After="60"))
+    pods._api.retry_seconds = 300
+    pods.start()
+    while not server.requests:
+        time.sleep(0.01)
+    pods.stop()
+    pods.join(5)
+    assert not pods.is_alive() and pods.error is None
+
+
+def test_deleted_objects_can_be_forgotten(server: ApiServer, pods: Watched) -> None:
+    forgetful = Watched(pods._api, PODS, pods.changed, keeps_deleted=False)
+    forgetful.start()
+    for number in range(3):
+        server.put(f"{PODS}/{number}")
+    wait_for(pods, lambda: len(forgetful.objects()) == 3)
+    server.remove(f"{PODS}/0")
+    wait_for(pods, lambda: len(forgetful.objects()) == 2)
+    server.refuse()
+    server.remove(f"{PODS}/1")
+    server.forget()
+    server.listen()
+    wait_for(pods, lambda: list(names(forgetful)) == ["2"])
+    forgetful.stop()
 
 
 def test_several_may_share_one_condition(server: ApiServer, pods: Watched) -> None:

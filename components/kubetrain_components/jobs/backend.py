@@ -1,6 +1,6 @@
 """The port to everything that runs jobs. Adapters report what happens; follow.py makes the decisions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
@@ -9,6 +9,10 @@ from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
 class JobBackend(Protocol):
     def find(self, job: Job) -> JobState | None:
         """Return the job of this kind and name, no matter which launcher created it; None if there is none."""
+        ...
+
+    def attempts(self, job: Job) -> Iterable[str]:
+        """Return the names of this run's jobs for the same stage; earlier attempts may be gone."""
         ...
 
     def create(self, job: Job) -> JobHandle:
@@ -27,7 +31,9 @@ class JobBackend(Protocol):
         """Yield every line of every pod from the beginning, across restarts, until the job is over or gone."""
         ...
 
-    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None: ...
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
+        """Return False if that did not work within a few seconds. It never raises."""
+        ...
 
     def clean(self, handle: JobHandle, pods: str) -> None:
         """Delete the pods that a finished job still has: Running, All, or None of them."""
@@ -39,6 +45,14 @@ class JobBackend(Protocol):
 
     def run_outlives_launcher(self) -> bool:
         """Return True if the run continues after this launcher ends: a node is being drained, or the pod evicted."""
+        ...
+
+    def leave(self, handle: JobHandle) -> None:
+        """Let the job continue without a launcher and without a run, until one adopts it. It never raises."""
+        ...
+
+    def adopt(self, job: JobState) -> None:
+        """Make the job part of this run again if an earlier launcher left it. It never raises."""
         ...
 
 

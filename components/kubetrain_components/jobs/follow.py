@@ -1,6 +1,6 @@
 """The loop that owns a job: it creates the job or attaches to it, follows it, and judges how it ended.
 
-Existing job with this name                  | action
+Newest attempt of the job                    | action
 none                                         | create it
 one of another run, or with another spec     | refuse: never delete a job to make room
 this run's, being deleted                    | wait until it is gone, then create it
@@ -12,6 +12,7 @@ this run's, failed with a verdict on it      | create the next attempt, which re
 A job that failed because the cluster disrupted one of its pods is retried immediately.
 """
 
+import contextlib
 import time
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ from kubetrain_trainer.termination import parse_termination_message
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
 PROGRESS_SECONDS = 10.0
+ANNOTATE_AGAIN_SECONDS = 60.0
 MAX_ATTEMPTS_AFTER_DISRUPTION = 3
 """The same number as the restarts that a training is allowed for other reasons."""
 
@@ -85,39 +87,72 @@ def run_job(
 
 
 def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, tracker: BudgetTracker) -> JobState:
-    handle = create_or_attach(job, backend)
+    handle: JobHandle | None = None
     try:
+        handle = create_or_attach(job, backend)
         logs = JobLogs(backend.logs(handle), on_line, job.lead)
         state = _follow(job, handle, backend, logs, tracker)
     except KeyboardInterrupt:
-        if not backend.run_outlives_launcher():
-            backend.delete(handle)
+        with interrupts_deferred():  # a second Ctrl-C must not leave the job behind
+            _let_go(job, handle, backend, on_line)
         raise
     _record_verdict(job, state, backend, logs)
     return state
 
 
+def _let_go(job: Job, handle: JobHandle | None, backend: JobBackend, on_line: OnLine) -> None:
+    """Delete the job, or leave it to a later launcher if the run continues without this one."""
+    must_leave = backend.run_outlives_launcher()
+    handle = handle or _newest(job, backend)
+    if handle is None:
+        return
+    if must_leave:
+        backend.leave(handle)
+        return
+    what = f"{handle.kind.value} {handle.name}"
+    _tell(f"deleting {what}", job, on_line)
+    try:
+        backend.delete(handle)
+    except KubetrainError as error:
+        _tell(f"could not delete {what} ({error}): delete it yourself, or it continues to run", job, on_line)
+
+
+def _tell(sentence: str, job: Job, on_line: OnLine) -> None:
+    with contextlib.suppress(Exception):  # a closed stdout must not keep the job
+        on_line(LogLine(job.lead, sentence))
+
+
+def _newest(job: Job, backend: JobBackend) -> JobHandle | None:
+    """Return this launch's newest job; None if it has none, or the API does not answer."""
+    with contextlib.suppress(KubetrainError):
+        newest = replace(job, identity=job.identity.newest_of(backend.attempts(job)))
+        if (found := backend.find(newest)) is not None and not found.is_over:
+            _check_is_ours(newest, found)
+            return found.handle
+    return None
+
+
 def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs) -> None:
     """Annotate the job with the verdict before its pods are deleted, for a launcher that restarts after that."""
     handle = state.handle
+    verdict = {VERDICT_ANNOTATION: FAILED}
     try:
         judge(job, state, logs.tails())
-    except JobFailed:
-        backend.annotate(handle, {VERDICT_ANNOTATION: FAILED})
-        raise
-    else:
-        backend.annotate(handle, {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)})
+        verdict = {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)}
     finally:
-        backend.clean(handle, job.placement.clean_pods)
+        if backend.annotate(handle, verdict):
+            backend.clean(handle, job.placement.clean_pods)
 
 
 def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
     """Return the job to follow, according to the table at the top of this file."""
+    # Earlier attempts may be gone, so the newest one decides.
+    job = replace(job, identity=job.identity.newest_of(backend.attempts(job)))
     while True:
         found = backend.find(job)
         if found is None:
             try:
-                return _create(job, backend)
+                return backend.create(job)
             except JobExists:
                 continue  # another launcher of the same run was faster: look again
         _check_is_ours(job, found)
@@ -127,6 +162,7 @@ def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
             _delete_running_pods(found.handle, backend)
             job = replace(job, identity=job.identity.next_attempt())
         else:
+            backend.adopt(found)
             return found.handle
 
 
@@ -136,19 +172,6 @@ def _delete_running_pods(handle: JobHandle, backend: JobBackend) -> None:
     for state in backend.watch(handle):
         if state is None or state.is_over:
             return
-
-
-def _create(job: Job, backend: JobBackend) -> JobHandle:
-    """Create the job. An interrupt waits for the request, so that no job is left without a launcher."""
-    handle = None
-    try:
-        with interrupts_deferred():
-            handle = backend.create(job)
-    except KeyboardInterrupt:
-        if handle is not None and not backend.run_outlives_launcher():
-            backend.delete(handle)
-        raise
-    return handle
 
 
 def _check_is_ours(job: Job, found: JobState) -> None:
@@ -213,10 +236,12 @@ class _ProgressAnnotation:
     def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
         self._handle, self._backend, self._logs = handle, backend, logs
         self._written = ""
-        self._written_at = time.monotonic()
+        self._write_at = time.monotonic() + PROGRESS_SECONDS
 
     def update(self) -> None:
-        if self._logs.progress == self._written or time.monotonic() - self._written_at < PROGRESS_SECONDS:
+        progress = self._logs.progress
+        if progress == self._written or time.monotonic() < self._write_at:
             return
-        self._written, self._written_at = self._logs.progress, time.monotonic()
-        self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: self._written})
+        is_written = self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: progress})
+        self._written = progress if is_written else self._written
+        self._write_at = time.monotonic() + (PROGRESS_SECONDS if is_written else ANNOTATE_AGAIN_SECONDS)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -89,6 +89,12 @@ class JobIdentity:
 
     def next_attempt(self) -> Self:
         return replace(self, attempt=self.attempt + 1)
+
+    def newest_of(self, names: Iterable[str]) -> Self:
+        """Return the newest attempt among these names of jobs, or this one if they name no later attempt."""
+        first = re.escape(replace(self, attempt=1).name)
+        matches = (re.fullmatch(rf"{first}-a(\d+)", name) for name in names)
+        return replace(self, attempt=max([self.attempt, *(int(match[1]) for match in matches if match)]))
 
 
 @dataclass(frozen=True, kw_only=True)

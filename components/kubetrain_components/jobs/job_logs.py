@@ -1,6 +1,9 @@
 """The logs of a job's pods, passed on while the job runs. The last lines of each pod are kept for the verdict."""
 
+import logging
+import os
 import re
+import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ from kubetrain_components.jobs.verdict import TAIL_LINES
 from kubetrain_trainer.progress_line import parse_progress
 
 OnLine = Callable[[LogLine], None]
+log = logging.getLogger(__name__)
 ALARMING = re.compile(r"error|exception|traceback|fatal|killed|failed", re.IGNORECASE)
 
 
@@ -23,6 +27,15 @@ def important_lines(lead: str, on_line: OnLine) -> OnLine:
     return pass_on
 
 
+def print_line(line: LogLine) -> None:
+    """Print a line to stdout; if stdout is closed (`| head`), print nothing from then on."""
+    try:
+        print(f"[{line.pod}] {line.text}", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        log.warning("stdout is closed, so the log is no longer shown; the job continues")
+
+
 class JobLogs:
     def __init__(self, lines: Iterator[LogLine], on_line: OnLine, lead: str) -> None:
         self.progress = ""
@@ -31,7 +44,7 @@ class JobLogs:
         self._lines = lines
         self._on_line = on_line
         self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
-        self._error: Exception | None = None
+        self._has_failed = False
         self._thread = threading.Thread(target=self._pass_on_all, daemon=True)
         self._thread.start()
 
@@ -39,13 +52,22 @@ class JobLogs:
         self._tails[line.pod].append(line.text)
         if line.pod == self._lead and parse_progress(line.text) is not None:
             self.progress = line.text
-        self._on_line(line)
+        self._show(line)
+
+    def _show(self, line: LogLine) -> None:
+        try:
+            self._on_line(line)
+        except Exception as error:  # noqa: BLE001 - a full disk or a closed stdout ends no job
+            self._warn("cannot show the job's log", error)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        if not self._has_failed:
+            log.warning("%s (%s: %s); the job continues", what, type(error).__name__, error)
+        self._has_failed = True
 
     def drain(self, seconds: float) -> None:
-        """Wait for the last lines, at most this long. Raise the error that stopped reading, if any."""
+        """Wait for the last lines, at most this long."""
         self._thread.join(seconds)
-        if self._error is not None:
-            raise self._error
 
     def tails(self) -> dict[str, list[str]]:
         """Return the last lines of each pod so far."""
@@ -55,5 +77,5 @@ class JobLogs:
         try:
             for line in self._lines:
                 self.pass_on(line)
-        except Exception as error:  # noqa: BLE001 - raised by drain(), in the thread that can act on it
-            self._error = error
+        except Exception as error:  # noqa: BLE001 - a log that cannot be read is not a verdict
+            self._warn("cannot read the job's log", error)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kubetrain_components.interrupts import exit_code_of, interrupted_by_sigterm
 from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_logs import print_line
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run.events import EventLog
 from kubetrain_trainer.errors import KubetrainError
@@ -38,7 +39,7 @@ class Stage:
         return {"startup": first_line_at - self.started, "running": now - first_line_at}
 
     def on_line(self, line: LogLine) -> None:
-        print(f"[{line.pod}] {line.text}", flush=True)
+        print_line(line)
         self.first_line_at = self.first_line_at or time.monotonic()
         if (progress := parse_progress(line.text)) is None:
             return

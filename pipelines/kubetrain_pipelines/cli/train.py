@@ -12,8 +12,7 @@ import yaml
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
-from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.job_logs import important_lines
+from kubetrain_components.jobs.job_logs import important_lines, print_line
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.placement import Placement
@@ -140,7 +139,3 @@ def _backend(options: TrainOptions, training: TrainingJob) -> AbstractContextMan
 
         return KubernetesBackend.connect(options.namespace)
     return LocalBackend(training.output_dir.parent / ".jobs")
-
-
-def print_line(line: LogLine) -> None:
-    print(f"[{line.pod}] {line.text}", flush=True)

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, NameResolutionError, ReadTimeoutError
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection
 from kubetrain_components.jobs.kubernetes.access.credentials import Credential
 from kubetrain_components.jobs.kubernetes.access.kubeconfig import find_connection
@@ -201,7 +202,9 @@ class KubernetesApi:
         waiting = Waiting(str(request), retry_seconds, tells_at_once=request.method == "POST")
         for pause in _pauses():
             try:
-                answer = read(self._exchange(request))
+                # An interrupt takes effect between two tries of a creation, when it is known if the object exists.
+                with interrupts_deferred() if request.method == "POST" else contextlib.nullcontext():
+                    answer = read(self._exchange(request))
             except Transient as error:
                 self._history.note_trouble()
                 waiting.wait(max(pause, error.retry_after), error, self._unreachable(request, error))

@@ -1,9 +1,10 @@
 """Jobs on a Kubernetes cluster: PyTorchJob and TFJob of the training operator, and batch Jobs."""
 
-import contextlib
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Self
 
 from kubetrain_components.jobs.backend import JobExists
@@ -16,13 +17,21 @@ from kubetrain_components.jobs.kubernetes.followed import FollowedJob
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
+from kubetrain_components.manifest import Manifest
 
 LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LOG_POSITION_SECONDS = 10.0
 JOB_RETRY_SECONDS = 3600.0
 """Time for which requests about an existing job are retried: it runs without the API server and without us."""
+LEFT_ANNOTATION = LABEL_PREFIX + "left-at"
+"""Time at which a launcher left the job without its run, for the reaper."""
+ANNOTATE_SECONDS = 5.0
+ANNOTATE_AGAIN_SECONDS = 60.0
+JOIN_SECONDS = 2.0
 LAST_REQUESTS_SECONDS = 5.0
 """Time for the last requests of an interrupted launcher, which is about to be killed."""
+
+log = logging.getLogger(__name__)
 
 
 class KubernetesBackend:
@@ -35,8 +44,11 @@ class KubernetesBackend:
         """
         self._api, self._job_retry_seconds = api, job_retry_seconds
         self._run = ArgoRun.of_this_process(api)
-        self._followed: dict[JobHandle, FollowedJob] = {}
+        self._followed: FollowedJob | None = None
         self._lock = threading.Lock()
+        self._has_warned = False
+        self._adoption: Manifest = {}
+        """Metadata that an adopted job still lacks."""
 
     @classmethod
     def connect(cls, namespace: str = "") -> Self:
@@ -46,12 +58,19 @@ class KubernetesBackend:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        for followed in self._followed.values():
-            followed.stop()
+        if self._followed is not None:
+            self._followed.stop()
+            self._followed.join(JOIN_SECONDS)
 
     def find(self, job: Job) -> JobState | None:
         found = self._api.get(self._path(job.kind, job.identity.name))
         return job_state(job.kind, found, []) if found else None
+
+    def attempts(self, job: Job) -> list[str]:
+        of_run = job.identity.labels("")
+        selector = ",".join(f"{key}={of_run[key]}" for key in (LABEL_PREFIX + "run-id", LABEL_PREFIX + "stage"))
+        found = self._api.get(self._path(job.kind), labelSelector=selector) or {}
+        return [each["metadata"]["name"] for each in found.get("items") or []]
 
     def create(self, job: Job) -> JobHandle:
         manifest = job_manifest(job, self._run.owner if self._run else None)
@@ -74,18 +93,32 @@ class KubernetesBackend:
         before = followed.state()
         since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
         logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since)
-        last_saved = time.monotonic()
+        save_at = time.monotonic() + LOG_POSITION_SECONDS
         for line in logs.lines(followed.is_over):
             yield line
-            if time.monotonic() - last_saved >= LOG_POSITION_SECONDS:
-                last_saved = time.monotonic()
-                self.annotate(handle, {LOG_POSITION_ANNOTATION: logs.position})
+            if time.monotonic() >= save_at:
+                is_saved = self.annotate(handle, {LOG_POSITION_ANNOTATION: logs.position})
+                save_at = time.monotonic() + (LOG_POSITION_SECONDS if is_saved else ANNOTATE_AGAIN_SECONDS)
 
-    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
+        return self._patch(handle, {"annotations": dict(values)})
+
+    def _patch(self, handle: JobHandle, metadata: Manifest) -> bool:
+        """Change the job's metadata, if that works within seconds: the webhook of an absent operator rejects it."""
+        annotations = {**self._adoption.get("annotations", {}), **metadata.get("annotations", {})}
         # With the uid, the server rejects the patch if another job has this name now.
-        metadata = {"uid": handle.uid, "annotations": dict(values)}
-        with contextlib.suppress(Conflict):
-            self._api.patch(self._path(handle.kind, handle.name), {"metadata": metadata})
+        patch = {"metadata": {"uid": handle.uid, **self._adoption, **metadata, "annotations": annotations}}
+        try:
+            self._api.patch(self._path(handle.kind, handle.name), patch, ANNOTATE_SECONDS)
+        except Conflict:
+            return True  # the job is gone
+        except Exception as error:  # noqa: BLE001 - a note on the job decides nothing about it
+            level = logging.INFO if self._has_warned else logging.WARNING
+            log.log(level, "cannot annotate job %s (%s); the job continues", handle.name, error)
+            self._has_warned = True
+            return False
+        self._adoption = {}
+        return True
 
     def clean(self, handle: JobHandle, pods: str) -> None:
         if pods == "None":
@@ -95,19 +128,32 @@ class KubernetesBackend:
 
     def delete(self, handle: JobHandle) -> None:
         """Delete the job in one request; garbage collection deletes its pods."""
-        self._api.retry_seconds = LAST_REQUESTS_SECONDS
         self._api.delete(self._path(handle.kind, handle.name), uid=handle.uid)
 
     def run_outlives_launcher(self) -> bool:
         self._api.retry_seconds = LAST_REQUESTS_SECONDS
         return self._run is not None and self._run.is_active()
 
+    def leave(self, handle: JobHandle) -> None:
+        """Release the job from its Workflow, whose deletion, an hour after the failure of the step, would end it."""
+        if self._run is not None:
+            left_at = datetime.now(UTC).isoformat(timespec="seconds")
+            self._patch(handle, {"ownerReferences": [], "annotations": {LEFT_ANNOTATION: left_at}})
+
+    def adopt(self, job: JobState) -> None:
+        if self._run is not None and LEFT_ANNOTATION in job.annotations:
+            self._adoption = {"ownerReferences": [self._run.owner], "annotations": {LEFT_ANNOTATION: None}}
+            self._patch(job.handle, {})
+
     def _follow(self, handle: JobHandle) -> FollowedJob:
+        """Follow one job at a time: the threads of an earlier attempt end when the next one is followed."""
         with self._lock:  # another thread reads the logs
-            if handle not in self._followed:
+            if self._followed is None or self._followed.handle != handle:
+                if self._followed is not None:
+                    self._followed.stop()
                 self._api.retry_seconds = self._job_retry_seconds or self._api.retry_seconds
-                self._followed[handle] = FollowedJob(self._api, self._path(handle.kind), handle)
-            return self._followed[handle]
+                self._followed = FollowedJob(self._api, self._path(handle.kind), handle)
+            return self._followed
 
     def _path(self, kind: JobKind, name: str = "") -> str:
         return self._api.path(*kind.traits.resource, name)

@@ -1,6 +1,7 @@
 """One job in the cluster: the job itself, its pods, and warnings about them until all have started."""
 
 import threading
+import time
 
 from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -14,7 +15,7 @@ HEARTBEAT_SECONDS = 1.0
 
 class FollowedJob:
     def __init__(self, api: KubernetesApi, path: str, handle: JobHandle) -> None:
-        self._api, self._handle = api, handle
+        self._api, self.handle = api, handle
         self._changed = threading.Condition()
         self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
         of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
@@ -22,6 +23,7 @@ class FollowedJob:
         self._events: list[Watched] = []
         self._state: JobState | None = None
         self._state_versions: list[tuple[Watched, int]] = []
+        self._is_stopped = False
         for watched in (self._job, self.pods):
             watched.start()
 
@@ -38,14 +40,16 @@ class FollowedJob:
             return self._state
 
     def _derive_state(self) -> JobState | None:
-        found = [each for each in self._job.objects() if each.uid == self._handle.uid and not each.is_gone]
+        found = [each for each in self._job.objects() if each.uid == self.handle.uid and not each.is_gone]
         if not found:
             return None
         pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in self.pods.objects()]
         events = [each.manifest for watched in self._events for each in watched.objects()]
-        return job_state(self._handle.kind, found[0].manifest, pods, events)
+        return job_state(self.handle.kind, found[0].manifest, pods, events)
 
     def is_over(self) -> bool:
+        if self._is_stopped:
+            return True
         state = self.state()
         return state is None or state.is_over
 
@@ -56,14 +60,21 @@ class FollowedJob:
             self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
 
     def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
-        pods = [
-            each.manifest for each in self.pods.objects() if not each.is_gone and is_of(each.manifest, self._handle)
-        ]
+        pods = [each.manifest for each in self.pods.objects() if not each.is_gone and is_of(each.manifest, self.handle)]
         return [pod for pod in pods if include_ended or not has_ended(pod)]
 
     def stop(self) -> None:
+        self._is_stopped = True
         for watched in self._watches():
             watched.stop()
+        with self._changed:
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the threads to end after stop(), at most this long."""
+        deadline = time.monotonic() + seconds
+        for watched in self._watches():
+            watched.join(max(deadline - time.monotonic(), 0))
 
     def _watches(self) -> list[Watched]:
         return [self._job, self.pods, *self._events]
@@ -71,7 +82,7 @@ class FollowedJob:
     def _await_lists(self) -> None:
         with self._changed:
             for watched in (self._job, self.pods):
-                while not watched.has_synced and watched.error is None:
+                while not watched.has_synced and watched.is_alive():
                     self._changed.wait(HEARTBEAT_SECONDS)
                 if watched.error is not None:
                     raise watched.error
@@ -83,8 +94,10 @@ class FollowedJob:
                 watched.stop()
             self._events = []
         elif not self._events and not state.phase.is_final:
-            of_podgroup = f"involvedObject.kind=PodGroup,involvedObject.name={self._handle.name}"
+            of_podgroup = f"involvedObject.kind=PodGroup,involvedObject.name={self.handle.name}"
             for selector in ("type=Warning", of_podgroup):  # Volcano's events are not warnings
                 path = self._api.path("v1", "events")
-                self._events.append(Watched(self._api, path, self._changed, fieldSelector=selector))
+                self._events.append(
+                    Watched(self._api, path, self._changed, keeps_deleted=False, fieldSelector=selector)
+                )
                 self._events[-1].start()

@@ -4,14 +4,21 @@ import contextlib
 import logging
 import queue
 import re
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Stream
-from kubetrain_components.jobs.kubernetes.errors import BadRequest, Forbidden, KubernetesError, NotFound, StreamSilent
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.background import BackgroundReader
+from kubetrain_components.jobs.kubernetes.errors import (
+    BadRequest,
+    Forbidden,
+    KubernetesError,
+    NotFound,
+    StreamSilent,
+    Unauthorized,
+)
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
@@ -58,7 +65,7 @@ class Lines:
     until: int
 
 
-class PodLog(threading.Thread):
+class PodLog(BackgroundReader):
     """A thread that puts the lines of a pod's log into a queue, and blocks while the queue is full.
 
     The end of a stream does not prove the end of a log, because servers restart. A run counts as read once it is known
@@ -75,9 +82,10 @@ class PodLog(threading.Thread):
         since: int,
         lines: "queue.Queue[Lines]",
     ) -> None:
-        super().__init__(name=f"log of {pod['metadata']['name']}", daemon=True)
+        super().__init__(f"log of {pod['metadata']['name']}", pods.changed)
         self.pod_name = name
-        self.error: Exception | None = None
+        self.trouble: BaseException | None = None
+        """The error for which the log was last not read; it is read again later unless the thread has ended."""
         self.passed_until = max(since, nanoseconds(pod["metadata"]["creationTimestamp"]) or 0)
         """Time up to which all lines have been passed on; updated by PodLogs."""
         self.handed, self.passed = 0, 0
@@ -88,8 +96,6 @@ class PodLog(threading.Thread):
         self._position = LogPosition(since)
         self._runs_read = 0
         self._last_trouble = time.monotonic()
-        self._must_stop = threading.Event()
-        self._stream: Stream | None = None
 
     @property
     def is_quiet(self) -> bool:
@@ -107,21 +113,26 @@ class PodLog(threading.Thread):
         run = Run.of(pod.manifest, self._container)
         return not pod.is_gone and (run is None or not run.is_over or run.number < self._runs_read)
 
-    def stop(self) -> None:
-        self._must_stop.set()
-        if (stream := self._stream) is not None:
-            stream.stop()
-
-    def run(self) -> None:
+    def _read_all(self) -> None:
         try:
-            self._read_runs()
-        except Exception as error:  # noqa: BLE001 - raised by PodLogs, in the thread that can act on it
-            self.error = error
+            while not self.must_stop.is_set():
+                if self._could_read_runs():
+                    return
+                self.must_stop.wait(RETRY_SECONDS)
         finally:
             self._position.forget()
 
+    def _could_read_runs(self) -> bool:
+        """Return False if that is worth another try. Without permission it is not."""
+        try:
+            self._read_runs()
+        except Exception as error:  # noqa: BLE001 - PodLogs reports it: a log that cannot be read is not a verdict
+            self.trouble, self._last_trouble = error, time.monotonic()
+            return isinstance(error, Forbidden | Unauthorized)
+        return True
+
     def _read_runs(self) -> None:
-        while not self._must_stop.is_set():
+        while not self.must_stop.is_set():
             known = self._pods.find(self._uid)
             pod = self._api.get(self._path)  # a watch may be late
             if pod is None or pod["metadata"]["uid"] != self._uid:
@@ -154,7 +165,7 @@ class PodLog(threading.Thread):
     def _wait_for_change(self, known: WatchedObject | None, seconds: float | None = None) -> None:
         with self._pods.changed:
             self._pods.changed.wait_for(
-                lambda: self._must_stop.is_set() or self._pods.find(self._uid) is not known, seconds
+                lambda: self.must_stop.is_set() or self._pods.find(self._uid) is not known, seconds
             )
 
     def _read(self, **query: str) -> bool:
@@ -183,8 +194,9 @@ class PodLog(threading.Thread):
         selected = {"container": self._container, "timestamps": "true", **query}
         with self._api.stream(
             f"{self._path}/log", read_timeout=READ_TIMEOUT_SECONDS, retry_seconds=RETRY_SECONDS, **selected
-        ) as self._stream:
-            for chunk in self._stream:
+        ) as stream:
+            self._hold(stream)
+            for chunk in stream:
                 *lines, rest = (rest + chunk).split(b"\n")
                 *pieces, rest = _pieces(rest)
                 self._hand_over([piece for line in lines for piece in _pieces(line)] + pieces)
@@ -197,7 +209,7 @@ class PodLog(threading.Thread):
             self._put(Lines(self, [_text(line) for line in new], self._position.time))
 
     def _put(self, lines: Lines) -> None:
-        while not self._must_stop.is_set():
+        while not self.must_stop.is_set():
             with contextlib.suppress(queue.Full):
                 self._lines.put(lines, timeout=PAUSE_SECONDS)
                 return

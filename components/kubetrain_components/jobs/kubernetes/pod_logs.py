@@ -33,6 +33,7 @@ class PodLogs:
         self._since = (nanoseconds(since) or 0) if since else 0
         self._newest = self._since
         self._logs: dict[str, PodLog] = {}
+        self._reported: set[str] = set()
         self._queue: queue.Queue[Lines] = queue.Queue(MAX_QUEUED_BATCHES)
 
     @property
@@ -46,12 +47,12 @@ class PodLogs:
         return rfc3339(passed_until) if self._newest else ""
 
     def lines(self, is_over: Callable[[], bool]) -> Iterator[LogLine]:
-        """Yield lines until is_over() and the logs of all ended containers have been read."""
+        """Yield lines until is_over() and the logs of all ended containers have been read, or the watch has ended."""
         try:
-            while True:
+            while self._pods.error is None and not self._pods.must_stop.is_set():
                 self._begin_new()
                 is_last_pass = is_over() and self._are_read()
-                self._check()
+                yield from self._troubles()
                 yield from self._arrived() if is_last_pass else self._arriving()
                 if is_last_pass:
                     return
@@ -88,10 +89,13 @@ class PodLogs:
                 self._logs[pod.uid] = log
                 log.start()
 
-    def _check(self) -> None:
-        for error in [self._pods.error, *(log.error for log in self._logs.values())]:
-            if error is not None:
-                raise error
+    def _troubles(self) -> Iterator[LogLine]:
+        """Yield a line for each new reason why logs cannot be read."""
+        for log in self._logs.values():
+            reason = str(log.error or log.trouble or "")
+            if reason and reason not in self._reported:
+                self._reported.add(reason)
+                yield LogLine(log.pod_name, f"warning: the launcher cannot read this log ({reason}); the job continues")
 
     def _stop(self) -> None:
         for log in self._logs.values():

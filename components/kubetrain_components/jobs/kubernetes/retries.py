@@ -3,6 +3,7 @@
 import logging
 import time
 
+from kubetrain_components.jobs.kubernetes.background import pause
 from kubetrain_components.jobs.kubernetes.errors import (
     Forbidden,
     KubernetesError,
@@ -72,4 +73,4 @@ class Waiting:
         )
         if is_due:
             self._next_word = waited + WORD_SECONDS
-        time.sleep(seconds)
+        pause(seconds)

@@ -1,13 +1,15 @@
 """Keep the objects of one list current: a list request returns their state, then a watch their changes."""
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi, Stream
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.background import BackgroundReader
 from kubetrain_components.jobs.kubernetes.errors import Gone, KubernetesError, StreamCut, StreamSilent
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
@@ -17,6 +19,8 @@ GRACE_SECONDS = 10
 MIN_ROUND_SECONDS = 2.0
 """Minimum duration of a list and a watch, even if the server ends them at once: one request per second."""
 LIST_AGAIN = ""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,30 +34,33 @@ class WatchedObject:
         return str(self.manifest["metadata"]["uid"])
 
 
-class Watched(threading.Thread):
+class Watched(BackgroundReader):
     """A thread that keeps the objects at a path current until it is stopped or fails.
 
     It lists them again every minute, to find what the watch missed and to keep the connection for requests open.
     """
 
     def __init__(
-        self, api: KubernetesApi, path: str, changed: threading.Condition | None = None, **selector: str
+        self,
+        api: KubernetesApi,
+        path: str,
+        changed: threading.Condition | None = None,
+        *,
+        keeps_deleted: bool = True,
+        **selector: str,
     ) -> None:
-        super().__init__(name=f"watch {path}", daemon=True)
-        self.changed = changed or threading.Condition()
-        """Notified of every change and of a failure; several threads may share one."""
+        """Keep deleted objects in their last state, or forget them. Several threads may share `changed`."""
+        super().__init__(f"watch {path}", changed or threading.Condition())
         self.has_synced = False
         self.changes = 0
         """Number of changes so far: as long as it stays the same, so do the objects."""
-        self.error: KubetrainError | None = None
-        """The error that ended the thread."""
         self._api, self._path, self._selector = api, path, selector
+        self._keeps_deleted = keeps_deleted
         self._objects: dict[str, WatchedObject] = {}
-        self._must_stop = threading.Event()
-        self._stream: Stream | None = None
+        self._listed_at = time.monotonic()
 
     def objects(self) -> list[WatchedObject]:
-        """Return all objects in order of appearance, including deleted ones."""
+        """Return all objects in order of appearance, including deleted ones that are kept."""
         with self.changed:
             return list(self._objects.values())
 
@@ -61,22 +68,27 @@ class Watched(threading.Thread):
         with self.changed:
             return self._objects.get(uid)
 
-    def stop(self) -> None:
-        self._must_stop.set()
-        if (stream := self._stream) is not None:
-            stream.stop()
-
-    def run(self) -> None:
+    def _read_all(self) -> None:
         version = LIST_AGAIN
+        while not self.must_stop.is_set():
+            began = time.monotonic()
+            version = self._read_round(version)
+            self.must_stop.wait(began + MIN_ROUND_SECONDS - time.monotonic())
+
+    def _read_round(self, version: str) -> str:
+        """List if necessary, then watch. After an answer without sense, or trouble on this machine, list again."""
         try:
-            while not self._must_stop.is_set():
-                began = time.monotonic()
-                version = self._watch(version or self._list())
-                self._must_stop.wait(began + MIN_ROUND_SECONDS - time.monotonic())
-        except KubetrainError as error:
-            with self.changed:
-                self.error = error
-                self.changed.notify_all()
+            return self._watch(version or self._list())
+        except KubetrainError:
+            raise  # the API has retried whatever may heal
+        except Exception as error:
+            log.info("watch %s: %r; listing again", self._path, error)
+            if time.monotonic() - self._listed_at > self._api.retry_seconds:
+                raise KubernetesError(
+                    f"cannot watch {self._path} ({type(error).__name__}: {error}): "
+                    "check this machine and what is between it and the API server, then start again"
+                ) from error
+            return LIST_AGAIN
 
     def _list(self) -> str:
         """Store the current objects and return the resource version of the list."""
@@ -92,6 +104,7 @@ class Watched(threading.Thread):
                 self._store(seen)
             self.has_synced = True
             self.changed.notify_all()
+        self._listed_at = time.monotonic()
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
@@ -105,8 +118,9 @@ class Watched(threading.Thread):
             "timeoutSeconds": WATCH_SECONDS,
         }
         try:
-            with self._api.stream(self._path, read_timeout=WATCH_SECONDS + GRACE_SECONDS, **query) as self._stream:
-                for event in _events(self._stream):
+            with self._api.stream(self._path, read_timeout=WATCH_SECONDS + GRACE_SECONDS, **query) as stream:
+                self._hold(stream)
+                for event in _events(stream):
                     if event["type"] == "ERROR":  # usually 410: the server has forgotten the version
                         return LIST_AGAIN
                     version = event["object"]["metadata"]["resourceVersion"]
@@ -128,9 +142,13 @@ class Watched(threading.Thread):
 
     def _store(self, seen: WatchedObject) -> None:
         """Store the object, unless it is unchanged: readers detect a change by identity."""
-        if seen != self._objects.get(seen.uid):
+        if seen == self._objects.get(seen.uid):
+            return
+        if seen.is_gone and not self._keeps_deleted:
+            self._objects.pop(seen.uid, None)
+        else:
             self._objects[seen.uid] = seen
-            self.changes += 1
+        self.changes += 1
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[Manifest]:

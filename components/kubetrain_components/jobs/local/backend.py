@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
 from kubetrain_components.jobs.local.operator import LocalOperator, pod_environments
 from kubetrain_components.jobs.local.process_guard import process_guard
@@ -46,14 +47,18 @@ class LocalBackend:
     def find(self, job: Job) -> JobState | None:
         return self._state_named(job.identity.name)
 
+    def attempts(self, job: Job) -> list[str]:
+        return [path.name for path in self._directory.glob("*") if LocalRecord(path).is_alive()]
+
     def create(self, job: Job) -> JobHandle:
         environments = pod_environments(job, pod_shares(job, usable_cpus(), visible_gpus()), self._guard_mark)
         handle = JobHandle(kind=job.kind, name=job.identity.name, uid=uuid.uuid4().hex)
         record = LocalRecord(self._directory / handle.name)
-        record.create(job, handle)
-        operator = LocalOperator(job, record, environments)
-        self._cleanup.callback(operator.stop)
-        operator.start()
+        with interrupts_deferred():  # a record without an operator would look like a running job
+            record.create(job, handle)
+            operator = LocalOperator(job, record, environments)
+            self._cleanup.callback(operator.stop)
+            operator.start()
         return handle
 
     def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
@@ -77,9 +82,12 @@ class LocalBackend:
                 return
             time.sleep(POLL_SECONDS)
 
-    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> None:
-        if self._state_of(handle) is not None:
-            LocalRecord(self._directory / handle.name).annotate(values)
+    def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
+        with contextlib.suppress(OSError):
+            if self._state_of(handle) is not None:
+                LocalRecord(self._directory / handle.name).annotate(values)
+            return True
+        return False
 
     def clean(self, handle: JobHandle, pods: str) -> None:
         """Do nothing: a local job that is over leaves nothing behind."""
@@ -95,6 +103,12 @@ class LocalBackend:
 
     def run_outlives_launcher(self) -> bool:
         return False
+
+    def leave(self, handle: JobHandle) -> None:
+        """Do nothing: a local job ends with its launcher."""
+
+    def adopt(self, job: JobState) -> None:
+        """Do nothing: no launcher left it."""
 
     def _state_named(self, name: str) -> JobState | None:
         record = LocalRecord(self._directory / name)

@@ -1,0 +1,61 @@
+"""Threads that read from the API server until they are stopped or fail, and whose failures are heard."""
+
+import threading
+import time
+from typing import Protocol
+
+from kubetrain_components.jobs.kubernetes.errors import StreamCut
+
+
+class Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
+class BackgroundReader(threading.Thread):
+    """A thread with an error in place of a silent death. Stopping it ends its stream and its waits."""
+
+    def __init__(self, name: str, changed: threading.Condition) -> None:
+        super().__init__(name=name, daemon=True)
+        self.changed = changed
+        """Notified when the thread ends."""
+        self.error: BaseException | None = None
+        """The error that ended the thread."""
+        self.must_stop = threading.Event()
+        self._stream: Stoppable | None = None
+
+    def stop(self) -> None:
+        self.must_stop.set()
+        if (stream := self._stream) is not None:
+            stream.stop()
+
+    def _hold(self, stream: Stoppable) -> None:
+        """Let stop() end this stream."""
+        self._stream = stream
+        if self.must_stop.is_set():
+            stream.stop()
+
+    def run(self) -> None:
+        try:
+            self._read_all()
+        except BaseException as error:  # noqa: BLE001 - raised by the follower, in the thread that can act on it
+            if not self.must_stop.is_set():
+                self.error = error
+        finally:
+            with self.changed:
+                self.changed.notify_all()
+
+    def _read_all(self) -> None:
+        raise NotImplementedError
+
+
+def pause(seconds: float) -> None:
+    """Sleep; in a background reader only until it is stopped.
+
+    Raises:
+        StreamCut: if this thread was stopped.
+    """
+    reader = threading.current_thread()
+    if not isinstance(reader, BackgroundReader):
+        time.sleep(seconds)
+    elif reader.must_stop.wait(seconds):
+        raise StreamCut("the reader was stopped")

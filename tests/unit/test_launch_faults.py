@@ -1,0 +1,304 @@
+"""A launch against an API server that fails in each of the ways that once cost a run: real threads, real requests."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs import follow
+from kubetrain_components.jobs.follow import create_or_attach, run_job
+from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobState, LogLine
+from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
+from kubetrain_components.jobs.kubernetes import watched
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, stamp
+from support.manifests import batch
+
+JOBS = "/apis/batch/v1/namespaces/tests/jobs"
+WEBHOOK = 'Internal error occurred: failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org"'
+JOB = batch()
+NAME = JOB.identity.name
+
+
+class Launch:
+    """A launcher of one batch Job, in a thread; the test is the cluster."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.lines: list[str] = []
+        self.outcome: list[object] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self.wait_for(lambda: self._path in server.objects)
+
+    @property
+    def _path(self) -> str:
+        return f"{JOBS}/{NAME}"
+
+    def _run(self) -> None:
+        try:
+            with KubernetesBackend.connect() as backend:
+                self.outcome.append(run_job(JOB, backend, self._hear))
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.outcome.append(error)
+
+    def _hear(self, line: LogLine) -> None:
+        self.lines.append(line.text)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def put_pod(self, phase: str) -> None:
+        job = self.server.objects[self._path]
+        metadata: dict[str, Any] = {
+            "ownerReferences": [{"uid": job["metadata"]["uid"]}],
+            "labels": {"kubetrain/role": "evaluation"},
+        }
+        state = {"terminated": {"exitCode": 0}} if phase == "Succeeded" else {"running": {}}
+        statuses = [{"name": "main", "restartCount": 0, "state": state}]
+        spec = {"containers": [{"name": "main"}], "restartPolicy": "Never"}
+        status = {"phase": phase, "containerStatuses": statuses}
+        self.server.put(f"{PODS}/{NAME}-0", metadata=metadata, spec=spec, status=status)
+
+    def start(self) -> Run:
+        run = self.server.runs.setdefault(f"{NAME}-0", [Run()])[0]
+        self.put_pod("Running")
+        self.wait_for(
+            lambda: len([each for each in self.server.requests if NAME in each and "watch=true" in each]) >= 2
+        )
+        return run
+
+    def succeed(self) -> None:
+        with self.server.changed:
+            self.server.runs[f"{NAME}-0"][0].is_over = True
+        self.put_pod("Succeeded")
+        job = self.server.objects[self._path]
+        self.server.put(self._path, **{**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+
+    def result(self) -> object:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the launcher still follows the job"
+        return self.outcome[0]
+
+
+@pytest.fixture(autouse=True)
+def quick(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.05)
+    monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(kubernetes_api, "MAX_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(kubernetes_backend, "ANNOTATE_SECONDS", 0.2)
+
+
+@pytest.fixture
+def launch(server: ApiServer) -> Iterator[Launch]:
+    launch = Launch(server)
+    yield launch
+    launch.result()
+
+
+def stream_of(line: bytes) -> Fault:
+    def fault(handler: Handler) -> bool:
+        handler.begin_stream()
+        handler.send_chunk(line)
+        handler.end_stream()
+        return True
+
+    return fault
+
+
+@pytest.mark.parametrize("watch", [f"metadata.name%3D{NAME}&watch=true", f"job-name%3D{NAME}&watch=true"])
+def test_a_web_page_in_a_watch_does_not_hide_the_jobs_success(server: ApiServer, launch: Launch, watch: str) -> None:
+    launch.start()
+    server.fail(watch, stream_of(b"<html>\n"), times=2)
+    server.cut_all()
+    launch.succeed()
+    assert isinstance(launch.result(), JobState)
+
+
+def test_a_machine_out_of_file_descriptors_for_a_moment_follows_the_job_to_its_end(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch.start()
+    exchange, errors = KubernetesApi._exchange, iter([OSError(24, "Too many open files")] * 4)
+
+    def fail_first(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread().name.startswith("watch ") and (error := next(errors, None)) is not None:
+            raise error
+        return exchange(*arguments, **options)
+
+    monkeypatch.setattr(KubernetesApi, "_exchange", fail_first)
+    launch.server.cut_all()
+    launch.succeed()
+    assert isinstance(launch.result(), JobState)
+
+
+def test_what_ends_a_watch_is_raised_to_the_launcher(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch.start()
+
+    def leave(*unused: Any) -> None:
+        raise SystemExit("a library ended the thread")
+
+    monkeypatch.setattr(watched.Watched, "_watch", leave)
+    launch.server.cut_all()
+    assert "a library ended the thread" in str(launch.result())
+
+
+@pytest.mark.parametrize(
+    "fault", [answer(500, WEBHOOK), answer(403, 'admission webhook "policy" denied the request: no changes')]
+)
+def test_notes_that_the_server_rejects_decide_nothing(
+    server: ApiServer, launch: Launch, fault: Fault, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(follow, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(kubernetes_backend, "LOG_POSITION_SECONDS", 0.0)
+    server.fail("PATCH", fault, times=10_000)
+    run = launch.start()
+    server.write(run, *(f"{stamp(number)} [kubetrain] step={number}/9 loss=0.5\n".encode() for number in range(9)))
+    launch.wait_for(lambda: any("PATCH" in request for request in server.requests))
+    launch.succeed()
+    assert isinstance(launch.result(), JobState)
+    assert len([each for each in launch.lines if "step=" in each]) == 9
+    assert (
+        len([each for each in caplog.records if "cannot annotate" in each.getMessage() and each.levelname == "WARNING"])
+        == 1
+    )
+
+
+def test_logs_that_may_not_be_read_are_a_warning(server: ApiServer, launch: Launch) -> None:
+    denied = 'User "me" cannot get resource "pods/log" in API group "" in the namespace "tests"'
+    server.fail("/log?", answer(403, denied), times=10_000)
+    launch.start()
+    launch.succeed()
+    assert isinstance(launch.result(), JobState)
+    assert any("warning" in line and "pods/log" in line for line in launch.lines)
+
+
+def failed_with_verdict(server: ApiServer, job: Job) -> None:
+    with KubernetesBackend.connect() as backend:
+        handle = backend.create(job)
+        backend.annotate(handle, {VERDICT_ANNOTATION: "failed"})
+    path = f"{JOBS}/{handle.name}"
+    server.put(path, **{**server.objects[path], "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
+
+
+def attempt(number: int) -> Job:
+    return replace(JOB, identity=replace(JOB.identity, attempt=number))
+
+
+def test_the_newest_attempt_is_followed_although_the_first_is_gone(server: ApiServer) -> None:
+    failed_with_verdict(server, JOB)
+    with KubernetesBackend.connect() as backend:
+        second = create_or_attach(JOB, backend)
+        assert second.name == f"{NAME}-a2"
+        server.remove(f"{JOBS}/{NAME}")
+        assert create_or_attach(JOB, backend) == second
+    assert [path for path in server.objects if path.startswith(JOBS)] == [f"{JOBS}/{NAME}-a2"]
+
+
+def test_an_attempt_follows_the_newest_that_failed(server: ApiServer) -> None:
+    for number in (1, 2, 9, 10):
+        failed_with_verdict(server, attempt(number))
+    for number in (1, 2, 9):
+        server.remove(f"{JOBS}/{attempt(number).identity.name}")
+    with KubernetesBackend.connect() as backend:
+        assert create_or_attach(JOB, backend).name == f"{NAME}-a11"
+
+
+def test_the_threads_of_an_earlier_attempt_end_when_the_next_one_is_followed(server: ApiServer) -> None:
+    with KubernetesBackend.connect() as backend:
+        for number in (1, 2, 3):
+            assert next(backend.watch(backend.create(attempt(number)))) is not None
+        end = time.monotonic() + 10
+        while (threads := watch_threads()) != 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert threads == 2
+
+
+def watch_threads() -> int:
+    """Return the number of threads that watch jobs or pods."""
+    names = [each.name for each in threading.enumerate()]
+    return sum(name.startswith("watch ") and not name.endswith("/events") for name in names)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupting(then: Fault) -> Fault:
+    def fault(handler: Handler) -> bool:
+        interrupt()
+        return then(handler)
+
+    return fault
+
+
+def as_usual(handler: Handler) -> bool:
+    return False
+
+
+def interrupted_run(server: ApiServer) -> list[str]:
+    """Run the job in this thread, which gets the interrupts; return what it said."""
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt), KubernetesBackend.connect() as backend:
+        run_job(JOB, backend, lambda line: said.append(line.text))
+    return said
+
+
+def test_a_second_ctrl_c_does_not_keep_the_job(server: ApiServer) -> None:
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    server.fail("DELETE", interrupting(answer(503, "etcdserver: leader changed")), times=2)
+    said = interrupted_run(server)
+    assert f"{JOBS}/{NAME}" not in server.objects
+    assert said == [f"deleting Job {NAME}"]
+
+
+def test_a_job_that_cannot_be_deleted_is_named(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes_backend, "LAST_REQUESTS_SECONDS", 0.2)
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    server.fail("DELETE", answer(503, "etcdserver: leader changed"), times=1000)
+    said = interrupted_run(server)
+    assert NAME in said[-1] and "leader changed" in said[-1]
+
+
+def test_ctrl_c_while_a_job_is_created_leaves_none(server: ApiServer) -> None:
+    server.fail("POST", interrupting(as_usual))
+    interrupted_run(server)
+    assert any(request.startswith("POST") for request in server.requests)
+    assert f"{JOBS}/{NAME}" not in server.objects
+
+
+def test_ctrl_c_is_heard_between_two_tries_of_a_creation(server: ApiServer) -> None:
+    server.fail("POST", interrupting(answer(500, WEBHOOK)))
+    server.fail("POST", answer(500, WEBHOOK), times=1000)
+    interrupted_run(server)
+    assert sum(request.startswith("POST") for request in server.requests) == 1
+    assert f"{JOBS}/{NAME}" not in server.objects
+
+
+@pytest.mark.parametrize("moment", ["GET " + JOBS + "?labelSelector", f"GET {JOBS}/{NAME}"])
+def test_ctrl_c_while_the_launcher_looks_for_its_running_job_deletes_it(server: ApiServer, moment: str) -> None:
+    with KubernetesBackend.connect() as backend:
+        backend.create(JOB)
+    server.fail(moment, interrupting(as_usual))
+    interrupted_run(server)
+    assert f"{JOBS}/{NAME}" not in server.objects
+
+
+def test_ctrl_c_leaves_a_job_of_another_launch_alone(server: ApiServer) -> None:
+    with KubernetesBackend.connect() as backend:
+        backend.create(replace(JOB, backoff_limit=JOB.backoff_limit + 1))
+    server.fail(f"GET {JOBS}/{NAME}", interrupting(as_usual))
+    interrupted_run(server)
+    assert f"{JOBS}/{NAME}" in server.objects
