@@ -1,10 +1,12 @@
 """The page that Prometheus reads, and the server, which must not disturb the training."""
 
+import contextlib
 import logging
 import math
 import socket
 import struct
 import time
+from collections.abc import Callable, Iterator
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -17,6 +19,8 @@ from kubetrain_trainer.step_window import StepWindow
 from support.outside import free_port, sample, samples_of, scrape
 
 ROW = {"step": 20, "epoch": 1, "loss": 0.5, "learning_rate": 0.1, "samples_per_second": 64.0, "data_wait_share": 0.25}
+
+Serve = Callable[[int, Callable[[], str]], None]
 
 
 def window_of(seconds: list[float]) -> StepWindow:
@@ -68,25 +72,35 @@ def test_nan_and_infinity_are_valid_values() -> None:
     assert sample(read, "learning_rate") == math.inf
 
 
-def test_each_scrape_sees_the_newest_page() -> None:
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with contextlib.ExitStack() as served:
+
+        def serve(port: int, page: Callable[[], str]) -> None:
+            served.callback(serve_metrics(port, page))
+
+        yield serve
+
+
+def test_each_scrape_sees_the_newest_page(serve: Serve) -> None:
     port, values = free_port(), iter(range(10))
-    serve_metrics(port, lambda: f"value {next(values)}\n")
+    serve(port, lambda: f"value {next(values)}\n")
     first = scrape(port)
     second = scrape(port)
     assert sample(second, "value") == sample(first, "value") + 1
 
 
-def test_other_paths_are_not_found() -> None:
+def test_other_paths_are_not_found(serve: Serve) -> None:
     port = free_port()
-    serve_metrics(port, lambda: "value 1\n")
+    serve(port, lambda: "value 1\n")
     scrape(port)
     with pytest.raises(HTTPError, match="404"):
         urlopen(f"http://127.0.0.1:{port}/config")
 
 
-def test_a_client_that_disconnects_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_is_not_logged(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
     port = free_port()
-    serve_metrics(port, lambda: "value 1\n")
+    serve(port, lambda: "value 1\n")
     scrape(port)
     with socket.create_connection(("127.0.0.1", port)) as rude:
         rude.sendall(b"GET")
@@ -97,13 +111,13 @@ def test_a_client_that_disconnects_is_not_logged(capfd: pytest.CaptureFixture[st
 
 
 def test_a_used_port_is_logged_once_and_served_when_free(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_server, "RETRY_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
-        serve_metrics(port, lambda: "value 1\n")
+        serve(port, lambda: "value 1\n")
         time.sleep(0.2)
         complaints = [record.getMessage() for record in caplog.records]
         assert len(complaints) == 1

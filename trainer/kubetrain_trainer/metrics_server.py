@@ -5,7 +5,6 @@ import socket
 import socketserver
 import sys
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -15,20 +14,34 @@ RETRY_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
-def serve_metrics(port: int, page: Callable[[], str]) -> None:
-    """Serve the page until this process exits. If the port is in use, retry until it is free."""
-    threading.Thread(target=_serve, args=(port, page), name="metrics", daemon=True).start()
+def serve_metrics(port: int, page: Callable[[], str]) -> Callable[[], None]:
+    """Serve the page until this process exits or calls the function that is returned.
+
+    If the port is in use, retry until it is free.
+    """
+    must_stop = threading.Event()
+    thread = threading.Thread(target=_serve, args=(port, page, must_stop), name="metrics", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        must_stop.set()
+        thread.join()
+
+    return stop
 
 
-def _serve(port: int, page: Callable[[], str]) -> None:
-    with _open_server(port, _handler(page)) as server:
+def _serve(port: int, page: Callable[[], str], must_stop: threading.Event) -> None:
+    if (server := _open_server(port, _handler(page), must_stop)) is None:
+        return
+    with server:
         log.info("Prometheus metrics: port %d, %s", port, PATH)
-        server.serve_forever()
+        while not must_stop.is_set():
+            server.handle_request()
 
 
-def _open_server(port: int, handler: type[BaseHTTPRequestHandler]) -> "_Server":
+def _open_server(port: int, handler: type[BaseHTTPRequestHandler], must_stop: threading.Event) -> "_Server | None":
     has_warned = False
-    while True:
+    while not must_stop.is_set():
         try:
             return _Server(("", port), handler)
         except OSError as error:
@@ -39,12 +52,14 @@ def _open_server(port: int, handler: type[BaseHTTPRequestHandler]) -> "_Server":
                     error.strerror,
                 )
             has_warned = True
-            time.sleep(RETRY_SECONDS)
+            must_stop.wait(RETRY_SECONDS)
+    return None
 
 
 class _Server(socketserver.ThreadingTCPServer):
     """Used instead of http.server.HTTPServer, whose DNS lookup of the host's name at the start may take long."""
 
+    timeout = 0.2  # how long a request to stop may wait
     daemon_threads = True
     allow_reuse_address = True
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
