@@ -221,7 +221,9 @@ def test_pipelines_know_kfp_and_component_files_only(name: str) -> None:
 def test_commands_for_kubeflow_pipelines_do_without_its_client(path: Path) -> None:
     imported = imports_of(path)
     assert foreign(imported) <= KUBEFLOW_VENDORS.get(path.name, set())
-    assert path.name == "run_in_cluster.py" or adapters_in(imported) <= {f"{COMPONENTS}.jobs.kubernetes.errors"}
+    assert path.name in ("run_in_cluster.py", "cron_zone.py") or adapters_in(imported) <= {
+        f"{COMPONENTS}.jobs.kubernetes.errors"
+    }
 
 
 @pytest.mark.parametrize("path", sorted((SOURCES[PIPELINES] / "doctor").glob("*.py")), ids=lambda path: path.name)

@@ -8,6 +8,7 @@ import pytest
 
 from kubetrain_pipelines.kubeflow import kfp_api
 from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.find_schedules import NotOurSchedule
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.replace_schedule import ConcurrentReplacement, replace_schedule
@@ -44,6 +45,21 @@ def wanted(cron: str) -> dict[str, Any]:
     return {"display_name": "nightly", "trigger": {"cron_schedule": {"cron": cron}}, "max_concurrency": "1"}
 
 
+def theirs(server: KfpServer, **fields: Any) -> dict[str, Any]:
+    """Let others create an enabled schedule named nightly, for another pipeline."""
+    made = {
+        **wanted("0 0 5 * * *"),
+        "pipeline_version_reference": {"pipeline_id": "theirs"},
+        "mode": "ENABLE",
+        **fields,
+    }
+    return server.add("recurringruns", made)
+
+
+def manage(api: KfpApi, **options: Any) -> None:
+    schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(**options))
+
+
 def enabled(server: KfpServer) -> list[str]:
     return [each["trigger"]["cron_schedule"]["cron"] for each in server.schedules if each["mode"] == "ENABLE"]
 
@@ -73,7 +89,7 @@ def test_a_schedule_is_created_without_overlap_or_catchup(
     assert made["runtime_config"] == {"parameters": {"dataset_uri": "s3://b/data"}}
     output = capsys.readouterr().out
     assert "schedule 'nightly' is enabled: cron '0 0 2 * * *'\n" in output
-    assert "the server's time zone (CRON_SCHEDULE_TIMEZONE" in output
+    assert "cron times are assumed to be in UTC" in output
 
 
 def test_a_schedule_replaces_the_one_with_its_name_but_not_its_runs(server: KfpServer, api: KfpApi) -> None:
@@ -84,6 +100,84 @@ def test_a_schedule_replaces_the_one_with_its_name_but_not_its_runs(server: KfpS
     assert (made["mode"], made["max_concurrency"], made["no_catchup"]) == ("ENABLE", "2", False)
     assert server.most_enabled == 1
     assert [each.partition("?")[2] for each in server.requests if "DELETE" in each] == ["propagation_policy=ORPHAN"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"description": "scheduled by kubetrain, 00"},
+        {"description": "", "pipeline_version_reference": {}},
+        {"mode": "DISABLE"},
+    ],
+    ids=["pipeline of others", "other pipeline", "made in the UI", "paused"],
+)
+def test_a_schedule_of_others_with_the_same_name_is_left_alone(
+    server: KfpServer, api: KfpApi, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = theirs(server, **fields)
+    with pytest.raises(NotOurSchedule, match=f"{other['recurring_run_id']} .*--name, .*--force"):
+        schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    assert server.schedules == [other]
+    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY, force=True))
+    assert enabled(server) == [NIGHTLY]
+    assert f"replaced {other['recurring_run_id']} (pipeline" in capsys.readouterr().out
+
+
+def test_a_name_in_other_letters_is_another_schedule(server: KfpServer, api: KfpApi) -> None:
+    other = theirs(server, display_name="Nightly")
+    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    assert other in server.schedules
+    manage(api, pause="nightly")
+    assert enabled(server) == ["0 0 5 * * *"]
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "delete"])
+def test_a_name_that_others_use_too_is_not_guessed(server: KfpServer, api: KfpApi, verb: str) -> None:
+    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    (ours,) = server.schedules
+    other = theirs(server)
+    with pytest.raises(NotOurSchedule, match=f"'nightly' may mean .*{other['recurring_run_id']}.*not by kubetrain"):
+        manage(api, **{verb: "nightly"})
+    assert len(enabled(server)) == 2
+    manage(api, **{verb: ours["recurring_run_id"]})
+    assert "0 0 5 * * *" in enabled(server)
+    assert (NIGHTLY in enabled(server)) == (verb == "resume")
+
+
+def test_all_of_a_name_are_deleted_by_force(server: KfpServer, api: KfpApi) -> None:
+    theirs(server)
+    theirs(server)
+    manage(api, delete="nightly", force=True)
+    assert server.schedules == []
+
+
+def test_older_servers_would_end_the_runs_of_a_schedule_with_it(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.tag = "2.15.0"
+    schedule_and_show(api, RUN, ScheduleOptions(cron="0 0 1 * * *"))
+    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    assert enabled(server) == [NIGHTLY]
+    assert len(server.schedules) == 2
+    assert "stays, disabled: Kubeflow Pipelines 2.15.0 would end its runs" in capsys.readouterr().out
+    with pytest.raises(KfpError, match=r"2\.15\.0 would end the runs of 'nightly' with it: pause it instead"):
+        manage(api, delete="nightly")
+    assert not [each for each in server.requests if each.startswith("DELETE")]
+    manage(api, delete="nightly", force=True)
+    assert server.schedules == []
+
+
+@pytest.mark.parametrize(("catchup", "missed"), [(False, "the last run it missed"), (True, "each run it missed")])
+def test_resuming_says_what_starts_at_once(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str], catchup: bool, missed: str
+) -> None:
+    schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY, catchup=catchup))
+    manage(api, pause="nightly")
+    manage(api, resume="nightly")
+    assert f"'nightly' is enabled: {missed} starts now" in capsys.readouterr().out
+    manage(api, resume="nightly")
+    assert "enabled already" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changes", range(CHANGES))
@@ -98,7 +192,7 @@ def test_killed_at_any_point_at_most_one_runs_and_the_next_call_repairs(
     except Killed:
         assert len(enabled(server)) <= 1
     api.changes_left = 1000
-    assert replace_schedule(api, wanted("0 0 3 * * *"))[1] == []
+    assert replace_schedule(api, wanted("0 0 3 * * *")).leftovers == []
     assert enabled(server) == ["0 0 3 * * *"]
     assert len(server.schedules) == 1
     assert server.most_enabled == 1
@@ -157,7 +251,7 @@ def test_a_server_that_goes_down_leaves_at_most_one(server: KfpServer, api: KfpA
 def test_an_old_schedule_that_cannot_be_deleted_is_reported_and_stays_disabled(server: KfpServer, api: KfpApi) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     server.fail("DELETE", answer(500, "no database"))
-    _, (leftover,) = replace_schedule(api, wanted("0 0 2 * * *"))
+    (leftover,) = replace_schedule(api, wanted("0 0 2 * * *")).leftovers
     assert "is disabled, but could not be deleted" in leftover
     assert enabled(server) == ["0 0 2 * * *"]
 

@@ -103,18 +103,27 @@ def cancel(api: "KfpApi", run: str) -> None:
 )
 @click.option("--every", default="", help="Interval, instead of --cron: 30m, 6h, 1d.")
 @with_options(*RUN)
-@click.option("--name", default="", help="Name of the schedule; replaces one with this name (default: pipeline name).")
+@click.option(
+    "--name", default="", help="Name of the schedule; replaces your own with this name (default: pipeline name)."
+)
 @click.option("--max-concurrency", type=click.IntRange(1, 10), default=1, show_default=True, help="Max runs at a time.")
-@click.option("--catchup", is_flag=True, help="Start runs that were missed while the server was down.")
+@click.option(
+    "--catchup",
+    is_flag=True,
+    help="Start every run that was missed, one by one; by default only the last one, at once.",
+)
 @click.option("--list", is_flag=True, help="List the schedules.")
 @click.option("--pause", metavar="NAME", default="", help="Pause a schedule: start no more runs.")
-@click.option("--resume", metavar="NAME", default="", help="Resume a paused schedule.")
+@click.option(
+    "--resume", metavar="NAME", default="", help="Resume a paused schedule; the last run it missed starts at once."
+)
 @click.option("--delete", metavar="NAME", default="", help="Delete a schedule; its runs stay.")
+@click.option("--force", is_flag=True, help="Include schedules of this name that were not made by kubetrain.")
 @with_connection
 def schedule(api: "KfpApi", **options: Any) -> None:
     """Create, replace or manage a recurring run of PIPELINE.
 
-    By default, runs don't overlap and missed runs are skipped.
+    By default, runs don't overlap. NAME may also be an ID.
     """
     from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
     from kubetrain_pipelines.kubeflow.submit import RunOptions

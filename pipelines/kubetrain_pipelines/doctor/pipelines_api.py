@@ -5,14 +5,15 @@ from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, missing, unknown
 from kubetrain_pipelines.doctor.installed import judge_kfp
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_pipelines.kubeflow.kfp_api import ROOT, KfpApi
+from kubetrain_pipelines.kubeflow.kfp_api import ROOT, KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import Forbidden, KfpError, Unauthorized
+from kubetrain_pipelines.kubeflow.server_version import HEALTH, PASSES_TASK_CONFIG, ServerHealth
 
 TIMEOUT_SECONDS = 10.0
-HEALTH = "/healthz"
 PORT_FORWARD = (
     "kubectl -n kubeflow port-forward service/ml-pipeline 8888:8888\nkubetrain doctor --endpoint http://localhost:8888"
 )
+LOOK_AT_SERVER = "kubectl -n kubeflow describe deployment ml-pipeline\nkubectl -n kubeflow logs deployment/ml-pipeline"
 
 
 def check_pipelines(cluster: Cluster, connection: Connection | None) -> Finding:
@@ -26,7 +27,7 @@ def check_pipelines(cluster: Cluster, connection: Connection | None) -> Finding:
 def _at_endpoint(connection: Connection) -> Finding:
     api = KfpApi(connection, retry_seconds=0, timeout_seconds=TIMEOUT_SECONDS)
     try:
-        return judge_kfp(api.get(HEALTH), connection.endpoint)
+        return _judge(api.get(HEALTH), connection.endpoint)
     except (Unauthorized, Forbidden) as error:
         return unknown(str(error))
     except KfpError as error:
@@ -43,5 +44,14 @@ def _by_service(cluster: Cluster) -> Finding:
             answer = cluster.get(f"{services}/ml-pipeline:8888/proxy{ROOT}{HEALTH}")
         except Unreachable as error:
             return missing(f"the service ml-pipeline in {namespace} does not answer ({error.__cause__})", PORT_FORWARD)
-        return judge_kfp(answer or {}, f"the service ml-pipeline in {namespace}")
+        return _judge(answer or {}, f"the service ml-pipeline in {namespace}")
     return judge_kfp(None, "")
+
+
+def _judge(answer: Message, source: str) -> Finding:
+    health = ServerHealth.of(answer)
+    if not health.is_ready:
+        return missing(f"the UI at {source} answers, but its API server does not", LOOK_AT_SERVER)
+    if health.is_older_than(PASSES_TASK_CONFIG):
+        return missing(f"version {health.tag}, at {source}, cannot run the pipelines", "upgrade to 2.17")
+    return judge_kfp({**answer, "tag_name": health.tag}, source)

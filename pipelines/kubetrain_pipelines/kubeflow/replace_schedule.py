@@ -9,38 +9,38 @@ steps so far are undone.
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, equals
+from kubetrain_pipelines.kubeflow.find_schedules import MARK, PATH, is_enabled, path_of, replaceable, schedules
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Unanswered
-
-PATH = "/recurringruns"
-ENABLED = "ENABLE"
+from kubetrain_pipelines.kubeflow.server_version import KEEPS_RUNS_OF_DELETED_SCHEDULES, read_health
 
 
 class ConcurrentReplacement(KfpError):
     """Someone else replaces the schedule of this name at the same time."""
 
 
-def schedules(api: KfpApi, name: str = "") -> list[Message]:
-    """Return all schedules, or those with this name, newest first."""
-    query = {"filter": equals("display_name", name)} if name else {}
-    namespace = api.connection.namespace
-    return list(api.list_all("recurringRuns", PATH, namespace=namespace, sort_by="created_at desc", **query))
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    created: Message
+    replaced: list[Message]
+    leftovers: list[str]
+    """One sentence for each old schedule that is disabled, but was not deleted."""
 
 
-def is_enabled(schedule: Message) -> bool:
-    return bool(schedule.get("mode") == ENABLED)
-
-
-def replace_schedule(api: KfpApi, wanted: Message) -> tuple[Message, list[str]]:
-    """Return the new schedule, and one sentence for each old one that could not be deleted.
+def replace_schedule(api: KfpApi, wanted: Message, *, force: bool = False) -> Replacement:
+    """
+    Args:
+        force: Replace also schedules of this name that others made.
 
     Raises:
         KfpError: if it could not be replaced; the message says whether everything was undone.
     """
     with interrupts_deferred():
-        before = schedules(api, wanted["display_name"])
+        before = replaceable(api, wanted, force=force)
+        version = ends_runs(api) if before else ""
         created = _create_disabled(api, wanted)
         old = [each for each in before if is_enabled(each)]
         try:
@@ -50,12 +50,12 @@ def replace_schedule(api: KfpApi, wanted: Message) -> tuple[Message, list[str]]:
             set_enabled(api, created, True)
         except KfpError as error:
             raise _undone(api, created, old, error) from error
-        return created, list(_delete_all(api, before))
+        return Replacement(created=created, replaced=before, leftovers=list(_delete_all(api, before, version)))
 
 
 def set_enabled(api: KfpApi, schedule: Message, wanted: bool) -> None:
     """Enable or disable a schedule. If the answer is lost, check the state and try once more."""
-    path = _path(schedule)
+    path = path_of(schedule)
     for is_last in (False, True):
         try:
             api.post(f"{path}:{'enable' if wanted else 'disable'}")
@@ -68,14 +68,20 @@ def set_enabled(api: KfpApi, schedule: Message, wanted: bool) -> None:
             return
 
 
+def ends_runs(api: KfpApi) -> str:
+    """Return the version of a server that ends the runs of a schedule with it (before 2.16), or an empty string."""
+    health = read_health(api)
+    return health.tag if health.is_older_than(KEEPS_RUNS_OF_DELETED_SCHEDULES) else ""
+
+
 def delete_schedule(api: KfpApi, schedule: Message) -> None:
-    """Delete a schedule but not its runs. By default, the server would also delete those still running."""
+    """Delete a schedule but not its runs, which the server would do by default."""
     with suppress(NotFound):
-        api.delete(_path(schedule), propagation_policy="ORPHAN")
+        api.delete(path_of(schedule), propagation_policy="ORPHAN")
 
 
 def _create_disabled(api: KfpApi, wanted: Message) -> Message:
-    mark = f"scheduled by kubetrain, {secrets.token_hex(8)}"
+    mark = f"{MARK}, {secrets.token_hex(8)}"
     try:
         return api.post(PATH, {**wanted, "mode": "DISABLE", "description": mark})
     except Unanswered:
@@ -85,8 +91,8 @@ def _create_disabled(api: KfpApi, wanted: Message) -> Message:
 
 
 def _check_alone(api: KfpApi, created: Message, before: list[Message]) -> None:
-    known = {_path(each) for each in (created, *before)}
-    if any(_path(each) not in known for each in schedules(api, created["display_name"])):
+    known = {path_of(each) for each in (created, *before)}
+    if any(path_of(each) not in known for each in schedules(api, created["display_name"])):
         raise ConcurrentReplacement(
             f"someone else is replacing schedule '{created['display_name']}' at the same time: try again"
         )
@@ -108,13 +114,17 @@ def _undone(api: KfpApi, created: Message, old: list[Message], error: KfpError) 
     return type(error)(f"{error}; the replacement was undone")
 
 
-def _delete_all(api: KfpApi, leftovers: list[Message]) -> Iterator[str]:
+def _delete_all(api: KfpApi, leftovers: list[Message], version: str) -> Iterator[str]:
+    """
+    Args:
+        version: The version of a server that would end their runs with them.
+    """
+    if version:
+        names = ", ".join(each["recurring_run_id"] for each in leftovers)
+        yield f"the old schedule {names} stays, disabled: Kubeflow Pipelines {version} would end its runs with it"
+        return
     for each in leftovers:
         try:
             delete_schedule(api, each)
         except KfpError as error:
             yield f"the old schedule {each['recurring_run_id']} is disabled, but could not be deleted ({error})"
-
-
-def _path(schedule: Message) -> str:
-    return f"{PATH}/{schedule['recurring_run_id']}"

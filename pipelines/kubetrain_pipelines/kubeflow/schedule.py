@@ -1,25 +1,24 @@
 """`kubetrain schedule`: create, replace, list, pause, resume and delete recurring runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
-from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
-from kubetrain_pipelines.kubeflow.replace_schedule import (
-    delete_schedule,
+from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
+from kubetrain_pipelines.kubeflow.find_schedules import (
+    chosen,
+    describe_all,
     is_enabled,
-    replace_schedule,
+    is_ours,
+    pipeline_of,
     schedules,
-    set_enabled,
 )
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.replace_schedule import delete_schedule, ends_runs, replace_schedule, set_enabled
 from kubetrain_pipelines.kubeflow.submit import RunOptions, prepare_run
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger, make_trigger
-from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-
-ZONE = (
-    "cron times are in the server's time zone (CRON_SCHEDULE_TIMEZONE of its deployment ml-pipeline-scheduledworkflow; "
-    "default: UTC)"
-)
+from kubetrain_trainer.errors import InvalidSetting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +33,7 @@ class ScheduleOptions:
     pause: str = ""
     resume: str = ""
     delete: str = ""
+    force: bool = False
 
     def check(self, pipeline: str) -> None:
         if sum(map(bool, (pipeline, self.list, self.pause, self.resume, self.delete))) != 1:
@@ -45,11 +45,11 @@ def schedule_and_show(api: KfpApi, run: RunOptions, options: ScheduleOptions) ->
     if options.list:
         _list(api)
     elif options.pause:
-        _pause(api, options.pause)
+        _pause(api, options.pause, force=options.force)
     elif options.resume:
-        _resume(api, options.resume)
+        _resume(api, options.resume, force=options.force)
     elif options.delete:
-        _delete(api, options.delete)
+        _delete(api, options.delete, force=options.force)
     else:
         _create_or_replace(api, run, options)
 
@@ -64,12 +64,14 @@ def _create_or_replace(api: KfpApi, run: RunOptions, options: ScheduleOptions) -
         "max_concurrency": str(options.max_concurrency),
         "no_catchup": not options.catchup,
     }
-    created, leftovers = replace_schedule(api, wanted)
-    print(f"schedule '{created['display_name']}' is enabled: {describe_trigger(created)}")
-    for each in leftovers:
+    done = replace_schedule(api, wanted, force=options.force)
+    if done.replaced:
+        print(f"replaced {describe_all(api, done.replaced)}")
+    print(f"schedule '{wanted['display_name']}' is enabled: {describe_trigger(wanted)}")
+    for each in done.leftovers:
         print(f"warning: {each}; the next `kubetrain schedule` with this name tries again")
     if options.cron:
-        print(ZONE)
+        print(describe_cron_zone())
 
 
 def _list(api: KfpApi) -> None:
@@ -77,36 +79,48 @@ def _list(api: KfpApi) -> None:
     if not found:
         print("no schedules: create one with `kubetrain schedule PIPELINE --cron …`")
         return
-    print(ZONE)
-    names = [each["display_name"] for each in found]
     for each in sorted(found, key=lambda schedule: (schedule["display_name"], not is_enabled(schedule))):
         state = "enabled" if is_enabled(each) else "paused"
-        note = "  (several have this name: schedule it again)" if names.count(each["display_name"]) > 1 else ""
-        print(f"{each['recurring_run_id']}  {each['display_name']}  {describe_trigger(each)}  {state}{note}")
+        line = f"{each['recurring_run_id']}  {each['display_name']}  {describe_trigger(each)}  {state}"
+        print(f"{line}{_note(each, found)}")
+    if any("cron_schedule" in each.get("trigger", {}) for each in found):
+        print(describe_cron_zone())
 
 
-def _pause(api: KfpApi, name: str) -> None:
-    for each in filter(is_enabled, _named(api, name)):
+def _note(schedule: Message, found: Sequence[Message]) -> str:
+    if not is_ours(schedule):
+        return "  (not made by kubetrain)"
+    same = [each for each in found if _is_same(each, schedule)]
+    return "  (several have this name: schedule it again)" if len(same) > 1 else ""
+
+
+def _is_same(one: Message, other: Message) -> bool:
+    return is_ours(one) and (one["display_name"], pipeline_of(one)) == (other["display_name"], pipeline_of(other))
+
+
+def _pause(api: KfpApi, wanted: str, *, force: bool) -> None:
+    for each in filter(is_enabled, chosen(api, wanted, force=force)):
         set_enabled(api, each, False)
-    print(f"schedule '{name}' is paused: resume it with `kubetrain schedule --resume {name}`")
+    print(f"schedule '{wanted}' is paused: resume it with `kubetrain schedule --resume {wanted}`")
 
 
-def _resume(api: KfpApi, name: str) -> None:
+def _resume(api: KfpApi, wanted: str, *, force: bool) -> None:
     """Enable one schedule of this name, because an interrupted replacement may leave several."""
-    found = _named(api, name)
-    if not any(map(is_enabled, found)):
-        set_enabled(api, found[0], True)
-    print(f"schedule '{name}' is enabled")
+    found = chosen(api, wanted, force=force)
+    if any(map(is_enabled, found)):
+        print(f"schedule '{wanted}' is enabled already")
+        return
+    set_enabled(api, found[0], True)
+    missed = "the last run it missed starts" if found[0].get("no_catchup") else "each run it missed starts"
+    print(f"schedule '{wanted}' is enabled: {missed} now")
 
 
-def _delete(api: KfpApi, name: str) -> None:
-    for each in _named(api, name):
+def _delete(api: KfpApi, wanted: str, *, force: bool) -> None:
+    found = chosen(api, wanted, force=force)
+    if (version := ends_runs(api)) and not force:
+        raise KfpError(
+            f"Kubeflow Pipelines {version} would end the runs of '{wanted}' with it: pause it instead, or use --force"
+        )
+    for each in found:
         delete_schedule(api, each)
-    print(f"schedule '{name}' is deleted; runs that it started continue")
-
-
-def _named(api: KfpApi, name: str) -> list[Message]:
-    if found := schedules(api, name):
-        return found
-    names = {each["display_name"] for each in schedules(api)}
-    raise NotFound(f"schedule '{name}' does not exist: {did_you_mean(name, names) if names else 'there are none'}")
+    print(f"schedule '{wanted}' is deleted" + ("" if version else "; runs that it started continue"))

@@ -15,6 +15,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Unanswered
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.server_version import check_runs_pipeline
 from kubetrain_pipelines.kubeflow.step_logs import causes_of
 from kubetrain_pipelines.kubeflow.upload import ensure_version, find_or_create
 from kubetrain_pipelines.parse_parameters import parse_parameters
@@ -60,6 +61,7 @@ def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message
     """Upload the pipeline if needed, and return the fields that a run and a schedule share."""
     parameters = parse_parameters(file.parameters, options.pairs, options.params)
     check_before_sending(file.name, file.parameters, parameters)
+    check_runs_pipeline(api, file.content)
     version = ensure_version(api, file)
     print(f"{'uploaded' if version.is_new else 'unchanged:'} {file.version}", flush=True)
     account = {"service_account": options.service_account} if options.service_account else {}

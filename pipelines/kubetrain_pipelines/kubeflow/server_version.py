@@ -1,0 +1,53 @@
+"""The version of Kubeflow Pipelines at the endpoint, and what older versions cannot do.
+
+Its API server and its UI server, behind a gateway, answer the same question with different fields.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+
+HEALTH = "/healthz"
+VERSION = re.compile(r"v?(\d+)\.(\d+)")
+PASSES_TASK_CONFIG = (2, 15)
+KEEPS_RUNS_OF_DELETED_SCHEDULES = (2, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerHealth:
+    tag: str
+    is_multi_user: bool
+    is_ready: bool
+    """Whether the API server answers: the UI server reports its own health even without it."""
+
+    @classmethod
+    def of(cls, answer: Message) -> Self:
+        return cls(
+            tag=str(answer.get("tag_name") or answer.get("apiServerTagName") or ""),
+            is_multi_user=bool(answer.get("multi_user")),
+            is_ready=bool(answer.get("apiServerReady", True)),
+        )
+
+    def is_older_than(self, version: tuple[int, int]) -> bool:
+        """Return True if the version is known and older."""
+        match = VERSION.match(self.tag)
+        return match is not None and (int(match[1]), int(match[2])) < version
+
+
+def read_health(api: KfpApi) -> ServerHealth:
+    return ServerHealth.of(api.get(HEALTH))
+
+
+def check_runs_pipeline(api: KfpApi, content: bytes) -> None:
+    """
+    Raises:
+        KfpError: if the server is too old for a compiled pipeline.
+    """
+    if b"TASK_CONFIG" in content and (health := read_health(api)).is_older_than(PASSES_TASK_CONFIG):
+        raise KfpError(
+            f"Kubeflow Pipelines at {api.connection.endpoint} has version {health.tag}, which cannot pass a step's "
+            f"settings on to its job: upgrade to {PASSES_TASK_CONFIG[0]}.{PASSES_TASK_CONFIG[1]} or newer"
+        )
