@@ -45,7 +45,7 @@ class FaultyS3:
     def __init__(self) -> None:
         self.objects: dict[str, Stored] = {}
         self.faults: dict[str, list[Fault]] = defaultdict(list)
-        """Faults by key, each used once, in order; "*" for every key, "list" for listings, "put" for writes."""
+        """Faults by key, each used once, in order; "*" for every key, or by request: "list", "put", "delete"."""
         self.requests: list[str] = []
         """Method, path and range of each request, in order of arrival."""
         self.headers: list[dict[str, str]] = []
@@ -74,7 +74,7 @@ class FaultyS3:
 
     def next_fault(self, key: str) -> Fault | None:
         with self.lock:
-            for name in (key,) if key in ("list", "put") else (key, "*"):
+            for name in (key,) if key in ("list", "put", "delete") else (key, "*"):
                 if self.faults[name]:
                     return self.faults[name].pop(0)
         return None
@@ -171,6 +171,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self.store.requests.append(f"DELETE {self.path}")
+        fault = self.store.next_fault("delete")
+        if fault is not None and fault(self, self.store.objects[self._key()]):
+            return
         self.store.objects.pop(self._key(), None)
         self.send_response(204)
         self.end_headers()

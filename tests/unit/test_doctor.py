@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown, warning
+from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import ApiServer, answer, hang
+from support.faulty_s3 import FaultyS3, refused
 from support.kfp_server import KfpServer
 
 OK, WARNING, MISSING, UNKNOWN, SKIPPED = Status
@@ -461,33 +464,44 @@ def planned() -> probes.Probes:
     return probes.Probes(
         claims=(claim,),
         exposure=None,
+        step=probes.step_job("0a", Placement(image="steps:1"), {}),
         writer=probes.writer_job("0a", Placement(image="components:1"), [claim], {}),
         reader=probes.reader_job("0a", Placement(image="trainer:1", gpus=8), "doctor-staging-0a", is_ours=True),
     )
 
 
-def judged(written: probes.Outcome, read: probes.Outcome) -> dict[str, tuple[Status, str]]:
-    found = probes.judge_outcomes(planned(), written, read, ["dataset"])
+def judged(step: probes.Outcome, writer: probes.Outcome, reader: probes.Outcome) -> dict[str, tuple[Status, str]]:
+    found = judge_outcomes(planned(), probes.Outcomes(step, writer, reader), ["dataset", "model"])
     return {each.check: (each.status, each.evidence) for each in found}
 
 
 def test_the_reports_of_pods() -> None:
-    found = judged({"write": "writes", "dataset": "error: access denied"}, {"read_only": "EROFS"})
-    assert [status for status, _ in found.values()] == [OK, OK, MISSING, OK, OK]
-    assert found["S3 dataset"] == (MISSING, "access denied")
+    found = judged(
+        {"model": "warning: it stays"}, {"write": "writes", "dataset": "error: access denied"}, {"read_only": "EROFS"}
+    )
+    assert {name: status for name, (status, _) in found.items()} == {
+        "step image": OK,
+        "S3 model": WARNING,
+        "components image": OK,
+        "write": OK,
+        "S3 dataset": MISSING,
+        "trainer image": OK,
+        "read-only mount": OK,
+    }
+    assert (found["S3 dataset"][1], found["S3 model"][1]) == ("access denied", "it stays")
 
 
-def test_an_image_that_cannot_be_pulled_leaves_the_storage_unknown() -> None:
+def test_an_image_that_cannot_be_pulled_leaves_the_rest_unknown() -> None:
     not_found = JobFailed("read failed: probe-0: trainer:1 not found", trouble=TroubleKind.IMAGE_PULL)
-    found = judged({"write": "writes", "dataset": "lists"}, not_found)
+    found = judged(not_found, {"write": "writes", "dataset": "lists"}, not_found)
     assert found["components image"] == (OK, "components:1 starts in a pod")
-    assert found["trainer image"][0] is MISSING
-    assert found["read-only mount"][0] is UNKNOWN
+    assert [found[name][0] for name in ("step image", "trainer image")] == [MISSING, MISSING]
+    assert [found[name][0] for name in ("S3 model", "read-only mount")] == [UNKNOWN, UNKNOWN]
 
 
 def test_a_pod_that_does_not_start_leaves_its_image_unknown() -> None:
     unbound = JobFailed("write failed: probe-0: its image is ready, its volume unbound", trouble=TroubleKind.VOLUME)
-    found = judged(unbound, KubetrainError("not tried"))
+    found = judged({"model": "fine"}, unbound, KubetrainError("not tried"))
     assert [found[name][0] for name in ("components image", "write")] == [UNKNOWN, MISSING]
     assert [found[name][0] for name in ("trainer image", "read-only mount")] == [UNKNOWN, UNKNOWN]
 
@@ -497,11 +511,15 @@ def test_probes_request_no_device_and_join_no_queue() -> None:
     assert (placement.gpus, placement.scheduler, placement.image) == (0, "", "trainer:1")
 
 
-def run_in_pod(tmp_path: Path, tests: dict[str, list[str]]) -> dict[str, str]:
-    """Run the program of the pods, with a file here as its termination log, and return its report."""
+def run_in_pod(tmp_path: Path, tests: dict[str, list[str]], flag: str = "-I") -> dict[str, str]:
+    """Run the program of the pods, with a file here as its termination log, and return its report.
+
+    Args:
+        flag: A flag of Python; -I isolates it from this checkout.
+    """
     log = tmp_path / "log"
     program = probes.PROGRAM.read_text().replace("/dev/termination-log", str(log))
-    subprocess.run([sys.executable, "-I", "-c", program, json.dumps(tests)], check=True)
+    subprocess.run([sys.executable, flag, "-c", program, json.dumps(tests)], check=True)
     return dict(json.loads(log.read_text())["seen"])
 
 
@@ -511,18 +529,59 @@ def test_a_mount_that_can_be_written_is_not_read_only(tmp_path: Path) -> None:
     assert seen["read_only"] == "error: a pod can write to a read-only mount"
 
 
+class TestS3:
+    """The tests of S3 as a pod makes them, in a process of its own."""
+
+    @pytest.fixture
+    def s3(self) -> FaultyS3:
+        return FaultyS3()
+
+    @pytest.fixture
+    def seen(self, s3: FaultyS3, tmp_path: Path, s3_credentials: None) -> Iterator[Any]:
+        with s3.serving() as url:
+
+            def run(test: str) -> str:
+                arguments = {"dataset": ["s3://bucket/data", url, "credentials"], "model": ["s3://bucket/models", url]}
+                return run_in_pod(tmp_path, {test: arguments[test]}, "-u")[test]
+
+            yield run
+
+    def test_what_can_be_listed_but_not_read_is_an_error(self, s3: FaultyS3, seen: Any) -> None:
+        s3.put("data/", b"")
+        s3.put("data/image.png", b"png")
+        assert seen("dataset") == "a pod can list s3://bucket/data and read image.png"
+        s3.fail("data/image.png", refused(403, "AccessDenied"), times=9)
+        assert seen("dataset").startswith("error: ")
+        assert "AccessDenied" in seen("dataset")
+
+    def test_a_store_without_conditional_writes_is_an_error(self, s3: FaultyS3, seen: Any) -> None:
+        assert seen("model") == "a pod can write to s3://bucket/models, also on a condition"
+        assert s3.objects == {}
+        s3.fail("put", refused(501, "NotImplemented"), times=9)
+        assert re.search("^error: .*NotImplemented", seen("model"))
+
+    def test_what_can_be_written_but_not_deleted_is_a_note(self, s3: FaultyS3, seen: Any) -> None:
+        s3.fail("delete", refused(403, "AccessDenied"), times=9)
+        assert re.search(r"^warning: \.kubetrain-probe-\w+ stays in s3://bucket/models", seen("model"))
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert "No such file" in run_in_pod(tmp_path, {"write": [str(tmp_path / "gone")]})["write"]
 
 
-def test_only_missing_findings_fail_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    fine = [ok("a"), skipped("b"), unknown("c")]
-    assert not doctor_command.has_missing(fine)
-    assert doctor_command.has_missing([*fine, missing("d", "e")])
-    assert doctor_command.summary([*fine, missing("d", "e")]) == "1 missing, 1 unknown, 1 skipped"
-    assert doctor_command.summary(fine[:1]) == "nothing is missing"
-    assert doctor_command.summary([warning("d")]) == "nothing is missing, 1 warning"
-    assert doctor_command.summary([warning("d"), warning("e")]) == "nothing is missing, 2 warnings"
+@pytest.mark.parametrize(
+    ("findings", "code", "summary"),
+    [
+        ([ok("a"), skipped("b"), warning("c")], 0, "nothing is missing, 1 warning, 1 skipped"),
+        ([ok("a"), unknown("b"), warning("c"), warning("d")], 3, "nothing is missing, 2 warnings, 1 unknown"),
+        ([unknown("a"), missing("b", "c")], 1, "1 missing, 1 unknown"),
+    ],
+)
+def test_the_command_succeeds_only_if_it_could_check_everything(
+    findings: list[Finding], code: int, summary: str
+) -> None:
+    assert doctor_command.exit_code(findings) == code
+    assert doctor_command.summary(findings) == summary
 
 
 def test_remedies_are_printed_unwrapped_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -555,8 +614,8 @@ def examine(**changes: Any) -> dict[str, Finding]:
 
 def test_a_permission_that_we_lack_makes_one_finding_unknown(server: ApiServer) -> None:
     server.put("/version", gitVersion="v1.34.4")
-    for request, refused in (("/nodes", 'list resource "nodes"'), ("POST ", 'create resource "reviews"')):
-        server.fail(request, answer(403, f'User "bob" cannot {refused} at the cluster scope'), times=99)
+    for request, may_not in (("/nodes", 'list resource "nodes"'), ("POST ", 'create resource "reviews"')):
+        server.fail(request, answer(403, f'User "bob" cannot {may_not} at the cluster scope'), times=99)
     found = examine(with_pods=False)
     check(found["nodes"], UNKNOWN, "bob may not list nodes in the whole cluster")
     check(found["permissions: launch"], UNKNOWN, "bob may not create reviews in the whole cluster")

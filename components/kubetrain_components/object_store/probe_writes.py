@@ -1,7 +1,6 @@
 """Try a store's writes before hours of work depend on them."""
 
 import secrets
-from contextlib import suppress
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreError
 
@@ -21,10 +20,20 @@ def probe_writes(store: ObjectStore) -> str:
     """
     key = f"{PREFIX}{secrets.token_hex(8)}"
     try:
-        return _lack_of(store, key)
-    finally:
-        with suppress(StoreError):
-            store.delete(key)
+        lack = _lack_of(store, key)
+    except StoreError:
+        _what_stays(store, key)
+        raise
+    return "; ".join(filter(None, (lack, _what_stays(store, key))))
+
+
+def _what_stays(store: ObjectStore, key: str) -> str:
+    """Delete the object, which publishing never does, or say that it stays."""
+    try:
+        store.delete(key)
+    except StoreError as error:
+        return f"{key} stays in {store.uri}, where it may be written but not deleted ({error})"
+    return ""
 
 
 def _lack_of(store: ObjectStore, key: str) -> str:

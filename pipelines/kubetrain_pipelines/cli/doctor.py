@@ -20,6 +20,7 @@ from kubetrain_trainer.errors import KubetrainError
 
 PLACEHOLDERS = {"dataset_uri": "s3://placeholder/dataset", "model_uri": "s3://placeholder/model"}
 """Values of required parameters that the findings do not depend on."""
+MISSING_CODE, UNKNOWN_CODE = 1, 3
 MARKS = {
     Status.OK: "[green]✓[/]",
     Status.WARNING: "[yellow]![/]",
@@ -58,11 +59,11 @@ def examine_and_show(options: DoctorOptions) -> int:
     with interrupted_by_sigterm(), progress.status("checking the cluster") as status:
         findings = _examine(options, status.update if progress.is_terminal else progress.print)
     if options.as_json:
-        report = {"ok": not has_missing(findings), "findings": [each.to_dict() for each in findings]}
+        report = {"ok": exit_code(findings) == 0, "findings": [each.to_dict() for each in findings]}
         print(json.dumps(report, indent=2))
     else:
         show(findings, Console())
-    return int(has_missing(findings))
+    return exit_code(findings)
 
 
 def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
@@ -85,8 +86,10 @@ def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
     return list(examination.findings())
 
 
-def has_missing(findings: Sequence[Finding]) -> bool:
-    return any(each.status is Status.MISSING for each in findings)
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Return 0 only if every requested check could be made and found what it needs."""
+    found = {each.status for each in findings}
+    return MISSING_CODE if Status.MISSING in found else UNKNOWN_CODE if Status.UNKNOWN in found else 0
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:

@@ -1,6 +1,6 @@
 """The `kubetrain` command: each subcommand parses and calls one function.
 
-Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 3 lost contact with a run that continues, 130 Ctrl-C, 143 SIGTERM.
+Exit codes: 0 done, 1 failed or drifted, 2 bad usage, 3 unknown result, 130 Ctrl-C, 143 SIGTERM.
 """
 
 # Imports only what parsing needs, to keep `kubetrain --help` fast.

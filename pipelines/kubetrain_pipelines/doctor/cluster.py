@@ -77,6 +77,19 @@ class Cluster:
         existing = (name for name in ACCOUNTS if self.if_allowed(partial(self.account, name)) is not None)
         return next(existing, ACCOUNTS[0])
 
+    def ca_of_steps(self) -> Manifest:
+        """Return the volume source of the CA that Kubeflow Pipelines gives to steps, or {}."""
+        path = "/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline"
+        deployment = self.if_allowed(lambda: self.get(path)) or {"spec": {"template": {"spec": {"containers": []}}}}
+        containers = deployment["spec"]["template"]["spec"]["containers"]
+        env = {each["name"]: each.get("value", "") for container in containers for each in container.get("env") or []}
+        items = [{"key": env.get("CABUNDLE_KEY_NAME") or "ca.crt", "path": "ca.crt"}]
+        if secret := env.get("CABUNDLE_SECRET_NAME"):
+            return {"secret": {"secretName": secret, "items": items}}
+        if config_map := env.get("CABUNDLE_CONFIGMAP_NAME"):
+            return {"configMap": {"name": config_map, "items": items}}
+        return {}
+
     def account(self, name: str) -> Manifest | None:
         return self.get_in_namespace("v1", "serviceaccounts", name)
 

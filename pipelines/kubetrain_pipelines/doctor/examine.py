@@ -15,6 +15,7 @@ from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown
+from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs, Pods
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.doctor.plan_probes import plan_probes, storage_facts
@@ -232,12 +233,11 @@ class Examination:
 
     def _run_probes(self, s3_tests: dict[str, list[str]]) -> Iterator[Finding]:
         try:
-            planned = plan_probes(self.cluster, self.parameters, s3_tests)
+            planned = plan_probes(self.cluster, self.parameters, self._account_name, s3_tests)
         except KubetrainError as error:
             yield unknown(str(error)).named("pods")
         else:
-            outcomes = probes.run_probes(planned, self.api, self.say)
-            yield from probes.judge_outcomes(planned, *outcomes, list(s3_tests))
+            yield from judge_outcomes(planned, probes.run_probes(planned, self.api, self.say), s3_tests)
 
     def _s3_tests(self) -> dict[str, list[str]]:
         """Return the arguments of the tests in pod_program.py, by name."""

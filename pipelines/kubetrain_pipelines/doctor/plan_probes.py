@@ -8,15 +8,26 @@ from typing import Any
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, plan_exposure
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_components.sync_dataset.sync import transfer_placement
+from kubetrain_pipelines import images
 from kubetrain_pipelines.doctor import data, probes
 from kubetrain_pipelines.doctor.cluster import Cluster
+from kubetrain_pipelines.doctor.pod_program import CA_OF_STEPS
 from kubetrain_trainer.errors import InvalidSetting
 
 
-def plan_probes(cluster: Cluster, parameters: RunParameters, s3: Mapping[str, list[str]]) -> probes.Probes:
+def plan_probes(
+    cluster: Cluster, parameters: RunParameters, account: str, s3: Mapping[str, list[str]]
+) -> probes.Probes:
+    """
+    Args:
+        account: The service account of the run's steps.
+        s3: Arguments of the tests "dataset", by the transfer's pod, and "model", by a step's pod.
+    """
     token, storage = secrets.token_hex(4), parameters.storage
     claims = tuple(probes.probe_claim(_like_existing(cluster, wanted), token) for wanted in wanted_claims(parameters))
     wanted = replace(storage.exposure_of(parameters.dataset_uri), dataset_name="doctor", digest=token.rjust(16, "0"))
@@ -27,7 +38,8 @@ def plan_probes(cluster: Cluster, parameters: RunParameters, s3: Mapping[str, li
     return probes.Probes(
         claims=claims,
         exposure=exposure,
-        writer=probes.writer_job(token, transfer_placement(parameters), claims, s3),
+        step=probes.step_job(token, step_placement(cluster, parameters, account), _only("model", s3)),
+        writer=probes.writer_job(token, transfer_placement(parameters), claims, _only("dataset", s3)),
         reader=probes.reader_job(
             token,
             parameters.placement,
@@ -35,6 +47,24 @@ def plan_probes(cluster: Cluster, parameters: RunParameters, s3: Mapping[str, li
             is_ours=exposure is None or exposure.mode is not ExposureMode.STATIC,
         ),
     )
+
+
+def step_placement(cluster: Cluster, parameters: RunParameters, account: str) -> Placement:
+    """Return what Kubeflow Pipelines gives to the pod of a step, which has none of the run's placement settings."""
+    keys = {key: {"name": parameters.s3_secret, "key": key, "optional": True} for key in VARIABLES}
+    source = cluster.ca_of_steps()
+    return Placement(
+        image=parameters.components_image,
+        image_pull_secrets=list(images.PULL_SECRETS),
+        service_account=account,
+        env={key: {"secretKeyRef": reference} for key, reference in keys.items()},
+        volumes=[{"name": "custom-ca", **source}] if source else [],
+        volume_mounts=[{"name": "custom-ca", "mountPath": str(CA_OF_STEPS.parent)}] if source else [],
+    )
+
+
+def _only(name: str, s3: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {name: s3[name]} if name in s3 else {}
 
 
 def storage_facts(cluster: Cluster, claim: dict[str, Any]) -> StorageFacts:

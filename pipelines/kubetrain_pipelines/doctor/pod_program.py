@@ -1,13 +1,14 @@
 """The program of the doctor's pods, passed to them as text. It needs only Python, and our components for S3.
 
-Each test reports one sentence: what it saw, or an error after "error: ". The report is returned in the termination log.
+Each test reports one sentence: what it saw, or one that begins with WARNING or ERROR. The report is returned in the
+termination log.
 """
 
 import errno
 import json
 import os
-import secrets
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,11 @@ from typing import Any
 TIMEOUT_SECONDS = 40.0
 """The timeout of each test, so that one that hangs does not block the others."""
 MARK = "kubetrain-doctor"
+WARNING = "warning: "
+ERROR = "error: "
+CA_OF_STEPS = Path("/kfp/certs/ca.crt")
+"""Where Kubeflow Pipelines mounts the CA that it is configured with."""
+SYSTEM_CAS = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def write(*folders: str) -> str:
@@ -44,20 +50,23 @@ def dataset(uri: str, endpoint: str, access: str) -> str:
     from kubetrain_components.object_store.open_store import open_store
     from kubetrain_components.object_store.store import Access
 
-    first = next(iter(open_store(uri, endpoint, Access(access)).list()), None)
+    store = open_store(uri, endpoint, Access(access))
+    objects = store.list()
+    first = next(objects, None)
     if first is None:
         raise RuntimeError(f"{uri} contains no objects")
-    return f"a pod can list {uri}: {first.key}, …"
+    # Listing and reading are separate permissions. An empty object, such as that of a folder, has no byte to read.
+    some = first if first.size else next((each for each in objects if each.size), first)
+    store.read(some.key, some.etag, 0, 1 if some.size else None).read()
+    return f"a pod can list {uri} and read {some.key}"
 
 
 def model(uri: str, endpoint: str) -> str:
     from kubetrain_components.object_store.open_store import open_store
+    from kubetrain_components.object_store.probe_writes import probe_writes
 
-    key = f".{MARK}-{secrets.token_hex(4)}"
-    store = open_store(uri, endpoint)
-    store.write(key, MARK.encode())
-    store.delete(key)
-    return f"a pod can write to {uri}"
+    lack = probe_writes(open_store(uri, endpoint))
+    return f"{WARNING}{lack}" if lack else f"a pod can write to {uri}, also on a condition"
 
 
 TESTS: dict[str, Callable[..., str]] = {"write": write, "read_only": read_only, "dataset": dataset, "model": model}
@@ -67,16 +76,27 @@ def report(name: str, arguments: list[str], seen: dict[str, str]) -> None:
     try:
         seen[name] = TESTS[name](*arguments)
     except Exception as error:  # noqa: BLE001 - every error is reported
-        seen[name] = f"error: {error}"
+        seen[name] = f"{ERROR}{error}"
+
+
+def trust_ca_of_steps() -> None:
+    """Trust the same CAs as a step of Kubeflow Pipelines: those of the system, and the one it is configured with."""
+    if CA_OF_STEPS.is_file():
+        with tempfile.NamedTemporaryFile("wb", delete=False) as bundle:
+            for path in (SYSTEM_CAS, CA_OF_STEPS):
+                bundle.write(path.read_bytes() if path.is_file() else b"")
+        for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+            os.environ[name] = bundle.name
 
 
 def main(tests: dict[str, list[str]]) -> None:
+    trust_ca_of_steps()
     seen: dict[str, str] = {}
     for name, arguments in tests.items():
         thread = threading.Thread(target=report, args=(name, arguments, seen), daemon=True)
         thread.start()
         thread.join(TIMEOUT_SECONDS)
-        seen.setdefault(name, f"error: no answer within {TIMEOUT_SECONDS:.0f} s")
+        seen.setdefault(name, f"{ERROR}no answer within {TIMEOUT_SECONDS:.0f} s")
     result: dict[str, Any] = {"status": "completed", "seen": {name: text[:900] for name, text in seen.items()}}
     Path("/dev/termination-log").write_text(json.dumps(result))
     os._exit(0)  # without waiting for threads that hang

@@ -1,12 +1,13 @@
-"""Run two small jobs, one after the other, to check images, mounts, and S3 as pods see it.
+"""Run three small jobs, one after the other, to check images, mounts, and S3 as pods see it.
 
-The writer resembles a dataset transfer: it writes to new PVCs and accesses S3. The reader resembles a training without
-devices: it mounts read-only what training pods would mount. Everything created is deleted, also on Ctrl-C.
+The step resembles a pod of Kubeflow Pipelines: it writes to the store of the models. The writer resembles a dataset
+transfer: it writes to new PVCs and reads the dataset. The reader resembles a training without devices: it mounts
+read-only what training pods would mount. Everything created is deleted, also on Ctrl-C.
 """
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,11 +22,11 @@ from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdenti
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import TroubleKind
-from kubetrain_components.jobs.verdict import JobFailed, lead_result
+from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.doctor.finding import Finding, missing, ok, unknown
 from kubetrain_trainer.errors import KubetrainError
 
 Say = Callable[[str], None]
@@ -54,38 +55,51 @@ BUDGETS = Budgets(
 )
 """Shorter than those of a run, because a user is waiting and no queue or autoscaler is involved."""
 CLAIM_SIZE = "1Gi"
-IMAGE_TROUBLES = (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME)
-PROVIDE_IMAGE = (
-    "run `make images`, push the images to a registry that the nodes can pull from, and set them:\n"
-    "--set image=REGISTRY/trainer-pytorch:0.1.0 "
-    '--set transfer=\'{"image": "REGISTRY/components:0.1.0"}\'\n'
-    "if the registry requires credentials: --set image_pull_secrets='[\"NAME\"]'"
-)
-OTHER_STORAGE = (
-    "use storage that supports fsGroup: --set storage_class=ANOTHER\nor run as the owner of its folder: --set user=UID"
-)
-OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
-FIX_S3 = "correct the URI, s3_endpoint (as pods reach it) or the secret, or grant access"
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Everything that is created for the two jobs."""
+    """Everything that is created for the jobs."""
 
     claims: tuple[Manifest, ...]
     exposure: Exposure | None
     """The reader's access to what the writer wrote; None: through the staging PVC itself."""
+    step: Job
     writer: Job
     reader: Job
 
     @property
-    def manifests(self) -> list[Manifest]:
-        return [*self.claims, *(self.exposure.manifests() if self.exposure else [])]
+    def jobs(self) -> tuple[Job, ...]:
+        return self.step, self.writer, self.reader
+
+    @property
+    def exposed(self) -> list[Manifest]:
+        return self.exposure.manifests() if self.exposure else []
+
+    @property
+    def keeper(self) -> Manifest:
+        """A job without pods that owns the PVCs. If doctor is killed, its time to live is also theirs."""
+        manifest = job_manifest(self.writer)
+        spec = {**manifest["spec"], "parallelism": 0, "completions": 0, "backoffLimit": 0}
+        return {**manifest, "metadata": {"name": f"{self.writer.identity.name}-keeper"}, "spec": spec}
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The outcome of each job."""
+
+    step: Outcome
+    writer: Outcome
+    reader: Outcome
 
 
 def probe_claim(wanted: WantedClaim, token: str) -> Manifest:
     """Return the manifest of a small new PVC like the wanted one."""
     return replace(wanted, name=f"doctor-{wanted.purpose}-{token}", size=CLAIM_SIZE).manifest()
+
+
+def step_job(token: str, placement: Placement, s3: Mapping[str, list[str]]) -> Job:
+    return _job("step", token, placement, (), s3)
 
 
 def writer_job(token: str, placement: Placement, claims: Sequence[Manifest], s3: Mapping[str, list[str]]) -> Job:
@@ -100,56 +114,28 @@ def reader_job(token: str, placement: Placement, claim: str, *, is_ours: bool) -
     return _job("read", token, placement, (mount,), {"read_only": ["/data", "mark" if is_ours else ""]})
 
 
-def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> tuple[Outcome, Outcome]:
-    """Return the reports of the writer and the reader."""
+def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> Outcomes:
     with _cleaned_up(probes, api, say), KubernetesBackend(api) as backend:
-        claims = KubernetesClaims(api)
+        say(f"a pod like those of Kubeflow Pipelines starts ({probes.step.placement.image})")
+        step = _outcome(probes.step, backend)
         say(f"a pod writes to new PVCs ({probes.writer.placement.image})")
         try:
-            for claim in probes.claims:
-                claims.create(claim)
+            keeper = api.create(api.path(*JobKind.BATCH_JOB.traits.resource), probes.keeper)
+            _create(probes.claims, keeper, api)
             written = _outcome(probes.writer, backend)
             # After the writer has ended, because a copy of the volume may lack what is written later.
-            for manifest in probes.exposure.manifests() if probes.exposure else []:
-                claims.create(manifest)
+            _create(probes.exposed, keeper, api)
         except KubetrainError as error:
-            return error, error
+            return Outcomes(step, error, error)
         say(f"a pod mounts the PVC read-only ({probes.reader.placement.image})")
-        return written, _outcome(probes.reader, backend)
+        return Outcomes(step, written, _outcome(probes.reader, backend))
 
 
-def judge_outcomes(probes: Probes, written: Outcome, read: Outcome, s3: Sequence[str]) -> Iterator[Finding]:
-    """
-    Args:
-        s3: The names of the S3 tests that ran.
-    """
-    yield _judge_image(probes.writer.placement.image, written).named("components image")
-    yield _judge_test("write", written, OTHER_STORAGE).named("write")
-    for name in s3:
-        yield _judge_test(name, written, FIX_S3).named(f"S3 {name}")
-    yield _judge_image(probes.reader.placement.image, read).named("trainer image")
-    yield _judge_test("read_only", read, OTHER_EXPOSURE).named("read-only mount")
-
-
-def _judge_image(image: str, outcome: Outcome) -> Finding:
-    if not isinstance(outcome, KubetrainError):
-        return ok(f"{image} starts in a pod")
-    if _is_of_image(outcome):
-        return missing(f"{image}: {outcome}", PROVIDE_IMAGE)
-    return unknown(f"not tested: {outcome}")
-
-
-def _judge_test(name: str, outcome: Outcome, remedy: str) -> Finding:
-    if isinstance(outcome, JobFailed) and not _is_of_image(outcome):
-        return missing(str(outcome), remedy)
-    if isinstance(outcome, KubetrainError):
-        return unknown(str(outcome))
-    seen = outcome.get(name, "error: the pod did not report it")
-    return missing(seen.removeprefix("error: "), remedy) if seen.startswith("error: ") else ok(seen)
-
-
-def _is_of_image(error: KubetrainError) -> bool:
-    return isinstance(error, JobFailed) and error.trouble in IMAGE_TROUBLES
+def _create(manifests: Iterable[Manifest], keeper: Manifest, api: KubernetesApi) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", **{key: keeper["metadata"][key] for key in ("name", "uid")}}
+    for manifest in manifests:
+        metadata = {**manifest["metadata"], "ownerReferences": [owner]}
+        KubernetesClaims(api).create({**manifest, "metadata": metadata})
 
 
 def _outcome(job: Job, backend: KubernetesBackend) -> Outcome:
@@ -179,8 +165,9 @@ def _cleaned_up(probes: Probes, api: KubernetesApi, say: Say) -> Iterator[None]:
     try:
         yield
     finally:
-        paths = [api.path(*job.kind.traits.resource, job.identity.name) for job in (probes.writer, probes.reader)]
-        for manifest in reversed(probes.manifests):
+        names = [*(job.identity.name for job in probes.jobs), probes.keeper["metadata"]["name"]]
+        paths = [api.path(*JobKind.BATCH_JOB.traits.resource, name) for name in names]
+        for manifest in reversed([*probes.claims, *probes.exposed]):
             paths.append(api.path(*CLAIM_RESOURCES[manifest["kind"]], manifest["metadata"]["name"]))
         with interrupts_deferred():
             for path in paths:

@@ -1,0 +1,74 @@
+"""The findings of the probe pods. Pure functions."""
+
+from collections.abc import Collection, Iterator
+
+from kubetrain_components.jobs.troubles import TroubleKind
+from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_pipelines.doctor.finding import Finding, missing, ok, unknown, warning
+from kubetrain_pipelines.doctor.pod_program import ERROR, WARNING
+from kubetrain_pipelines.doctor.probes import Outcome, Outcomes, Probes
+from kubetrain_trainer.errors import KubetrainError
+
+IMAGE_TROUBLES = (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME)
+PROVIDE_IMAGE = (
+    "run `make images`, push the images to a registry that the nodes can pull from, and set them:\n"
+    "--set image=REGISTRY/trainer-pytorch:0.1.0 "
+    '--set transfer=\'{"image": "REGISTRY/components:0.1.0"}\'\n'
+    "if the registry requires credentials: --set image_pull_secrets='[\"NAME\"]'"
+)
+PROVIDE_STEP_IMAGE = (
+    "push the components image to a registry that the nodes can pull from, name it in [tool.kubetrain.images] of "
+    "pyproject.toml, and compile again\n"
+    "if the registry requires credentials: image_pull_secrets in [tool.kubetrain], or those of the service account"
+)
+OTHER_STORAGE = (
+    "use storage that supports fsGroup: --set storage_class=ANOTHER\nor run as the owner of its folder: --set user=UID"
+)
+OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
+FIX_S3 = "correct the URI, s3_endpoint (as pods reach it) or the secret, or grant access"
+FIX_S3_OF_STEP = (
+    f"{FIX_S3} to the service account of the runs; "
+    "for a private CA, set CABUNDLE_CONFIGMAP_NAME on the deployment ml-pipeline"
+)
+
+
+def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> Iterator[Finding]:
+    """
+    Args:
+        s3: The names of the S3 tests that ran.
+    """
+    step, writer, reader = (job.placement.image for job in probes.jobs)
+    yield _judge_image(step, outcomes.step, PROVIDE_STEP_IMAGE).named("step image")
+    if "model" in s3:
+        yield _judge_test("model", outcomes.step, FIX_S3_OF_STEP).named("S3 model")
+    yield _judge_image(writer, outcomes.writer, PROVIDE_IMAGE).named("components image")
+    yield _judge_test("write", outcomes.writer, OTHER_STORAGE).named("write")
+    if "dataset" in s3:
+        yield _judge_test("dataset", outcomes.writer, FIX_S3).named("S3 dataset")
+    yield _judge_image(reader, outcomes.reader, PROVIDE_IMAGE).named("trainer image")
+    yield _judge_test("read_only", outcomes.reader, OTHER_EXPOSURE).named("read-only mount")
+
+
+def _judge_image(image: str, outcome: Outcome, remedy: str) -> Finding:
+    if not isinstance(outcome, KubetrainError):
+        return ok(f"{image} starts in a pod")
+    if _is_of_image(outcome):
+        return missing(f"{image}: {outcome}", remedy)
+    return unknown(f"not tested: {outcome}")
+
+
+def _judge_test(name: str, outcome: Outcome, remedy: str) -> Finding:
+    if isinstance(outcome, JobFailed) and not _is_of_image(outcome):
+        return missing(str(outcome), remedy)
+    if isinstance(outcome, KubetrainError):
+        return unknown(str(outcome))
+    seen = outcome.get(name, f"{ERROR}the pod did not report it")
+    if seen.startswith(ERROR):
+        return missing(seen.removeprefix(ERROR), remedy)
+    if seen.startswith(WARNING):
+        return warning(seen.removeprefix(WARNING), "update the server, or change its policy")
+    return ok(seen)
+
+
+def _is_of_image(error: KubetrainError) -> bool:
+    return isinstance(error, JobFailed) and error.trouble in IMAGE_TROUBLES
