@@ -1,5 +1,6 @@
 """Requests to an API server that is sometimes unreachable and sometimes fails."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from kubetrain_components.jobs.kubernetes import retries
 from kubetrain_components.jobs.kubernetes.access.connection import Connection, Material
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import (
+    BadRequest,
     Conflict,
     Forbidden,
     Gone,
@@ -349,6 +351,27 @@ def test_other_requests_that_are_retried_say_so_only_later(
 def test_a_field_that_the_server_does_not_know_is_an_error(server: ApiServer, api: KubernetesApi) -> None:
     api.create(PODS, NEW_POD)
     assert server.requests[-1] == f"POST {PODS}?fieldValidation=Strict"
+
+
+def test_a_misspelt_field_is_named(server: ApiServer, api: KubernetesApi) -> None:
+    field = "spec.template.spec.tolerations[0].efect"
+    message = f'Job in version "v1" cannot be handled as a Job: strict decoding error: unknown field "{field}"'
+    server.fail("POST", answer(400, message))
+    with pytest.raises(BadRequest) as caught:
+        api.create(PODS, NEW_POD)
+    assert f"the field {field} of POST {PODS}: correct its name in placement" in str(caught.value)
+
+
+def test_a_permission_that_is_asked_for_first_after_a_cut_may_not_be_known_yet(
+    server: ApiServer, api: KubernetesApi
+) -> None:
+    """As when an API server restarts: it cuts streams, and then loads its roles."""
+    server.write(server.run("worker"), b"one\n")
+    with contextlib.suppress(StreamCut), api.stream(f"{POD}/log", read_timeout=5, follow="true") as stream:
+        for _ in stream:
+            server.cut_all()
+    server.fail("DELETE", answer(403, 'User "me" cannot delete resource "pods" in API group "": role not found'))
+    assert api.delete(POD)
 
 
 def test_each_warning_of_the_server_is_shown_once(

@@ -175,6 +175,11 @@ class KubernetesApi:
         response = self._send(request, retry_seconds, self._open)
         try:
             yield Stream(response)
+        except StreamSilent:
+            raise
+        except StreamCut:
+            self._history.note_trouble()
+            raise
         finally:
             response.close()
 

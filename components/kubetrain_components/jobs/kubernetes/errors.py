@@ -8,6 +8,7 @@ from kubetrain_trainer.errors import KubetrainError
 
 TRANSIENT = (408, 429, 500, 502, 503, 504)
 DENIED_BY_RBAC = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) (?:resource|path) "(?P<resource>[^"]+)"')
+UNKNOWN_FIELD = re.compile(r'unknown field \\?"([^"\\]+)')
 NAMESPACE = re.compile(r'in the namespace "([^"]+)"')
 
 
@@ -102,6 +103,10 @@ def _refusal(request: str, status: int, message: str) -> KubernetesError:
         return Forbidden(
             f"{denied['user']} may not {denied['verb']} {denied['resource']} {where}: "
             "give it the Role in deploy/, or ask your cluster administrator to"
+        )
+    if unknown := UNKNOWN_FIELD.findall(message):
+        return BadRequest(
+            f"the cluster does not know the field {', '.join(unknown)} of {request}: correct its name in placement"
         )
     if status == 422 and "metadata.uid: " in message:  # the patch names the uid that it is meant for
         return Conflict(f"{request} was meant for another object of the same name: {message}")
