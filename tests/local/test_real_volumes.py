@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_trainer.errors import KubetrainError
 from support.cli import kubetrain
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ MEGABYTE = 1_000_000
 @contextmanager
 def volume(folder: Path, make: Sequence[str], mount: Sequence[str]) -> Iterator[Path]:
     image, point = folder / "image", folder / "mounted"
-    point.mkdir()
+    point.mkdir(parents=True)
     with image.open("wb") as file:
         file.truncate(400 * MEGABYTE)
     for command in ([*make, str(image)], [*mount, str(image), str(point)]):
@@ -31,6 +32,10 @@ def volume(folder: Path, make: Sequence[str], mount: Sequence[str]) -> Iterator[
         yield point
     finally:
         subprocess.run(["umount", str(point)], check=True)
+
+
+def no_links(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EPERM, "as for another owner's file")
 
 
 def used_bytes(point: Path) -> int:
@@ -47,9 +52,6 @@ def test_files_that_cannot_be_linked_share_blocks_if_the_volume_can(
     for name in "abc":
         (source / name).write_bytes(os.urandom(5 * MEGABYTE))
 
-    def no_links(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EPERM, "as for another owner's file")
-
     monkeypatch.setattr(os, "link", no_links)
     with volume(tmp_path, ["mkfs.xfs", "-q"], ["mount", "-o", "loop"]) as point:
         transfer_dataset(DirectoryStore(source), point)
@@ -61,16 +63,60 @@ def test_files_that_cannot_be_linked_share_blocks_if_the_volume_can(
         assert kubetrain("verify", point).exit_code == 0
 
 
-def test_keys_that_differ_only_by_case_are_refused_if_the_volume_ignores_case(tmp_path: Path) -> None:
+def ntfs(folder: Path) -> AbstractContextManager[Path]:
+    return volume(folder, ["mkntfs", "-q", "-F"], ["lowntfs-3g", "-o", "ignore_case"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"), [(("A.txt", "a.txt"), ("A.txt", "a.txt")), (("train/Cat/1", "train/cat/2"), ("Cat", "cat"))]
+)
+def test_names_that_differ_only_by_case_are_refused_if_the_volume_ignores_case(
+    tmp_path: Path, keys: tuple[str, str], named: tuple[str, str]
+) -> None:
     source = tmp_path / "source"
-    source.mkdir()
-    (source / "A.txt").write_bytes(b"1")
-    (source / "a.txt").write_bytes(b"2")
-    with volume(tmp_path, ["mkntfs", "-q", "-F"], ["lowntfs-3g", "-o", "ignore_case"]) as point:
+    for key in keys:
+        (source / key).parent.mkdir(parents=True, exist_ok=True)
+        (source / key).write_bytes(b"1")
+    with ntfs(tmp_path) as point:
         refused = kubetrain("sync", source, point)
         assert refused.exit_code == 1
-        assert "'A.txt' and 'a.txt'" in refused.output
-        assert "are one file on this volume" in refused.output
-        (source / "A.txt").unlink()
+        assert f"{named[0]}' and " in refused.output
+        assert f"{named[1]}' under " in refused.output
+        assert "on this volume" in refused.output
+        (source / keys[0]).unlink()
         assert kubetrain("sync", source, point).exit_code == 0
+        assert kubetrain("verify", point).exit_code == 0
+
+
+def test_names_that_only_some_volumes_take_for_one_are_files_on_the_others(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("straße", "strasse"):
+        (source / name).write_text(name)
+    with ntfs(tmp_path) as point:
+        assert kubetrain("sync", source, point).exit_code == 0
+        (data,) = point.glob("versions/*/data")
+        assert [(data / name).read_text() for name in ("straße", "strasse")] == ["straße", "strasse"]
+    with volume(tmp_path / "ext4", ["mkfs.ext4", "-q", "-O", "casefold"], ["mount", "-o", "loop"]) as point:
+        (point / "staging").mkdir()
+        if subprocess.run(["chattr", "+F", str(point / "staging")], check=False).returncode:
+            pytest.skip("this kernel's ext4 cannot ignore case")
+        refused = kubetrain("sync", source, point / "staging")
+        assert "on this volume" in refused.output
+
+
+def test_a_full_volume_that_cannot_link_does_not_cut_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in "abc":
+        (source / name).write_bytes(os.urandom(5 * MEGABYTE))
+    monkeypatch.setattr(os, "link", no_links)
+    with volume(tmp_path, ["true"], ["mount", "-t", "tmpfs", "-o", "size=22M"]) as point:
+        transfer_dataset(DirectoryStore(source), point)
+        (source / "c").write_bytes(b"changed")
+        with pytest.raises(KubetrainError, match=r"bytes free, but|No space left"):
+            transfer_dataset(DirectoryStore(source), point)
+        subprocess.run(["mount", "-o", "remount,size=60M", str(point)], check=True)
+        report = transfer_dataset(DirectoryStore(source), point)
+        assert report.copied + report.resumed == 2
         assert kubetrain("verify", point).exit_code == 0

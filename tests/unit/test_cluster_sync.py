@@ -1,8 +1,11 @@
 """The sync step on a cluster, with PVCs in memory."""
 
+import errno
+import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +19,7 @@ from kubetrain_components.expose_dataset.claims import CLAIM, SNAPSHOT
 from kubetrain_components.expose_dataset.ensure_claim import ensure_claim
 from kubetrain_components.expose_dataset.expose import Exposure, ExposureRequest
 from kubetrain_components.expose_dataset.expose_version import check_exposure, expose_version
+from kubetrain_components.expose_dataset.prune import PrunePlan, plan_pruning
 from kubetrain_components.expose_dataset.prune_claims import prune_claims, prune_snapshots
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job import LogLine, Phase
@@ -23,9 +27,11 @@ from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sync_dataset import prune_versions as prune_versions_module
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, prune_job, sync_on_cluster
+from kubetrain_components.sync_dataset.leftovers import DAMAGED, DAMAGED_KEPT_SECONDS
+from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
-from kubetrain_components.sync_dataset.publish import locked
 from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.writable import check_writable
@@ -348,10 +354,78 @@ class TestPruneVersions:
         self._prune(staging)
         assert self._digests(staging) == [taken]
 
-    def test_nothing_is_pruned_during_a_sync(self, staging: Path) -> None:
-        with locked(staging), pytest.raises(KubetrainError, match="another sync is using"):
+    def test_a_version_that_a_sync_makes_or_checks_is_kept(self, staging: Path) -> None:
+        oldest, _, _, newest = self._digests(staging)
+        with version_locked(staging, oldest):
             self._prune(staging)
+        assert self._digests(staging) == [oldest, newest]
+        assert {path.name for path in (staging / ".locks").iterdir()} == {oldest, newest}
+
+    def test_a_version_that_a_sync_used_after_the_decision_is_kept(
+        self, staging: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        oldest, _, _, newest = self._digests(staging)
+
+        def decide(*arguments: Any, **keywords: Any) -> PrunePlan:
+            plan = plan_pruning(*arguments, **keywords)
+            os.utime(staging / "versions" / oldest)
+            return plan
+
+        monkeypatch.setattr(prune_versions_module, "plan_pruning", decide)
+        self._prune(staging)
+        assert set(self._digests(staging)) == {oldest, newest}
+
+    def test_nothing_is_pruned_during_a_sync_by_an_older_release(self, staging: Path) -> None:
+        with (staging / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(KubetrainError, match="another sync is using"):
+                self._prune(staging)
         assert len(self._digests(staging)) == 4
+
+    def test_a_file_that_cannot_be_deleted_does_not_keep_the_others(
+        self, staging: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        left = staging / "versions" / f".pruned-{OTHER}"
+        left.mkdir()
+        for name in (".nfs1", "file"):
+            (left / name).touch()
+        unlink = os.unlink
+
+        def busy(path: Any, *rest: Any, **keywords: Any) -> None:
+            if str(path).endswith(".nfs1"):
+                raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+            unlink(path, *rest, **keywords)
+
+        monkeypatch.setattr(os, "unlink", busy)
+        self._prune(staging)
+        assert len(self._digests(staging)) == 1
+        assert [path.name for path in left.iterdir()] == [".nfs1"]
+        assert "resource busy" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("seconds", "in_use", "is_kept"),
+        [(-60, "", True), (60, "versions/other/data", False), (60, f"versions/{OTHER}/data", True)],
+    )
+    def test_damaged_versions_are_deleted_in_time(
+        self, staging: Path, seconds: int, in_use: str, is_kept: bool
+    ) -> None:
+        moved_at = time.time_ns() - (DAMAGED_KEPT_SECONDS + seconds) * 1_000_000_000
+        damaged = staging / "versions" / f"{DAMAGED}{OTHER}-{moved_at}"
+        damaged.mkdir()
+        self._prune(staging, in_use=(in_use,) if in_use else ())
+        assert damaged.exists() == is_kept
+
+    def test_a_source_with_and_without_a_slash_is_one(self, staging: Path) -> None:
+        for number, digest in enumerate(self._digests(staging)):
+            manifest = staging / "versions" / digest / "manifest.jsonl"
+            used = manifest.parent.stat().st_mtime
+            header, *lines = manifest.read_text().splitlines()
+            manifest.unlink()
+            source = json.dumps(json.loads(header) | {"source": "s3://b/p" + "/" * (number % 2)})
+            manifest.write_text("\n".join([source, *lines, ""]))
+            os.utime(manifest.parent, (used, used))
+        self._prune(staging)
+        assert len(self._digests(staging)) == 1
 
     def test_an_interrupted_pruning_is_completed(self, staging: Path) -> None:
         left = staging / "versions" / f".pruned-{OTHER}"
@@ -418,15 +492,15 @@ class TestJobs:
 class Finishing(MemoryBackend):
     """A backend whose jobs succeed at once, the transfer with this report."""
 
-    def __init__(self, versions: int = 1) -> None:
+    def __init__(self, versions: int = 1, leftovers: int = 0) -> None:
         super().__init__()
         self.commands: list[tuple[str, ...]] = []
-        self._versions = versions
+        self._counts = {"versions": versions, "leftovers": leftovers}
 
     def create(self, job: Any) -> Any:
         handle = super().create(job)
         self.commands.append(job.replicas[0].command)
-        report = {"status": "completed", "digest": DIGEST, "bytes": 5, "versions": self._versions}
+        report = {"status": "completed", "digest": DIGEST, "bytes": 5, **self._counts}
         report |= {"folders": ["train", "val", "test"], "folders_cut": False}
         self.finish(handle.name, Phase.SUCCEEDED, exit_code=0, last_words=json.dumps(report))
         return handle
@@ -455,8 +529,8 @@ class TestWhole:
         claims.pods = [
             {"kind": "TFJob", "metadata": {"name": "t", "labels": {"kubetrain/dataset": OTHER}}, "spec": {}},
         ]
-        for versions, jobs in ((3, 1), (4, 2)):
-            backend = Finishing(versions)
+        for versions, leftovers, jobs in ((3, 0, 1), (3, 1, 2), (4, 0, 2)):
+            backend = Finishing(versions, leftovers)
             self._sync(claims, backend)
             assert len(backend.commands) == jobs
         assert backend.commands[1][3:] == (

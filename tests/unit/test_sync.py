@@ -1,6 +1,8 @@
 """Plan, transfer and publish: a published version is complete and correct."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -23,17 +25,19 @@ from kubetrain_components.object_store.store import (
     StoreUnavailable,
 )
 from kubetrain_components.sync_dataset import download
+from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
+from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.plan import (
     Reusable,
     _are_plain,
     _problem_of,
-    check_case_conflicts,
     listing_sha256,
     plan_sync,
 )
+from kubetrain_components.sync_dataset.progress import SyncProgress
 from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
-from kubetrain_components.sync_dataset.transfer import SyncProgress, transfer_dataset
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import MAX_BYTES
@@ -64,6 +68,10 @@ def interrupt_at(key: str, source: Path, staging: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         transfer_dataset(Broken(source), staging, concurrency=1)
+
+
+def no_links(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EPERM, "as for another owner's file")
 
 
 def damage_manifest(manifest: Path, damage: str) -> None:
@@ -138,16 +146,32 @@ class TestPlan:
         with pytest.raises(KubetrainError, match="'a' is a file and a folder at once"):
             plan_sync("s3://b/p", objects("a", "a/b"))
 
-    @pytest.mark.parametrize("twins", [("A.txt", "a.txt"), ("caf\u00e9", "cafe\u0301"), ("D/x", "d/x")])
-    def test_keys_that_differ_only_by_case_are_refused_on_a_volume_that_ignores_case(
-        self, twins: tuple[str, str]
-    ) -> None:
-        check_case_conflicts(plan_sync("s3://b/p", objects("b", "c")))
-        with pytest.raises(KubetrainError, match="are one file on this volume"):
-            check_case_conflicts(plan_sync("s3://b/p", objects("b", *twins)))
+    @pytest.mark.parametrize(
+        ("keys", "first", "second"),
+        [
+            (("A.txt", "a.txt"), "A.txt", "a.txt"),
+            (("caf\u00e9", "cafe\u0301"), "cafe\u0301", "caf\u00e9"),
+            (("train/Cat/1.jpg", "train/Dog/3.jpg", "train/cat/2.jpg"), "train/Cat", "train/cat"),
+            (("D/E/x", "D/e/f/x"), "D/E", "D/e"),
+        ],
+    )
+    def test_names_that_are_one_on_the_volume_are_refused(self, keys: tuple[str, ...], first: str, second: str) -> None:
+        def same(one: str, other: str) -> bool:
+            return one.casefold() == other.casefold() or {one, other} == {"caf\u00e9", "cafe\u0301"}
+
+        check_case_conflicts(plan_sync("s3://b/p", objects("b", "c", "b.txt")), same)
+        with pytest.raises(KubetrainError, match="on this volume") as caught:
+            check_case_conflicts(plan_sync("s3://b/p", objects("b", *keys)), same)
+        assert f"{first!r} and {second!r}" in str(caught.value)
+
+    @pytest.mark.parametrize("keys", [("straße", "strasse"), ("a/X", "A/x", "b/x"), ("x", "x.")])
+    def test_similar_names_that_the_volume_keeps_apart_are_files(self, keys: tuple[str, ...]) -> None:
+        asked: list[set[str]] = []
+        check_case_conflicts(plan_sync("s3://b/p", objects(*keys)), lambda *names: bool(asked.append(set(names))))
+        assert asked in ([set(keys)], [{"A", "a"}])
 
     def test_this_volume_does_not_ignore_case(self, tmp_path: Path) -> None:
-        with (partial := PartialVersion(tmp_path / "versions" / ".x.partial")).opened():
+        with (partial := PartialVersion(tmp_path / "versions" / ".x.partial")).opened("source"):
             assert not partial.ignores_case()
 
 
@@ -222,8 +246,8 @@ class TestTransfer:
         assert all(not each.problems for each in verify_folder(tmp_path / "staging"))
 
     def test_unfinished_versions_of_older_listings_are_deleted(self, source: Path, tmp_path: Path) -> None:
-        abandoned = tmp_path / "staging" / "versions" / ".0000000000000000.partial" / "data"
-        abandoned.mkdir(parents=True)
+        interrupt_at("b/c", source, tmp_path / "staging")
+        (source / "d").write_bytes(b"4444")
         report = transfer_dataset(DirectoryStore(source), tmp_path / "staging")
         assert [path.name for path in (tmp_path / "staging" / "versions").iterdir()] == [report.digest]
 
@@ -333,10 +357,14 @@ class TestTransfer:
 
     def test_an_interrupted_copy_leaves_no_file(self, source: Path, tmp_path: Path) -> None:
         partial = PartialVersion(tmp_path / "versions" / ".x.partial")
-        with partial.opened(), pytest.raises(OSError):
-            partial.reuse(tmp_path, "key")
-        left = [path.name for path in partial.path.rglob("*") if path.is_file()]
-        assert left == ["verified.jsonl"]
+        (tmp_path / "a").write_bytes(b"1")
+        entry = Entry(StoredObject("key", 1, "x"), "md5:c4ca4238a0b923820dcc509a6f75849b")
+        with partial.opened("source"):
+            (partial.data / "key").mkdir()  # moving the copy into place fails
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError):
+                patch.setattr(os, "link", no_links)
+                partial.reuse(str(tmp_path / "a"), entry)
+        assert sorted(path.name for path in partial.path.rglob("*") if path.is_file()) == ["source", "verified.jsonl"]
 
     def test_a_file_that_another_version_lost_is_fetched(self, source: Path, tmp_path: Path) -> None:
         first = transfer_dataset(DirectoryStore(source), tmp_path / "staging")

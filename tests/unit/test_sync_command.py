@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubetrain_components.sync_dataset.transfer import SyncProgress
+from kubetrain_components.sync_dataset.progress import SyncProgress
 from kubetrain_pipelines.cli import sync as sync_command
 from kubetrain_pipelines.cli.sync import describe_progress, progress_lines
 

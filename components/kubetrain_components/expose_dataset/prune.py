@@ -238,7 +238,7 @@ def _mounted(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _group(item: Prunable) -> tuple[str, str]:
-    return item.kind, item.source
+    return item.kind, item.source.rstrip("/")
 
 
 def _decide(items: list[Prunable], uses: list[Use], keep: int, current: str, now: datetime) -> Iterator[PruneDecision]:

@@ -78,7 +78,8 @@ def _prune(
     limits = {"keep": storage.keep_versions, "current": report["digest"]}
     prune_claims(claims, **limits, say=say)
     prune_snapshots(claims, **limits, say=say)
-    if report["versions"] > storage.keep_versions and (in_use := _paths_in_use(exposure, claims, say)) is not None:
+    may_prune = report["versions"] > storage.keep_versions or report.get("leftovers")
+    if may_prune and (in_use := _paths_in_use(exposure, claims, say)) is not None:
         run_job(prune_job(transfer, storage, report["digest"], in_use), backend, on_line)
 
 

@@ -1,6 +1,5 @@
 """The download of one object to its file, resumed after interruptions and verified by the store's checksum."""
 
-import os
 import random
 import threading
 import time
@@ -16,21 +15,30 @@ from kubetrain_components.object_store.checksums import (
     format_checksum,
 )
 from kubetrain_components.object_store.store import (
+    ObjectChanged,
     ObjectContent,
     ObjectStore,
     StoredObject,
     StoreError,
     StoreUnavailable,
 )
+from kubetrain_components.sync_dataset.copy_file import write_at
 from kubetrain_components.sync_dataset.in_flight import InFlight
+from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.manifest import Entry
-from kubetrain_components.sync_dataset.partial_version import LargeObject, PartialVersion, Span
+from kubetrain_components.sync_dataset.partial_version import PartialVersion
 
 MAX_ATTEMPTS_WITHOUT_PROGRESS = 6
 MAX_ATTEMPTS_IF_OVERLOADED = 12
 MAX_CORRUPT_DOWNLOADS = 3
 FIRST_BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 10.0
+
+
+class NotAsListed(ObjectChanged):
+    def __init__(self, wanted: StoredObject, error: ObjectChanged) -> None:
+        super().__init__(str(error))
+        self.wanted = wanted
 
 
 class Stopped(StoreError):
@@ -73,15 +81,20 @@ class Downloader:
             "it is damaged in the store or by the network; upload it again, or check the network"
         )
 
-    def download_part(self, large: LargeObject, span: Span | None) -> Fetched | None:
-        """Download a part, unless all parts have arrived, and return the object if it is complete."""
-        if span is None:
-            return self._finish(large)
-        start, end = span
-        with large.path.open("r+b", buffering=0) as file:
-            checksum, _ = self._receive(large.object, start, end, file.fileno())
-        self._partial.record_part(Entry(large.object, checksum), span)
+    def download_part(self, large: LargeObject, span: Span) -> Fetched | None:
+        """Download a part, unless it arrived earlier, and return the object if it is complete."""
+        checksum = large.recorded_part(span)
+        if checksum is None:
+            checksum = self._receive_part(large, span)
+        else:
+            self.bytes += span[1] - span[0]
         return self._finish(large) if large.add_part(span, checksum) else None
+
+    def _receive_part(self, large: LargeObject, span: Span) -> str:
+        with large.path.open("r+b", buffering=0) as file:
+            checksum, _ = self._receive(large.object, *span, file.fileno())
+        self._partial.record_part(Entry(large.object, checksum), span)
+        return checksum
 
     def _finish(self, large: LargeObject) -> Fetched:
         wanted = large.object
@@ -123,7 +136,10 @@ class Downloader:
 
     def _request(self, wanted: StoredObject, start: int, end: int | None) -> ObjectContent:
         started = time.perf_counter()
-        content = self._store.read(wanted.key, wanted.etag, start, end)
+        try:
+            content = self._store.read(wanted.key, wanted.etag, start, end)
+        except ObjectChanged as error:
+            raise NotAsListed(wanted, error) from error
         self._in_flight.record_latency(time.perf_counter() - started)
         return content
 
@@ -138,6 +154,8 @@ class Downloader:
         while True:
             try:
                 return self._store.checksum(wanted.key, wanted.etag)
+            except ObjectChanged as error:
+                raise NotAsListed(wanted, error) from error
             except StoreUnavailable as error:
                 failures += 1
                 self._pause(error, failures)
@@ -151,12 +169,3 @@ class Downloader:
         seconds = min(MAX_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** (failures - 1))
         if failures >= max_attempts or self._stop.wait(random.uniform(seconds / 2, seconds)):
             raise error
-
-
-def write_at(file: int, chunk: bytes | memoryview, at: int) -> int:
-    """Write a chunk at an offset and return the offset after it."""
-    left = memoryview(chunk)
-    while left:
-        count = os.pwrite(file, left, at)
-        at, left = at + count, left[count:]
-    return at

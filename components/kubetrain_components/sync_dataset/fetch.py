@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from math import inf
 
 from kubetrain_components.object_store.store import (
@@ -15,7 +15,8 @@ from kubetrain_components.object_store.store import (
 )
 from kubetrain_components.sync_dataset.download import Downloader, Fetched, Stopped
 from kubetrain_components.sync_dataset.in_flight import InFlight
-from kubetrain_components.sync_dataset.partial_version import LargeObject, PartialVersion, Span
+from kubetrain_components.sync_dataset.large_object import LargeObject, Span
+from kubetrain_components.sync_dataset.partial_version import PartialVersion
 
 PART_BYTES = 32 << 20
 LARGE_BYTES = 2 * PART_BYTES
@@ -26,8 +27,8 @@ POLL_SECONDS = 0.05
 STUCK_SECONDS = 0.5
 STOP_TIMEOUT_SECONDS = 1.0
 
-Piece = StoredObject | tuple[LargeObject, Span | None]
-"""The work that a thread takes: an object, or a part of a large one; None if the large one lacks only verification."""
+Piece = StoredObject | tuple[LargeObject, Span]
+"""The work that a thread takes: an object, or a part of a large one."""
 
 
 class Fetch:
@@ -36,7 +37,11 @@ class Fetch:
     def __init__(
         self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, limit: int
     ) -> None:
-        self._pieces = deque(_pieces(objects, partial))
+        self._large = [partial.large_object(each, PART_BYTES) for each in objects if each.size >= LARGE_BYTES]
+        self.needed_bytes = sum(each.size for each in objects) - sum(each.allocated_bytes for each in self._large)
+        """Space on the volume that the download needs."""
+        self._small = [each for each in objects if each.size < LARGE_BYTES]
+        self._pieces = deque[Piece]()
         self._partial = partial
         self._in_flight = InFlight(limit)
         self._stop = threading.Event()
@@ -44,7 +49,7 @@ class Fetch:
         self._failures: list[StoreError] = []
         self._failed_in_a_row = 0
         self._fatal: BaseException | None = None
-        workers = range(min(limit, len(self._pieces)))
+        workers = range(limit if self._large else min(limit, len(self._small)))
         self._downloaders = [Downloader(store, partial, self._in_flight, self._stop) for _ in workers]
         # Daemon threads, because a process would wait for an executor's threads even if a server hangs.
         self._threads = [threading.Thread(target=self._work, args=(worker,), daemon=True) for worker in workers]
@@ -61,6 +66,7 @@ class Fetch:
             StoreError: at the end if some objects failed, or immediately if none can be downloaded.
         """
         try:
+            self._plan_pieces()
             for thread in self._threads:
                 thread.start()
             while any(thread.is_alive() for thread in self._threads):
@@ -71,6 +77,13 @@ class Fetch:
             self._raise_failures()
         finally:
             self._stop_threads()
+
+    def _plan_pieces(self) -> None:
+        """Take large objects first, because the work that starts last should not take the longest."""
+        for large in self._large:
+            large.make_file()
+            self._pieces.extend((large, span) for span in large.spans)
+        self._pieces.extend(self._small)
 
     def _work(self, worker: int) -> None:
         try:
@@ -139,13 +152,3 @@ class Fetch:
             if thread.ident is not None:  # an interrupt may come before all are started
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._arrived()
-
-
-def _pieces(objects: Sequence[StoredObject], partial: PartialVersion) -> Iterator[Piece]:
-    """Yield the parts of large objects first, because the work that starts last should not take the longest."""
-    for each in objects:
-        if each.size >= LARGE_BYTES:
-            large = partial.large_object(each, PART_BYTES)
-            spans: list[Span | None] = [*large.missing_spans] or [None]
-            yield from ((large, span) for span in spans)
-    yield from (each for each in objects if each.size < LARGE_BYTES)

@@ -1,6 +1,8 @@
 """The lines of the manifest of a dataset version: objects and their checksums."""
 
 import json
+import os
+import stat
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Self
 
 from kubetrain_components.object_store.checksums import algorithm_of, checksum_of
 from kubetrain_components.object_store.store import StoredObject
+
+MANIFEST = "manifest.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,8 @@ class Entry:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("not a valid line of a manifest") from error
 
-    def has_right_size(self, data: Path) -> bool:
-        path = data / self.object.key
-        return path.is_file() and path.stat().st_size == self.object.size
+    def has_right_size(self, data: Path | str) -> bool:
+        return file_size(f"{data}/{self.object.key}") == self.object.size
 
     def problem_in(self, data: Path) -> str | None:
         """Re-hash the file of the object in a folder and return what is wrong, or None."""
@@ -49,3 +52,12 @@ class Entry:
         if checksum_of(path, algorithm_of(self.checksum)) != self.checksum:
             return f"{key} does not match its checksum"
         return None
+
+
+def file_size(path: str) -> int | None:
+    """Return the size of a regular file, or None if there is none."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

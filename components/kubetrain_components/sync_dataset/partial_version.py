@@ -1,6 +1,7 @@
 """An unfinished version, whose files an interrupted sync leaves for the next one.
 
 versions/.<digest>.partial/data/<key>       verified files, which a power cut may have damaged since
+versions/.<digest>.partial/source           the URI of the dataset
 versions/.<digest>.partial/verified.jsonl   the journal: checksums of verified files, and of parts of large objects
 versions/.<digest>.partial/large/           large objects, which arrive in parts
 versions/.<digest>.partial/unfinished/      other files that are being written
@@ -8,13 +9,11 @@ versions/.<digest>.partial/unfinished/      other files that are being written
 
 import ctypes
 import errno
-import fcntl
 import hashlib
 import itertools
 import json
 import os
 import shutil
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,18 +21,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kubetrain_components.object_store.checksums import DEFAULT_ALGORITHM, checksum_of, combine_checksums
 from kubetrain_components.object_store.store import StoredObject
-from kubetrain_components.sync_dataset.manifest import Entry
-from kubetrain_trainer.durable_files import CHUNK_BYTES
+from kubetrain_components.sync_dataset.copy_file import clone_file, copy_file
+from kubetrain_components.sync_dataset.large_object import LargeObject, Span
+from kubetrain_components.sync_dataset.manifest import MANIFEST, Entry, file_size
 
 MODE = 0o444
-FICLONE = 0x40049409
-"""The ioctl that copies a file without using space until one of the copies changes, if the file system supports it."""
 CANNOT_LINK = {errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS}
-
-Span = tuple[int, int]
-"""Start and end (exclusive) of some bytes of an object."""
 
 
 @dataclass
@@ -48,26 +42,46 @@ class PartialVersion:
         self.data = path / "data"
         self._data = str(self.data)
         self.large = path / "large"
+        self.digest = path.name.removeprefix(".").removesuffix(".partial")
+        self._source = path / "source"
         self._journal = path / "verified.jsonl"
         self._unfinished = path / "unfinished"
         self._numbers = itertools.count()
         self._folders: set[str] = set()
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self, source: str) -> Iterator[None]:
         """Prepare the folders and open the journal; only one sync may do this at a time."""
         shutil.rmtree(self._unfinished, ignore_errors=True)
         for folder in (self._unfinished, self.large, self.data):
             folder.mkdir(parents=True, exist_ok=True)
         self._remove_links()
+        self._source.write_text(source, encoding="utf-8", errors="surrogateescape")
         with self._journal.open("ab", buffering=0) as self._recording:
             yield
 
+    def is_from(self, source: str) -> bool:
+        """Return True if the dataset has this URI, or an unknown one: older releases of kubetrain did not write it."""
+        try:
+            found = self._source.read_text(encoding="utf-8", errors="surrogateescape")
+        except FileNotFoundError:
+            return True
+        return found.rstrip("/") == source.rstrip("/")
+
+    def last_used(self) -> float:
+        """Return the time of the last change to the journal, in seconds since the epoch."""
+        paths = (path for path in (self._journal, self.path) if path.exists())
+        return max((path.stat().st_mtime for path in paths), default=0.0)
+
     def ignores_case(self) -> bool:
         """Return True if the volume ignores the case of names, or the Unicode form of their accents."""
-        probe = self._unfinished / "probe-\u00e9"
+        return self.is_one_file("probe-\u00e9", "PROBE-\u00e9") or self.is_one_file("probe-\u00e9", "probe-e\u0301")
+
+    def is_one_file(self, name: str, other: str) -> bool:
+        """Return True if the volume takes both names for the same file."""
+        probe = self._unfinished / name
         probe.touch()
-        found = any((self._unfinished / name).exists() for name in ("PROBE-\u00e9", "probe-e\u0301"))
+        found = (self._unfinished / other).exists()
         probe.unlink()
         return found
 
@@ -79,7 +93,7 @@ class PartialVersion:
         self._recording.write(_part_line(entry, span))  # one write, because many threads do this
 
     def recorded(self) -> Iterator[Entry]:
-        """Yield the verified objects of all intact lines of the journal."""
+        """Yield the verified objects of all intact lines of the journal, and of a manifest that was not published."""
         for line in self._lines(of_parts=False):
             with suppress(ValueError):
                 yield Entry.from_line(line)
@@ -113,34 +127,39 @@ class PartialVersion:
         os.chmod(path, MODE)
         os.rename(path, self._target(key))
 
-    def reuse(self, source: Path, key: str) -> str:
-        """Add a file of another version; return how: linked, cloned or copied."""
-        target = self._target(key)
+    def reuse(self, source: str, entry: Entry) -> str | None:
+        """Add a file of another version; return how (linked, cloned or copied), or None if it is not intact."""
+        target, size = self._target(entry.object.key), entry.object.size
         with suppress(FileNotFoundError):
             os.unlink(target)
         try:
             os.link(source, target, follow_symlinks=False)
-            return "linked"
+        except FileNotFoundError:  # another program lost or deleted it
+            return None
         except OSError as error:
             if error.errno not in CANNOT_LINK:
                 raise
-        with self.new_file(key) as copy, source.open("rb") as original:
-            method = _copy(original.fileno(), copy.descriptor)
-            copy.is_complete = True
-        return method
+            return self._copy(source, entry)
+        if file_size(target) == size:
+            return "linked"
+        os.unlink(target)
+        return None
 
-    def large_object(self, wanted: StoredObject, part_bytes: int) -> "LargeObject":
-        """Return a large object with the intact parts that an interrupted sync left."""
+    def _copy(self, source: str, entry: Entry) -> str | None:
+        if file_size(source) != entry.object.size:
+            return None
+        with self.new_file(entry.object.key) as copy, open(source, "rb") as original:
+            descriptors = original.fileno(), copy.descriptor
+            method = "cloned" if clone_file(*descriptors) else "copied"
+            copy.is_complete = method == "cloned" or copy_file(*descriptors, entry.checksum)
+        return method if copy.is_complete else None
+
+    def large_object(self, wanted: StoredObject, part_bytes: int) -> LargeObject:
+        """Return a large object, whose file may have parts that an interrupted sync downloaded."""
         name = hashlib.sha256(f"{wanted.key}\0{wanted.etag}".encode()).hexdigest()
-        large = LargeObject(wanted, self.large / name, part_bytes)
-        if large.path.is_file():
-            for span, checksum in self._recorded_parts.get(wanted, ()):
-                if checksum_of(large.path, DEFAULT_ALGORITHM, *span) == checksum:
-                    large.add_part(span, checksum)
-        else:
-            large.path.touch()
-        os.truncate(large.path, wanted.size)
-        return large
+        path = self.large / name
+        recorded = dict(self._recorded_parts.get(wanted, ())) if path.is_file() else {}
+        return LargeObject(wanted, path, part_bytes, recorded)
 
     def flush(self) -> None:
         """Flush all files to disk with one call for the file system instead of one for each file."""
@@ -155,15 +174,20 @@ class PartialVersion:
         finally:
             os.close(descriptor)
 
-    def remove_temporary_files(self) -> None:
+    def delete_temporary_files(self) -> None:
         for folder in (self._unfinished, self.large):
             shutil.rmtree(folder)
-        self._journal.unlink(missing_ok=True)
+
+    def delete_journal(self) -> None:
+        """Delete what only a resumed sync needs; the manifest has the same lines."""
+        for path in (self._journal, self._source):
+            path.unlink(missing_ok=True)
 
     def _lines(self, *, of_parts: bool) -> Iterator[bytes]:
-        if self._journal.is_file():
-            with self._journal.open("rb") as lines:
-                yield from (line for line in lines if (b'"part":' in line) == of_parts)
+        for path in (self._journal, self.path / MANIFEST):
+            if path.is_file():
+                with path.open("rb") as lines:
+                    yield from (line for line in lines if (b'"part":' in line) == of_parts)
 
     def _target(self, key: str) -> str:
         folder = key.rpartition("/")[0]
@@ -180,46 +204,9 @@ class PartialVersion:
                     path.unlink()
 
 
-class LargeObject:
-    """An object that arrives in parts, which are written to one file."""
-
-    def __init__(self, wanted: StoredObject, path: Path, part_bytes: int) -> None:
-        self.object = wanted
-        self.path = path
-        self._spans = [(start, min(start + part_bytes, wanted.size)) for start in range(0, wanted.size, part_bytes)]
-        self._checksums: dict[Span, str] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def missing_spans(self) -> list[Span]:
-        return [span for span in self._spans if span not in self._checksums]
-
-    def add_part(self, span: Span, checksum: str) -> bool:
-        """Record a part that arrived; return True if it completes the object."""
-        with self._lock:
-            self._checksums[span] = checksum
-            return not self.missing_spans
-
-    def combined_checksum(self) -> str:
-        return combine_checksums((self._checksums[start, end], end - start) for start, end in self._spans)
-
-    def discard(self) -> None:
-        self.path.unlink()
-
-
 def partial_versions(staging: Path) -> list[PartialVersion]:
     return [PartialVersion(path) for path in sorted((staging / "versions").glob(".*.partial"))]
 
 
 def _part_line(entry: Entry, span: Span) -> bytes:
     return entry.to_line().removesuffix(b"}\n") + f', "part": [{span[0]}, {span[1]}]}}\n'.encode()
-
-
-def _copy(source: int, target: int) -> str:
-    try:
-        fcntl.ioctl(target, FICLONE, source)
-        return "cloned"
-    except OSError:
-        while chunk := os.read(source, CHUNK_BYTES):
-            os.write(target, chunk)
-        return "copied"

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -96,21 +95,6 @@ def listing_sha256(objects: Iterable[StoredObject]) -> str:
     while text := "".join(islice(lines, LINES_PER_HASH_UPDATE)):
         digest.update(text.encode())
     return digest.hexdigest()
-
-
-def check_case_conflicts(plan: SyncPlan) -> None:
-    """
-    Raises:
-        KubetrainError: if two keys would be one file on a volume that ignores case.
-    """
-    seen: dict[str, str] = {}
-    for key, _, _ in plan.objects:
-        other = seen.setdefault(unicodedata.normalize("NFC", key).casefold(), key)
-        if other != key:
-            raise KubetrainError(
-                f"{other!r} and {key!r} under {plan.dataset_uri} are one file on this volume, which ignores case: "
-                "rename one, or sync to another volume"
-            )
 
 
 def _is_folder(each: StoredObject) -> bool:

@@ -4,51 +4,75 @@ python -m kubetrain_components.sync_dataset.prune_versions --staging DIR --keep 
 """
 
 import argparse
-import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kubetrain_components.expose_dataset.prune import PrunePlan, Use, plan_pruning, staged_versions
-from kubetrain_components.sync_dataset.publish import DatasetVersion, locked, published_versions
+from kubetrain_components.expose_dataset.prune import (
+    Prunable,
+    PruneDecision,
+    PrunePlan,
+    Use,
+    plan_pruning,
+    staged_versions,
+)
+from kubetrain_components.sync_dataset.leftovers import PRUNED, delete_tree, leftovers
+from kubetrain_components.sync_dataset.locks import InUse, delete_lock, version_locked, volume_shared
+from kubetrain_components.sync_dataset.publish import published_versions
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.termination import report_result
 
 VOLUME = "staging"
-PRUNED = ".pruned-"
 
 
 def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[str], now: datetime) -> PrunePlan:
-    """Delete unused versions, unless a sync is running, which may need a version that in_use does not list.
+    """Delete unused versions, except those that a sync is making or checking.
 
     Args:
         in_use: Paths on the volume that may be in use.
 
     Raises:
-        KubetrainError: if a sync is running.
+        InUse: if an older release of kubetrain syncs to the volume.
     """
-    uses = [Use(by="something that mounts it", claim=VOLUME, sub_path=path) for path in in_use]
-    with locked(staging, wait=False):
-        for left in (staging / "versions").glob(f"{PRUNED}*"):
-            shutil.rmtree(left)
+    paths = list(in_use)
+    uses = [Use(by="something that mounts it", claim=VOLUME, sub_path=path) for path in paths]
+    with volume_shared(staging, wait=False):
+        for left in leftovers(staging, paths):
+            delete_tree(left)
         versions = published_versions(staging)
-        last_used = {version.path.name: _last_used(version) for version in versions}
+        last_used = {version.path.name: _time_of(version.path) for version in versions}
         items = staged_versions([version.header for version in versions], [VOLUME], last_used)
         plan = plan_pruning(items, uses, keep=keep, current=current, now=now)
-        for item in plan.delete:
-            _delete(staging / item.name)
-    return plan
+        return PrunePlan(tuple(_carry_out(staging, decision, last_used) for decision in plan.decisions))
 
 
-def _last_used(version: DatasetVersion) -> str:
-    return datetime.fromtimestamp(version.path.stat().st_mtime, UTC).isoformat()
+def _carry_out(staging: Path, decision: PruneDecision, used_at: dict[str, str]) -> PruneDecision:
+    """Delete the version if that was decided, unless a sync uses it now or has used it since."""
+    item = decision.item
+    if not decision.deletes:
+        return decision
+    try:
+        with version_locked(staging, item.digest, wait=False):
+            if _time_of(staging / item.name) == used_at[item.digest]:
+                _delete(staging, item)
+                return decision
+    except InUse:
+        pass
+    return replace(decision, deletes=False, reason="a sync uses it")
 
 
-def _delete(version: Path) -> None:
+def _time_of(version: Path) -> str:
+    return datetime.fromtimestamp(version.stat().st_mtime, UTC).isoformat()
+
+
+def _delete(staging: Path, item: Prunable) -> None:
     """Rename a version, then delete it, so that its folder is never incomplete."""
+    version = staging / item.name
     aside = version.with_name(f"{PRUNED}{version.name}")
     version.rename(aside)
-    shutil.rmtree(aside)
+    delete_lock(staging, item.digest)
+    delete_tree(aside)
 
 
 def main() -> None:

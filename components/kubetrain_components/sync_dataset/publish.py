@@ -4,26 +4,25 @@ versions/<digest>/manifest.jsonl    a header line, then one line per object, sor
 versions/<digest>/data/<key>        the objects, mode 0444
 versions/.<digest>.partial/         a version that is being synced, see partial_version
 versions/.pruned-<digest>/          a version that is being deleted, see prune_versions
-versions/.damaged-<digest>-<time>/  a version with a damaged manifest, replaced by a new one
+versions/.damaged-<digest>-<time>/  a version that lost files or whose manifest was edited, replaced by a new one
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
-import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubetrain_components.object_store.store import StoredObject
-from kubetrain_components.sync_dataset.manifest import Entry
-from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
+from kubetrain_components.sync_dataset.leftovers import move_aside
+from kubetrain_components.sync_dataset.manifest import MANIFEST, Entry, file_size
+from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.plan import Reusable, SyncPlan, listing_sha256
+from kubetrain_components.sync_dataset.space import delete_abandoned
 from kubetrain_trainer.durable_files import flush_directory
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import utc_now
@@ -31,7 +30,6 @@ from kubetrain_trainer.training_output import utc_now
 log = logging.getLogger(__name__)
 
 SCHEMA = "kubetrain/dataset/v1"
-MANIFEST = "manifest.jsonl"
 HEADER = {"schema", "source", "digest", "sha256", "objects", "bytes", "created", "lines_sha256"}
 
 
@@ -104,8 +102,23 @@ def published_versions(staging: Path) -> list[DatasetVersion]:
 
 
 def is_published(staging: Path, plan: SyncPlan) -> bool:
+    """Return True if the version is there with all of its files, whose sizes are compared but not their content."""
     version = read_version(staging / "versions" / plan.digest)
-    return version is not None and version.header["sha256"] == plan.sha256 and version.has_intact_manifest()
+    if version is None or version.header["sha256"] != plan.sha256 or not version.has_intact_manifest():
+        return False
+    lost = _first_loss(str(version.data), plan.objects)
+    if lost is not None:
+        log.warning("%s is damaged (%s): making it again", version.path, lost)
+    return lost is None
+
+
+def _first_loss(data: str, objects: Iterable[StoredObject]) -> str | None:
+    """Return a sentence about the first file that is not there with its size."""
+    for each in objects:
+        size = file_size(f"{data}/{each.key}")
+        if size != each.size:
+            return f"{each.key} is missing" if size is None else f"{each.key} has {size} bytes, not {each.size}"
+    return None
 
 
 def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, Reusable]:
@@ -130,25 +143,6 @@ def note_use(staging: Path, plan: SyncPlan) -> None:
         os.utime(staging / "versions" / plan.digest)
 
 
-@contextlib.contextmanager
-def locked(staging: Path, *, wait: bool = True) -> Iterator[None]:
-    """Run the block while no other sync uses the folder.
-
-    Raises:
-        KubetrainError: if another sync uses it and wait is False.
-    """
-    (staging / "versions").mkdir(parents=True, exist_ok=True)
-    with (staging / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if not wait:
-                raise KubetrainError(f"another sync is using {staging}: try again when it is done") from error
-            log.warning("waiting for another sync of %s", staging)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def partial_path(staging: Path, plan: SyncPlan) -> Path:
     return staging / "versions" / f".{plan.digest}.partial"
 
@@ -157,15 +151,14 @@ def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None
     """Write the manifest of a finished version and publish it, so that it survives a power cut."""
     partial, final = PartialVersion(partial_path(staging, plan)), staging / "versions" / plan.digest
     _write_manifest(partial.path / MANIFEST, plan, checksums)
-    partial.remove_temporary_files()
+    partial.delete_temporary_files()
     partial.flush()
+    partial.delete_journal()  # only now, so that a sync killed in the minutes that flushing may take can be resumed
     if final.exists():
-        _move_aside(final)
+        move_aside(final)
     partial.path.rename(final)
     flush_directory(final.parent)
-    # Unfinished versions of older listings; the lock guarantees that no sync uses them.
-    for abandoned in partial_versions(staging):
-        shutil.rmtree(abandoned.path, ignore_errors=True)
+    delete_abandoned(staging, plan.dataset_uri)
 
 
 def _write_manifest(path: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
@@ -194,12 +187,6 @@ def _header(plan: SyncPlan, lines_sha256: str) -> dict[str, Any]:
 
 def _lines(plan: SyncPlan, checksums: Mapping[str, str]) -> Iterator[bytes]:
     return (Entry(each, checksums[each.key]).to_line() for each in plan.objects)
-
-
-def _move_aside(damaged: Path) -> None:
-    aside = damaged.with_name(f".damaged-{damaged.name}-{time.time_ns()}")
-    damaged.rename(aside)
-    log.warning("%s was damaged: moved it to %s and synced it again", damaged, aside)
 
 
 def verify_version(version: DatasetVersion) -> list[str]:

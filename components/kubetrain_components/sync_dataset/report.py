@@ -41,7 +41,10 @@ class SyncReport:
     """Downloads of which only the size was checked, because the store reports no checksum."""
     versions: int = 0
     """Number of versions on the volume after the sync."""
+    leftovers: int = 0
+    """Number of folders of damaged and incompletely deleted versions that pruning can delete."""
     seconds: float = 0.0
+    """Duration without waiting for another sync."""
     bytes_per_second: int = 0
     """Download rate."""
 
@@ -57,6 +60,10 @@ class SyncReport:
             folders=shown,
             folders_cut=len(shown) < len(folders),
         )
+
+    def set_seconds(self, seconds: float) -> None:
+        self.seconds = round(seconds, 3)
+        self.bytes_per_second = round(self.downloaded_bytes / max(self.seconds, 0.001))
 
     def count(self, fetched: Fetched) -> None:
         self.downloaded += 1

@@ -5,53 +5,41 @@ python -m kubetrain_components.sync_dataset.transfer --dataset-uri URI --staging
 
 import argparse
 import gc
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore
+from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
+from kubetrain_components.sync_dataset.changes import describe_change
 from kubetrain_components.sync_dataset.fetch import Fetch
-from kubetrain_components.sync_dataset.manifest import Entry
-from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
-from kubetrain_components.sync_dataset.plan import SyncPlan, check_case_conflicts, plan_sync
+from kubetrain_components.sync_dataset.leftovers import leftovers
+from kubetrain_components.sync_dataset.locks import version_locked, volume_shared
+from kubetrain_components.sync_dataset.partial_version import PartialVersion
+from kubetrain_components.sync_dataset.plan import SyncPlan, plan_sync
+from kubetrain_components.sync_dataset.progress import OnProgress, SyncProgress, progress_printer
 from kubetrain_components.sync_dataset.publish import (
     find_reusable,
     is_published,
-    locked,
     note_use,
     partial_path,
     publish,
     published_versions,
 )
 from kubetrain_components.sync_dataset.report import SyncReport
+from kubetrain_components.sync_dataset.reuse import reuse_interrupted, reuse_published
+from kubetrain_components.sync_dataset.space import check_space
 from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.termination import report_result
 
 MAX_LISTINGS = 3
 DEFAULT_CONCURRENCY = 64
 """Maximum number of parallel requests; the actual number adapts to the store."""
-
-
-@dataclass(frozen=True)
-class SyncProgress:
-    """The part of a version that has arrived."""
-
-    objects: int
-    bytes: int
-    total_objects: int
-    total_bytes: int
-    unusable: int = 0
-    """Number of keys that cannot be files; if there are any, the sync fails at the end."""
-
-
-OnProgress = Callable[[SyncProgress], None]
 
 
 def transfer_dataset(
@@ -66,30 +54,32 @@ def transfer_dataset(
         KubetrainError: if the dataset is missing, empty, changing or corrupt, or the volume cannot be written; no
             incomplete version is published.
     """
-    started = time.monotonic()
-    with _translated_disk_errors(staging), locked(staging):
+    with _translated_disk_errors(staging), volume_shared(staging):
         for _ in range(MAX_LISTINGS):
-            with suppress(ObjectChanged):
-                report = _make_version(store, staging, concurrency, on_progress)
-                report.versions = len(published_versions(staging))
-                report.seconds = round(time.monotonic() - started, 3)
-                report.bytes_per_second = round(report.downloaded_bytes / max(report.seconds, 0.001))
-                return report
+            try:
+                return _make_version(store, staging, concurrency, on_progress)
+            except ObjectChanged as error:
+                cause = error
     raise KubetrainError(
-        f"{store.uri} is changing: it differed from its listing {MAX_LISTINGS} times; "
-        "sync again when nothing writes to it"
-    )
+        f"{store.uri} is changing: it differed from its listing {MAX_LISTINGS} times, the last time because "
+        f"{describe_change(store, cause)}; sync again when nothing writes to it"
+    ) from cause
 
 
 def _make_version(store: ObjectStore, staging: Path, concurrency: int, on_progress: OnProgress) -> SyncReport:
-    plan = plan_from_listing(store, staging)
-    report = SyncReport.of_plan(plan)
-    checksums = {} if plan.exists else _fetch_all(store, staging, plan, concurrency, report, on_progress)
-    plan.check_keys()
-    if plan.exists:
-        note_use(staging, plan)
-    else:
-        publish(staging, plan, checksums)
+    started = time.monotonic()
+    listed = _list(store)
+    report = SyncReport.of_plan(listed)
+    with version_locked(staging, listed.digest) as waited:
+        plan = _compare(listed, staging)
+        checksums = {} if plan.exists else _fetch_all(store, staging, plan, concurrency, report, on_progress)
+        plan.check_keys()
+        if plan.exists:
+            note_use(staging, plan)
+        else:
+            publish(staging, plan, checksums)
+    report.versions, report.leftovers = len(published_versions(staging)), len(leftovers(staging))
+    report.set_seconds(time.monotonic() - started - waited)
     return report
 
 
@@ -105,8 +95,16 @@ def _translated_disk_errors(staging: Path) -> Iterator[None]:
 
 
 def plan_from_listing(store: ObjectStore, staging: Path) -> SyncPlan:
+    return _compare(_list(store), staging)
+
+
+def _list(store: ObjectStore) -> SyncPlan:
     with _garbage_collection_paused():
-        plan = plan_sync(store.uri, store.list())
+        return plan_sync(store.uri, store.list())
+
+
+def _compare(plan: SyncPlan, staging: Path) -> SyncPlan:
+    """Add what the volume already has to a plan."""
     if is_published(staging, plan):
         return replace(plan, exists=True)
     return replace(plan, reuse=find_reusable(staging, plan.objects))
@@ -127,18 +125,33 @@ def _fetch_all(
 ) -> dict[str, str]:
     """Add all objects to the partial version and return their checksums by key."""
     partial = PartialVersion(partial_path(staging, plan))
-    with partial.opened():
+    with partial.opened(plan.dataset_uri):
         if partial.ignores_case():
-            check_case_conflicts(plan)
-        checksums = _reuse_published(staging, plan, partial, report)
-        checksums |= _reuse_interrupted(staging, plan, partial, report)
+            check_case_conflicts(plan, partial.is_one_file)
+        checksums = reuse_published(staging, plan, partial, report)
+        checksums |= _resume(staging, plan, partial, checksums, on_progress)
+        report.resumed = len(checksums) - report.linked - report.cloned - report.copied
         missing = [each for each in plan.objects if each.key not in checksums]
-        missing_bytes = sum(each.size for each in missing)
-        _check_space(staging, missing_bytes)
-        present = SyncProgress(
-            len(checksums), plan.bytes - missing_bytes, len(plan.objects), plan.bytes, len(plan.unusable)
-        )
-        return checksums | _download(Fetch(store, missing, partial, concurrency), present, on_progress, report)
+        fetch = Fetch(store, missing, partial, concurrency)
+        check_space(staging, fetch.needed_bytes)
+        present = _progress(plan, len(checksums), plan.bytes - sum(each.size for each in missing))
+        return checksums | _download(fetch, present, on_progress, report)
+
+
+def _progress(plan: SyncPlan, objects: int, size: int) -> SyncProgress:
+    return SyncProgress(objects, min(size, plan.bytes), len(plan.objects), plan.bytes, len(plan.unusable))
+
+
+def _resume(
+    staging: Path, plan: SyncPlan, partial: PartialVersion, reused: Mapping[str, str], on_progress: OnProgress
+) -> dict[str, str]:
+    """Reuse the objects of interrupted syncs and return their checksums by key."""
+    size = sum(each.size for each in plan.objects if each.key in reused)
+
+    def show(objects: int, hashed: int) -> None:
+        on_progress(replace(_progress(plan, len(reused) + objects, size + hashed), is_resuming=True))
+
+    return reuse_interrupted(staging, plan, partial, reused, show)
 
 
 def _download(fetch: Fetch, present: SyncProgress, on_progress: OnProgress, report: SyncReport) -> dict[str, str]:
@@ -155,56 +168,6 @@ def _download(fetch: Fetch, present: SyncProgress, on_progress: OnProgress, repo
     return checksums
 
 
-def _check_space(staging: Path, needed: int) -> None:
-    free = shutil.disk_usage(staging).free
-    if needed > free:
-        raise KubetrainError(
-            f"{staging} has {free:,} bytes free, but the download needs {needed:,}: free space or choose another volume"
-        )
-
-
-def _reuse_published(staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> dict[str, str]:
-    """Reuse the objects that other versions have; return their checksums by key."""
-    checksums: dict[str, str] = {}
-    for each in plan.objects if plan.reuse else ():
-        reusable = plan.reuse.get(each.key)
-        if reusable is not None:
-            data = staging / "versions" / reusable.version / "data"
-            if Entry(each, reusable.checksum).has_right_size(data):
-                method = partial.reuse(data / each.key, each.key)
-                setattr(report, method, getattr(report, method) + 1)
-                checksums[each.key] = reusable.checksum
-    return checksums
-
-
-def _reuse_interrupted(staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> dict[str, str]:
-    """Reuse the intact objects that interrupted syncs of this listing or an older one downloaded."""
-    wanted, checksums = set(plan.fetch), dict[str, str]()
-    for other in partial_versions(staging):
-        for entry in other.recorded():
-            if entry.object in wanted and entry.problem_in(other.data) is None:
-                if other.path != partial.path:
-                    partial.reuse(other.data / entry.object.key, entry.object.key)
-                    partial.record_all([entry])
-                wanted.remove(entry.object)
-                checksums[entry.object.key] = entry.checksum
-    report.resumed = len(checksums)
-    return checksums
-
-
-def _progress_printer() -> OnProgress:
-    last = 0.0
-
-    def print_progress(progress: SyncProgress) -> None:
-        nonlocal last
-        if progress.objects == progress.total_objects or time.monotonic() - last >= 0.5:
-            last = time.monotonic()
-            objects = f"{progress.objects}/{progress.total_objects}"
-            print(format_progress(objects=objects, bytes=progress.bytes), flush=True)
-
-    return print_progress
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make a dataset version on the staging volume.")
     parser.add_argument("--dataset-uri", required=True, help="s3://BUCKET/PREFIX, or a directory")
@@ -216,7 +179,7 @@ def main() -> None:
     for directory in arguments.check_writable:
         check_writable(directory)
     store = open_store(arguments.dataset_uri, arguments.endpoint_url, arguments.access)
-    report = transfer_dataset(store, arguments.staging, on_progress=_progress_printer())
+    report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())
     report_result({"status": "completed", **asdict(report)})
 
 

@@ -15,13 +15,9 @@ from rich.filesize import decimal
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access
 from kubetrain_components.sync_dataset.plan import SyncPlan
+from kubetrain_components.sync_dataset.progress import OnProgress, SyncProgress
 from kubetrain_components.sync_dataset.report import SyncReport
-from kubetrain_components.sync_dataset.transfer import (
-    OnProgress,
-    SyncProgress,
-    plan_from_listing,
-    transfer_dataset,
-)
+from kubetrain_components.sync_dataset.transfer import plan_from_listing, transfer_dataset
 
 LINE_SECONDS = 10.0
 
@@ -56,11 +52,14 @@ def progress_bar() -> Iterator[OnProgress]:
 
     with transfer_bar() as bar:
         task = bar.add_task("sync", total=None, counted="listing")
+        was_resuming = True
 
         def show(progress: SyncProgress) -> None:
-            if bar.tasks[task].total is None:
+            nonlocal was_resuming
+            if was_resuming and not progress.is_resuming:
                 # Files from an earlier sync must not count as speed.
                 bar.reset(task, completed=progress.bytes)
+            was_resuming = progress.is_resuming
             bar.update(task, completed=progress.bytes, total=progress.total_bytes, counted=count_of(progress))
 
         yield show
@@ -71,11 +70,13 @@ def progress_lines() -> Iterator[OnProgress]:
     """Print a line for logs every ten seconds."""
     printed_at = time.monotonic()
     before: int | None = None
+    was_resuming = True
 
     def show(progress: SyncProgress) -> None:
-        nonlocal printed_at, before
-        if before is None:
+        nonlocal printed_at, before, was_resuming
+        if before is None or (was_resuming and not progress.is_resuming):
             before = progress.bytes  # files from an earlier sync must not count as speed
+        was_resuming = progress.is_resuming
         seconds = time.monotonic() - printed_at
         if seconds >= LINE_SECONDS:
             print(describe_progress(progress, (progress.bytes - before) / seconds), file=sys.stderr, flush=True)
@@ -86,6 +87,8 @@ def progress_lines() -> Iterator[OnProgress]:
 
 def describe_progress(progress: SyncProgress, rate: float) -> str:
     done = f"{count_of(progress)}, {decimal(progress.bytes)} of {decimal(progress.total_bytes)}"
+    if progress.is_resuming:
+        return f"{done}, checking what an earlier sync downloaded, {decimal(round(rate))}/s"
     if not rate:
         return f"{done}, no data arriving"
     left = timedelta(seconds=round((progress.total_bytes - progress.bytes) / rate))
