@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from kubetrain_components.jobs import follow
+from kubetrain_components.jobs import following
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
 from kubetrain_components.jobs.job import (
@@ -27,7 +27,7 @@ from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed, lead_result
 from support.jobs import MemoryBackend, job, script
 
-JOB = job(script("chief"), script("worker"))
+JOB = job(script("chief"), script("worker"), backoff_limit=3)
 NAME = JOB.identity.name
 
 
@@ -316,15 +316,18 @@ def test_the_next_attempt_begins_when_every_pod_of_the_one_before_has_ended() ->
 
 
 def test_restarts_that_the_operator_forgets_are_counted() -> None:
-    limited = replace(JOB, backoff_limit=3)
+    limited = replace(JOB, backoff_limit=4)
     backend = MemoryBackend()
-    with running(backend, limited) as outcome:
-        chief, worker = backend.jobs[NAME].pods
-        lost = replace(worker, exit_code=137, finished=5.0, restarts=4, cause="was evicted: the node is low on memory")
-        backend.change(NAME, pods=(chief, lost))
-    assert str(outcome[0]) == (
+    backend.create(limited)
+    before = backend.jobs[NAME]
+    chief, worker = before.pods
+    lost = replace(worker, exit_code=137, finished=5.0, restarts=4, cause="was evicted: the node is low on memory")
+    backend.watch = lambda handle: iter([before, replace(before, pods=(chief, lost))])
+    with pytest.raises(JobFailed) as failed:
+        run_job(limited, backend, ignore)
+    assert str(failed.value) == (
         "launch_training failed: worker1-0 was evicted: the node is low on memory (after 4 restarts); "
-        "its pods restarted 4 times, the limit set by max_restarts"
+        "its pods restarted 4 times, the limit set by max_restarts in placement"
     )
     assert backend.deleted == [NAME]
 
@@ -357,7 +360,7 @@ def test_trouble_is_reported_once_and_fails_the_job_after_its_timeout() -> None:
 
 
 def test_the_leads_progress_is_annotated_on_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.0)
     backend = MemoryBackend()
     backend.create(JOB)
     lines = [LogLine("chief-0", "[kubetrain] step=3/9 loss=0.5"), LogLine("worker1-0", "[kubetrain] step=9/9 loss=0.1")]

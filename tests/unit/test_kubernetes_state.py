@@ -140,7 +140,7 @@ def test_the_phases_of_a_job_and_its_pods(name: str, phase: Phase, pods: list[st
 
 def test_a_job_with_a_rejected_worker_is_not_under_way_even_if_its_master_runs() -> None:
     state = recorded("init_container_refused")
-    assert state.missing == 1
+    assert state.needed == 2
     assert not state.is_under_way
 
 
@@ -392,7 +392,7 @@ def test_no_pods_are_created_until_volcanos_queue_admits_them() -> None:
     ids=["volcano", "scheduler-plugins"],
 )
 def test_volcano_has_a_default_queue_but_scheduler_plugins_has_none(policy: dict[str, Any], queues: list[str]) -> None:
-    state = job_state(JobKind.PYTORCH_JOB, job(runPolicy={"schedulingPolicy": policy}), [])
+    state = job_state(JobKind.PYTORCH_JOB, job("Created=True", runPolicy={"schedulingPolicy": policy}), [])
     assert [trouble.evidence for trouble in state.troubles] == queues
 
 

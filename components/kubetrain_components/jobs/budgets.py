@@ -1,6 +1,7 @@
 """Limit the time that a job may stay in each stage, and in each kind of trouble, before it fails.
 
-Queued, starting and running time is counted separately: a job that waits for admission is not slow.
+Queued, starting and running time is counted separately: a job that waits for admission is not slow. Once the job is
+under way, the time that it waited is forgotten: a pod that is replaced later has the whole time again.
 """
 
 import time
@@ -8,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from kubetrain_components.jobs.job import Job, JobState, Phase
-from kubetrain_components.jobs.troubles import Trouble, TroubleKind
+from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, Job, JobState, Phase
+from kubetrain_components.jobs.troubles import TroubleKind
 
 Clock = Callable[[], float]
 
 ENDING_TIMEOUT_SECONDS = 120.0
-"""Timeout for pods that are still running when the job reports success."""
+"""Timeout for pods or containers that still run when the job reports success or its main containers have ended."""
+QUEUE, START, RUN, END = "waiting in the queue", "starting", "running", "ending"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Budgets:
 
     queue_seconds: float | None = None
     start_seconds: float | None = None
-    """Time until every pod is running."""
+    """Time until the job is under way, at first and each time that it lost pods."""
     run_seconds: float | None = None
     troubles: Mapping[TroubleKind, float] = field(default_factory=dict)
     """Timeouts that override the ones in TroubleKind."""
@@ -51,40 +53,42 @@ class BudgetTracker:
 
     def __init__(self, budgets: Budgets, clock: Clock = time.monotonic) -> None:
         self._limits = {
-            "waiting in the queue": budgets.queue_seconds,
-            "starting": budgets.start_seconds,
-            "running": budgets.run_seconds,
-            "ending": ENDING_TIMEOUT_SECONDS,
+            QUEUE: budgets.queue_seconds,
+            START: budgets.start_seconds,
+            RUN: budgets.run_seconds,
+            END: ENDING_TIMEOUT_SECONDS,
         }
         self._spent = dict.fromkeys(self._limits, 0.0)
         self._timeouts = {kind: kind.value.timeout_seconds for kind in TroubleKind} | dict(budgets.troubles)
         self._since: dict[tuple[TroubleKind, str], float] = {}
-        self._reported: set[tuple[TroubleKind, str]] = set()
+        self._was_under_way = False
         self._clock = clock
         self._last = clock()
-
-    def new_troubles(self, state: JobState) -> list[Trouble]:
-        """Return the troubles that the previous state did not have."""
-        present = {(trouble.kind, trouble.subject): trouble for trouble in state.troubles}
-        reported, self._reported = self._reported, set(present)
-        return [trouble for key, trouble in present.items() if key not in reported]
 
     def exceeded(self, state: JobState) -> Failure | None:
         """Add the time since the last call to the stage of this state. Return a failure if a limit is exceeded."""
         now = self._clock()
+        # An earlier launcher saw a step: all pods have run.
+        self._was_under_way |= state.is_under_way or PROGRESS_ANNOTATION in state.annotations
+        stage = self._stage_of(state)
+        self._spent[stage] += now - self._last
+        self._last = now
+        if state.is_under_way:
+            self._spent[QUEUE] = self._spent[START] = 0.0
+        return self._exceeded_trouble(state, now) or self._exceeded_stage(state, stage)
+
+    def _exceeded_trouble(self, state: JobState, now: float) -> Failure | None:
         since, self._since = self._since, {}
         for trouble in state.troubles:
             key = (trouble.kind, trouble.subject)
             self._since[key] = since.get(key, now)
             timeout = self._timeouts[trouble.kind]
-            if timeout is not None and now - self._since[key] > timeout:
+            # Once the job was under way, its spec is right: a registry or a webhook is down for a while.
+            if timeout is not None and not self._was_under_way and now - self._since[key] > timeout:
                 return Failure(trouble.failure, trouble.kind)
-        return self._exceeded_stage(state, now)
+        return None
 
-    def _exceeded_stage(self, state: JobState, now: float) -> Failure | None:
-        stage = _stage_of(state)
-        self._spent[stage] += now - self._last
-        self._last = now
+    def _exceeded_stage(self, state: JobState, stage: str) -> Failure | None:
         limit = self._limits[stage]
         if limit is None or self._spent[stage] <= limit:
             return None
@@ -92,19 +96,23 @@ class BudgetTracker:
         cause = _cause(state)
         return Failure(f"{reason}: {cause.reason}" if cause.reason else reason, cause.trouble)
 
+    def _stage_of(self, state: JobState) -> str:
+        if state.is_ending:
+            return END
+        kinds = {trouble.kind for trouble in state.troubles}
+        # Someone may pause a job that runs. A job that is suspended from the start and in no queue never runs.
+        is_paused = state.phase is Phase.SUSPENDED and (TroubleKind.SUSPENDED not in kinds or self._was_under_way)
+        if is_paused or TroubleKind.QUEUE in kinds:
+            return QUEUE
+        return RUN if state.is_under_way else START
+
 
 def _cause(state: JobState) -> Failure:
     if state.troubles:
         return Failure(state.troubles[0].failure, state.troubles[0].kind)
+    unfinished = ", ".join(f"{pod.name} is {pod.phase}" for pod in state.pods if not pod.phase.is_final)
     if state.phase is Phase.SUCCEEDED:
-        unfinished = [f"{pod.name} is still {pod.phase}" for pod in state.pods if not pod.phase.is_final]
-        return Failure(f"the job reports success, but {', '.join(unfinished)}")
-    return Failure(state.message)
-
-
-def _stage_of(state: JobState) -> str:
-    if state.phase is Phase.SUSPENDED or any(trouble.kind is TroubleKind.QUEUE for trouble in state.troubles):
-        return "waiting in the queue"
-    if state.phase is Phase.SUCCEEDED:
-        return "ending"
-    return "running" if state.is_under_way else "starting"
+        return Failure(f"the job reports success, but {unfinished}")
+    if state.is_ending:
+        return Failure("all pods have ended, but the job does not report it")
+    return Failure(state.message or ("" if state.is_under_way else unfinished))

@@ -7,7 +7,7 @@ this run's, being deleted                    | wait until it is gone, then creat
 this run's, running                          | follow it
 this run's, succeeded                        | return its result
 this run's, failed without a verdict on it   | report the failure, and annotate the job with the verdict
-this run's, failed with a verdict on it      | create the next attempt, which resumes from the checkpoint
+this run's, judged as failed                 | create the next attempt, which resumes from the checkpoint
 
 A job that failed because the cluster disrupted one of its pods is retried immediately.
 """
@@ -18,11 +18,11 @@ from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.backend import JobBackend, JobExists
-from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
+from kubetrain_components.jobs.budgets import Budgets, Clock
+from kubetrain_components.jobs.following import Following
 from kubetrain_components.jobs.job import (
     FAILED,
     LABEL_PREFIX,
-    PROGRESS_ANNOTATION,
     RESULT_ANNOTATION,
     SUCCEEDED,
     VERDICT_ANNOTATION,
@@ -30,29 +30,15 @@ from kubetrain_components.jobs.job import (
     JobHandle,
     JobState,
     LogLine,
-    Phase,
 )
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine
-from kubetrain_components.jobs.verdict import (
-    JobFailed,
-    PodsDisrupted,
-    describe,
-    has_elastic_success,
-    has_verdict,
-    judge,
-    last_to_fail,
-    lead_words,
-    restart_notices,
-)
+from kubetrain_components.jobs.restarts import step_of
+from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, judge, lead_words
+from kubetrain_components.jobs.waiting import Waiting, have_pods_ended
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.termination import parse_termination_message
 
-DRAIN_SECONDS = 10.0
-LAST_LINES_SECONDS = 0.5
-PROGRESS_SECONDS = 10.0
-ANNOTATE_AGAIN_SECONDS = 60.0
-MAX_ATTEMPTS_AFTER_DISRUPTION = 3
-"""The same number as the restarts that a training is allowed for other reasons."""
+MAX_ATTEMPTS_WITHOUT_PROGRESS = 3
+"""Number of attempts after disruptions, none of which reached a new step."""
 
 
 class JobNotOurs(KubetrainError):
@@ -78,20 +64,24 @@ def run_job(
         JobFailed: if the job failed, with the pod, the cause, and the last lines of the pod's log.
         JobNotOurs: if another job has the name.
     """
-    for _ in range(MAX_ATTEMPTS_AFTER_DISRUPTION):
+    furthest, attempts = -1, 0
+    while True:
         try:
-            return _run_attempt(job, backend, on_line, BudgetTracker(budgets or Budgets.of(job), clock))
+            return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock)
         except PodsDisrupted as disruption:
+            attempts = 1 if disruption.step > furthest else attempts + 1
+            furthest = max(furthest, disruption.step)
+            if attempts > MAX_ATTEMPTS_WITHOUT_PROGRESS:
+                raise
             on_line(LogLine(job.lead, f"{disruption}; the job restarts once all of its pods have ended"))
-    return _run_attempt(job, backend, on_line, BudgetTracker(budgets or Budgets.of(job), clock))
 
 
-def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, tracker: BudgetTracker) -> JobState:
+def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, budgets: Budgets, clock: Clock) -> JobState:
     handle: JobHandle | None = None
     try:
-        handle = create_or_attach(job, backend)
+        handle = create_or_attach(job, backend, on_line, clock)
         logs = JobLogs(backend.logs(handle), on_line, job.lead)
-        state = _follow(job, handle, backend, logs, tracker)
+        state = Following(job, handle, backend, logs, budgets, clock).until_over()
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind
             _let_go(job, handle, backend, on_line)
@@ -139,15 +129,21 @@ def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLog
     try:
         judge(job, state, logs.tails())
         verdict = {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)}
+    except JobFailed as failure:
+        failure.step = step_of(logs.progress)
+        raise
     finally:
         if backend.annotate(handle, verdict):
             backend.clean(handle, job.placement.clean_pods)
 
 
-def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
+def create_or_attach(
+    job: Job, backend: JobBackend, on_line: OnLine = lambda line: None, clock: Clock = time.monotonic
+) -> JobHandle:
     """Return the job to follow, according to the table at the top of this file."""
     # Earlier attempts may be gone, so the newest one decides.
     job = replace(job, identity=job.identity.newest_of(backend.attempts(job)))
+    waiting = Waiting(job, backend, on_line, clock)
     while True:
         found = backend.find(job)
         if found is None:
@@ -157,21 +153,15 @@ def create_or_attach(job: Job, backend: JobBackend) -> JobHandle:
                 continue  # another launcher of the same run was faster: look again
         _check_is_ours(job, found)
         if found.is_deleting:
-            _wait_until_gone(found.handle, backend)
-        elif found.phase is Phase.FAILED and VERDICT_ANNOTATION in found.annotations:
-            _delete_running_pods(found.handle, backend)
+            waiting.until(found.handle, "is being deleted: waiting until it is gone", lambda state: False)
+        elif found.phase.is_final and found.annotations.get(VERDICT_ANNOTATION) == FAILED:
+            # Two attempts must never write to the same folder.
+            backend.clean(found.handle, "Running")
+            waiting.until(found.handle, "has failed: waiting until its last pods have ended", have_pods_ended)
             job = replace(job, identity=job.identity.next_attempt())
         else:
             backend.adopt(found)
             return found.handle
-
-
-def _delete_running_pods(handle: JobHandle, backend: JobBackend) -> None:
-    """Delete pods and wait until they have ended, so that two attempts never write to the same folder."""
-    backend.clean(handle, "Running")
-    for state in backend.watch(handle):
-        if state is None or state.is_over:
-            return
 
 
 def _check_is_ours(job: Job, found: JobState) -> None:
@@ -183,65 +173,3 @@ def _check_is_ours(job: Job, found: JobState) -> None:
         f"job {found.handle.name} already exists: it belongs to run {run_id} with spec {spec_hash}, not to run "
         f"{job.identity.run_id} with spec {job.spec_hash}; start a new run, or delete that job if it is not needed"
     )
-
-
-def _wait_until_gone(handle: JobHandle, backend: JobBackend) -> None:
-    for state in backend.watch(handle):
-        if state is None:
-            return
-
-
-def _follow(job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, tracker: BudgetTracker) -> JobState:
-    """Watch the job and pass its logs on until nothing can change the verdict."""
-    before: JobState | None = None
-    progress = _ProgressAnnotation(handle, backend, logs)
-    for state in backend.watch(handle):
-        if state is None:
-            raise JobFailed(f"job {handle.name} was deleted by someone else: start the run again to resume")
-        if state.phase is Phase.FAILED or state.is_over or has_elastic_success(job, state) or has_verdict(state):
-            # Any remaining pods may never end, so don't wait for their lines.
-            logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
-            return state
-        if (failure := _incurable(job, state) or tracker.exceeded(state)) is not None:
-            backend.delete(handle)
-            logs.drain(DRAIN_SECONDS)
-            raise JobFailed(f"{job.identity.stage} failed: {failure.reason}", trouble=failure.trouble)
-        for notice in restart_notices(before, state):
-            logs.pass_on(notice)
-        for trouble in tracker.new_troubles(state):
-            logs.pass_on(LogLine(trouble.subject, trouble.notice))
-        progress.update()
-        before = state
-    raise JobFailed(f"job {handle.name}: the backend stopped reporting before the job was over: start the run again")
-
-
-def _incurable(job: Job, state: JobState) -> Failure | None:
-    """Return why no restart can help: a process reported a permanent error, or no more restarts are allowed.
-
-    The operator does not count restarts of pods that it replaced, and counts none with ExitCode.
-    """
-    for pod in state.pods:
-        words = parse_termination_message(pod.last_words)
-        if words.get("status") == "failed" and not words.get("curable", True):
-            return Failure(describe(pod))
-    restarts = sum(pod.restarts for pod in state.pods)
-    if restarts > job.backoff_limit and (culprit := last_to_fail(state.pods)) is not None:
-        return Failure(f"{describe(culprit)}; its pods restarted {restarts} times, the limit set by max_restarts")
-    return None
-
-
-class _ProgressAnnotation:
-    """Keeps the progress in an annotation of the job, so that it can be read without the log."""
-
-    def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
-        self._handle, self._backend, self._logs = handle, backend, logs
-        self._written = ""
-        self._write_at = time.monotonic() + PROGRESS_SECONDS
-
-    def update(self) -> None:
-        progress = self._logs.progress
-        if progress == self._written or time.monotonic() < self._write_at:
-            return
-        is_written = self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: progress})
-        self._written = progress if is_written else self._written
-        self._write_at = time.monotonic() + (PROGRESS_SECONDS if is_written else ANNOTATE_AGAIN_SECONDS)

@@ -213,6 +213,12 @@ class PodState:
     """The reason that it ended, as far as the cluster reports it: out of memory, evicted, node lost."""
     was_disrupted: bool = False
     """True if the cluster caused the end: a node was drained or lost, or the pod was preempted."""
+    is_lost: bool = False
+    """True if the cluster took the pod, or its node does not respond, and no replacement runs yet."""
+    replacements: int = 0
+    """Number of the restarts that replaced a pod which the cluster took."""
+    lingering: tuple[str, ...] = ()
+    """Names of the containers that still run although the main one has ended."""
     finished: float = 0.0
     """Time when that container ended, in seconds since the epoch; 0: none has ended."""
     image_id: str = ""
@@ -228,8 +234,8 @@ class JobState:
     handle: JobHandle
     phase: Phase
     pods: tuple[PodState, ...] = ()
-    missing: int = 0
-    """Number of pods that the job needs to start and that do not exist."""
+    needed: int = 0
+    """Number of pods that must have started for the job to be under way; 0: all of them."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -238,8 +244,18 @@ class JobState:
 
     @property
     def is_under_way(self) -> bool:
-        """True if all of its pods exist and have started."""
-        return bool(self.pods) and not self.missing and all(pod.phase is not Phase.PENDING for pod in self.pods)
+        """True if enough of its pods have started: all of them, or the minimum of an elastic job."""
+        started = sum(pod.phase in (Phase.RUNNING, Phase.SUCCEEDED) for pod in self.pods)
+        return started >= (self.needed or len(self.pods)) > 0
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the job reports success, or its main containers have ended although the job does not report it."""
+        if self.phase.is_final:
+            return self.phase is Phase.SUCCEEDED
+        is_blocked = any(pod.phase is Phase.FAILED and pod.lingering for pod in self.pods)
+        have_succeeded = all(pod.phase is Phase.SUCCEEDED for pod in self.pods)
+        return is_blocked or (self.is_under_way and have_succeeded)
 
     @property
     def image_id(self) -> str:

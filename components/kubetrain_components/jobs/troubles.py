@@ -10,7 +10,9 @@ class TroubleTraits:
     remedy: str
     timeout_seconds: float | None = None
     """Time until the job fails; None: no limit besides that of the job's stage, because autoscalers create nodes, other
-    jobs free quota, and crashes count as restarts."""
+    jobs free quota, and crashes count as restarts. Once the job was under way, none has a limit of its own."""
+    notice_seconds: float = 1.0
+    """Time until the log names it: many troubles go away at once."""
 
 
 class TroubleKind(Enum):
@@ -50,6 +52,23 @@ class TroubleKind(Enum):
     QUEUE = TroubleTraits(
         "not admitted by the queue",
         "check that the queue exists in this namespace, has room, and manages jobs of this kind",
+    )
+    SUSPENDED = TroubleTraits(
+        "is suspended, but in no queue",
+        "resume it, or set scheduler and queue in placement if your cluster admits jobs from queues only",
+    )
+    OPERATOR = TroubleTraits(
+        "has not been taken up by the training operator",
+        "check that the operator runs, and that it watches this namespace and kind of job",
+        notice_seconds=60,
+    )
+    LINGERING = TroubleTraits(
+        "a container beside the main one does not end",
+        "keep it from being injected (annotations and labels in placement), or make it a native sidecar",
+        notice_seconds=10,
+    )
+    DELETING = TroubleTraits(
+        "is being deleted, but has finalizers", "check the controller that they belong to, or remove them"
     )
     NODE = TroubleTraits(
         "its node does not respond",

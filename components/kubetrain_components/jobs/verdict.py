@@ -19,6 +19,10 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_termination_message
 
 TAIL_LINES = 20
+INCIDENT_SECONDS = 600.0
+"""Ends of pods within this time may have one cause: processes notice late that another one was lost."""
+LOST_ANOTHER = "another process was lost"
+"""Beginning of the error of a process that failed because another one did."""
 
 
 class JobFailed(KubetrainError):
@@ -30,6 +34,8 @@ class JobFailed(KubetrainError):
         """Last lines of the failed pod's log."""
         self.trouble = trouble
         """Kind of trouble that the job failed for; None: another cause."""
+        self.step = -1
+        """Last step that the job reported."""
 
 
 class PodsDisrupted(JobFailed):
@@ -37,24 +43,48 @@ class PodsDisrupted(JobFailed):
 
 
 def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None:
-    """Accept a job only if all of its pods succeeded too: the job's own status comes early, and can be wrong.
+    """Accept a job only with proof: the job's own status comes early, and can be wrong.
 
     Raises:
-        JobFailed: if the job failed, with the pod that failed first.
+        JobFailed: if the job failed, with the pod that caused it.
     """
-    if has_verdict(state):
+    if has_verdict(state) or is_proven(job, state):
         return
-    succeeded = [pod for pod in state.pods if pod.phase is Phase.SUCCEEDED]
-    if state.phase is Phase.SUCCEEDED and len(succeeded) == len(state.pods) == job.total_replicas:
-        return
-    if has_elastic_success(job, state):
-        return
-    culprit = _first_to_fail(state.pods)
+    if state.phase is Phase.SUCCEEDED and not state.pods:
+        raise PodsDisrupted(f"{job.identity.stage} has succeeded, but its pod was deleted with what it reported")
+    culprit = culprit_of(state.pods)
     if culprit is None:
-        missing = f"{len(succeeded)} of {job.total_replicas} pods succeeded"
-        raise JobFailed(f"{job.identity.stage} failed: {state.message or missing}")
+        succeeded = sum(pod.phase is Phase.SUCCEEDED for pod in state.pods)
+        message = state.message if state.phase is Phase.FAILED else ""
+        raise JobFailed(
+            f"{job.identity.stage} failed: {message or f'{succeeded} of {job.total_replicas} pods succeeded'}"
+        )
     failure = PodsDisrupted if any(pod.was_disrupted for pod in state.pods) else JobFailed
     raise failure(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
+
+
+def is_proven(job: Job, state: JobState) -> bool:
+    """Return True if the job succeeded, and all of its pods did, or rank 0 and no other pod failed by itself."""
+    if not state.is_ending:
+        return False
+    if len(state.pods) == job.total_replicas and all(pod.phase is Phase.SUCCEEDED for pod in state.pods):
+        return True
+    if any(pod.phase is Phase.FAILED and not pod.was_disrupted for pod in state.pods):
+        return has_elastic_success(job, state)
+    return has_elastic_success(job, state) or has_checkpoint(job, state) or has_lost_proof(job, state)
+
+
+def has_checkpoint(job: Job, state: JobState) -> bool:
+    """Return True if rank 0 succeeded and reported a complete checkpoint."""
+    lead = _lead(job, state)
+    has_succeeded = lead is not None and lead.phase is Phase.SUCCEEDED
+    return has_succeeded and lead_result(job, state).get("status") == "completed"
+
+
+def has_lost_proof(job: Job, state: JobState) -> bool:
+    """Return True if a training succeeded, but the pod of rank 0 is gone: only its checkpoint can prove the success."""
+    is_training = bool(job.kind.traits.framework)
+    return is_training and state.phase is Phase.SUCCEEDED and not lead_words(job, state) and not _lead(job, state)
 
 
 def has_verdict(state: JobState) -> bool:
@@ -100,17 +130,27 @@ def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]
             yield LogLine(pod.name, f"{pod.cause or _exit(pod)}; restarting")
 
 
-def _first_to_fail(pods: Sequence[PodState]) -> PodState | None:
-    """Return the pod that failed first, which often makes the others fail."""
-    return min(_failed(pods), key=lambda pod: pod.finished, default=None)
+def culprit_of(pods: Sequence[PodState]) -> PodState | None:
+    """Return the pod that made the others fail: the first that did not just lose another one.
+
+    Times have whole seconds, so that pods which end together are told apart by what they reported.
+    """
+    ended = [pod for pod in pods if pod.exit_code or pod.cause]
+    newest = max((pod.finished for pod in ended), default=0.0)
+    recent = [pod for pod in ended if not pod.finished or pod.finished >= newest - INCIDENT_SECONDS]
+    return min(recent, key=_distance_from_cause, default=None)
 
 
-def last_to_fail(pods: Sequence[PodState]) -> PodState | None:
-    return max(_failed(pods), key=lambda pod: pod.finished, default=None)
+def _distance_from_cause(pod: PodState) -> tuple[bool, bool, float]:
+    words = parse_termination_message(pod.last_words)
+    is_effect = str(words.get("error", "")).startswith(LOST_ANOTHER) and not pod.was_disrupted
+    return not is_incurable(pod), is_effect, pod.finished
 
 
-def _failed(pods: Sequence[PodState]) -> list[PodState]:
-    return [pod for pod in pods if pod.exit_code or pod.cause]
+def is_incurable(pod: PodState) -> bool:
+    """Return True if the pod reported an error that no restart can cure."""
+    words = parse_termination_message(pod.last_words)
+    return words.get("status") == "failed" and not words.get("curable", True)
 
 
 def _exit(pod: PodState) -> str:

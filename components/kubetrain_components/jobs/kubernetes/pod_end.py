@@ -73,6 +73,20 @@ def was_disrupted(pod: Manifest) -> bool:
     return bool(_disruption(pod) or _failure(reason)) and reason != DEADLINE and phase != "Succeeded"
 
 
+def was_taken(pod: Manifest) -> bool:
+    """Return True if the pod was disrupted, but not because a node lacks memory or disk, which it may have used up."""
+    return was_disrupted(pod) and status_of(pod).get("reason") != "Evicted"
+
+
+def lingering_containers(container: str, pod: Manifest) -> tuple[str, ...]:
+    """Return the containers beside the main one that still run after it has ended, such as injected sidecars."""
+    state = container_status(container, pod).get("state") or {}
+    if "terminated" not in state or has_ended(pod) or pod.get("deleted"):
+        return ()
+    statuses = status_of(pod).get("containerStatuses") or []
+    return tuple(each["name"] for each in statuses if "running" in (each.get("state") or {}))
+
+
 def status_of(pod: Manifest) -> Mapping[str, Any]:
     return pod.get("status") or {}
 
@@ -85,7 +99,7 @@ def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
     """Return None if the pod has not ended. One that was replaced did not succeed, even if it exited with code 0."""
     ended = _terminated(container_status(container, pod))
     has_succeeded = status_of(pod).get("phase") == "Succeeded" and not was_replaced
-    cause = "" if has_succeeded else _cause(pod, ended)
+    cause = "" if has_succeeded else _cause(container, pod, ended)
     if not ended and not cause:
         return None
     return PodEnd(
@@ -111,18 +125,18 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((dict(ended) for ended in states if ended), {})
 
 
-def _cause(pod: Manifest, ended: Mapping[str, Any]) -> str:
+def _cause(container: str, pod: Manifest, ended: Mapping[str, Any]) -> str:
     if disruption := _disruption(pod):
         description = DISRUPTIONS.get(disruption.get("reason", ""), "was disrupted")
         return _with_message(description, disruption.get("message", ""))
     if failure := _failure(status_of(pod).get("reason", "")):
         return _with_message(failure, status_of(pod).get("message", ""))
-    return _cause_of_container(pod, ended) if ended else _cause_without_end(pod)
+    return _cause_of_container(container, pod, ended) if ended else _cause_without_end(pod)
 
 
-def _cause_of_container(pod: Manifest, ended: Mapping[str, Any]) -> str:
+def _cause_of_container(container: str, pod: Manifest, ended: Mapping[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
-        return f"ran out of memory{_memory_limit(pod)}: raise memory, or lower batch_size or loader_workers"
+        return f"ran out of memory{_memory_limit(container, pod)}: raise memory, or lower batch_size or loader_workers"
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         return _with_message("could not be started", ended.get("message", ""))
     return ""
@@ -155,8 +169,9 @@ def _failed_init_container(pod: Manifest) -> Mapping[str, Any]:
     return next((end for end in ends if end.get("exitCode")), {})
 
 
-def _memory_limit(pod: Manifest) -> str:
-    limits = (pod["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+def _memory_limit(container: str, pod: Manifest) -> str:
+    spec: Manifest = next((each for each in pod["spec"]["containers"] if each["name"] == container), {})
+    limits = (spec.get("resources") or {}).get("limits") or {}
     return f" (limit {limits['memory']})" if "memory" in limits else ""
 
 

@@ -13,11 +13,13 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,
     has_ended,
     is_cut_off,
+    lingering_containers,
     newest_end,
     restart_count,
     seconds,
     status_of,
     was_disrupted,
+    was_taken,
 )
 from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
 from kubetrain_components.manifest import Manifest
@@ -46,8 +48,8 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
         handle=handle,
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
-        missing=max(_min_pods(kind, job) - sum(not pod.get("deleted") for pod in newest.values()), 0),
-        troubles=() if is_over else tuple(troubles(job, newest, events)),
+        needed=_needed_pods(kind, job),
+        troubles=() if is_over else tuple(troubles(kind, job, newest, events)),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         message=message,
@@ -85,18 +87,27 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
     """Return the state of the newest pod of a replica; earlier pods count as restarts."""
     role, index = _replica(history[-1])
     end = newest_end(kind.traits.container, history)
+    phase = _pod_phase(kind, history[-1])
     return PodState(
         role=role.capitalize(),
         index=index,
-        phase=_pod_phase(kind, history[-1]),
+        phase=phase,
         restarts=len(history) - 1 + sum(restart_count(kind.traits.container, pod) for pod in history),
         exit_code=end.exit_code,
         last_words=end.message,
         cause=end.cause,
         was_disrupted=was_disrupted(history[-1]),
+        is_lost=_is_lost(phase, history),
+        replacements=sum(map(was_taken, history[:-1])),
+        lingering=lingering_containers(kind.traits.container, history[-1]) if phase.is_final else (),
         finished=end.finished,
         image_id=container_status(kind.traits.container, history[-1]).get("imageID", ""),
     )
+
+
+def _is_lost(phase: Phase, history: Sequence[Manifest]) -> bool:
+    awaits_replacement = phase is Phase.PENDING and any(map(was_taken, history[-2:-1]))
+    return awaits_replacement or was_taken(history[-1]) or is_cut_off(history[-1])
 
 
 def _pod_phase(kind: JobKind, pod: Manifest) -> Phase:
@@ -143,8 +154,8 @@ def _was_suspended(job: Manifest, pod: Manifest) -> bool:
     return bool(pod.get("deleted")) and seconds(pod["metadata"]["creationTimestamp"]) < since
 
 
-def _min_pods(kind: JobKind, job: Manifest) -> int:
-    """Return the number of pods that the job needs to start."""
+def _needed_pods(kind: JobKind, job: Manifest) -> int:
+    """Return the number of pods that the job needs to be under way."""
     if elastic := job["spec"].get("elasticPolicy"):
         return int(elastic.get("minReplicas", 1))
     return sum(int(each.get("replicas", 1)) for each in replica_specs(kind, job).values())

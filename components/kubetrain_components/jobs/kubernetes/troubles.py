@@ -4,10 +4,13 @@ Few accounts may read events; without them, some troubles are not recognized.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes.pod_end import is_cut_off, seconds, status_of
+from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
+from kubetrain_components.jobs.kubernetes.pod_end import is_cut_off, lingering_containers, seconds, status_of
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
@@ -42,22 +45,27 @@ NOT_ADMITTED = (("Workload", "Warning", "Pending"), ("PodGroup", "Normal", "Unsc
 """Object, type and reason of the events in which Kueue and Volcano explain why; Volcano's warnings do not."""
 
 
-def troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> list[Trouble]:
+def troubles(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> list[Trouble]:
     """Return the current troubles of a job.
 
     Args:
         pods: Newest pod of each replica, by the replica's name.
     """
-    events = sorted(events, key=_last_seen)
-    found = list(_queue_troubles(job, pods, events))
+    by_uid = defaultdict(list)
+    for event in sorted(events, key=_last_seen):
+        by_uid[_concerned(event)].append(event)
+    found = [*_deletion_troubles(job), *_queue_troubles(job, pods, chain.from_iterable(by_uid.values()))]
     for name, pod in pods.items():
         found += [*_scheduling_troubles(name, pod), *_container_troubles(name, pod)]
+        found += _volume_troubles(name, pod, by_uid[pod["metadata"]["uid"]])
         if is_cut_off(pod):
             found.append(_trouble(TroubleKind.NODE, name, pod["spec"]["nodeName"]))
-    for event in events:
-        found += [*_creation_troubles(job, pods, event), *_volume_troubles(pods, event)]
+        if lingering := lingering_containers(kind.traits.container, pod):
+            found.append(_trouble(TroubleKind.LINGERING, name, f"container {', '.join(lingering)}"))
+    found += _creation_troubles(pods, by_uid[job["metadata"]["uid"]])
     # Each attempt to create a pod has its own message: the last one counts.
-    return list({(trouble.kind, trouble.subject): trouble for trouble in found}.values())
+    last = {(trouble.kind, trouble.subject): trouble for trouble in found}
+    return list(last.values()) or _operator_trouble(job, pods)
 
 
 def is_suspended(job: Manifest) -> bool:
@@ -68,12 +76,27 @@ def is_suspended(job: Manifest) -> bool:
 def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
     """Yield the queue as the trouble, or the explanation of its events once there is one, with another subject."""
     if queue := _queue_before(job, pods):
-        explanations = [event for event in events if _is_of_queue(job, event)]
+        explanations = sorted((event for event in events if _is_of_queue(job, event)), key=_last_seen)
         for event in explanations[-1:]:
             subject = f"the job's {event['involvedObject']['kind']}"
             yield _trouble(TroubleKind.QUEUE, subject, f"{queue}: {event.get('message') or ''}")
         if not explanations:
             yield _trouble(TroubleKind.QUEUE, JOB, queue)
+    elif is_suspended(job):
+        yield _trouble(TroubleKind.SUSPENDED, JOB, "spec.suspend is true")
+
+
+def _deletion_troubles(job: Manifest) -> Iterator[Trouble]:
+    finalizers = job["metadata"].get("finalizers")
+    if finalizers and "deletionTimestamp" in job["metadata"]:
+        yield _trouble(TroubleKind.DELETING, JOB, ", ".join(finalizers))
+
+
+def _operator_trouble(job: Manifest, pods: Mapping[str, Manifest]) -> list[Trouble]:
+    """Return a trouble if nothing shows that the training operator has seen the job."""
+    if pods or (job.get("status") or {}).get("conditions") or job["kind"] not in TRAINING_KINDS:
+        return []
+    return [_trouble(TroubleKind.OPERATOR, JOB, f"this {job['kind']} has no status")]
 
 
 def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
@@ -116,21 +139,21 @@ def _container_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
             yield _trouble(kind, name, f"{image}{waiting.get('message') or waiting['reason']}")
 
 
-def _creation_troubles(job: Manifest, pods: Mapping[str, Manifest], event: Manifest) -> Iterator[Trouble]:
-    """Ignore an event if a pod has been created since: events stay for an hour."""
-    error = re.fullmatch(r"Error creating: (.*)", event.get("message") or "", re.DOTALL)
+def _creation_troubles(pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
+    """Ignore events of the job from before its newest pod: events stay for an hour."""
     newest = max((seconds(pod["metadata"]["creationTimestamp"]) for pod in pods.values()), default=0.0)
-    if error is None or _concerned(event) != job["metadata"]["uid"] or _last_seen(event) < newest:
-        return
-    for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, error[1], re.DOTALL)][:1]:
-        yield _trouble(kind, JOB, error[1])
+    for event in events:
+        error = re.fullmatch(r"Error creating: (.*)", event.get("message") or "", re.DOTALL)
+        if error is not None and _last_seen(event) >= newest:
+            for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, error[1], re.DOTALL)][:1]:
+                yield _trouble(kind, JOB, error[1])
 
 
-def _volume_troubles(pods: Mapping[str, Manifest], event: Manifest) -> Iterator[Trouble]:
-    for name, pod in pods.items():
-        is_pending = status_of(pod).get("phase") == "Pending"
-        if event.get("reason") in NOT_MOUNTED and _concerned(event) == pod["metadata"]["uid"] and is_pending:
-            yield _trouble(TroubleKind.VOLUME, name, event.get("message") or "")
+def _volume_troubles(name: str, pod: Manifest, events: Iterable[Manifest]) -> Iterator[Trouble]:
+    if status_of(pod).get("phase") == "Pending":
+        for event in events:
+            if event.get("reason") in NOT_MOUNTED:
+                yield _trouble(TroubleKind.VOLUME, name, event.get("message") or "")
 
 
 def _concerned(event: Manifest) -> str:

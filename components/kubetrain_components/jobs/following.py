@@ -1,0 +1,119 @@
+"""Follow one job until nothing can change how it ended: pass on its logs, name its troubles, and keep its budgets."""
+
+import time
+
+from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
+from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, Job, JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job_logs import JobLogs
+from kubetrain_components.jobs.restarts import RestartCounter
+from kubetrain_components.jobs.trouble_notices import TroubleNotices
+from kubetrain_components.jobs.verdict import (
+    JobFailed,
+    culprit_of,
+    describe,
+    has_elastic_success,
+    has_lost_proof,
+    has_verdict,
+    is_incurable,
+    is_proven,
+    restart_notices,
+)
+from kubetrain_trainer.errors import KubetrainError
+
+DRAIN_SECONDS = 10.0
+LAST_LINES_SECONDS = 0.5
+PROGRESS_SECONDS = 10.0
+ANNOTATE_AGAIN_SECONDS = 60.0
+
+
+class Following:
+    """Watches a job and passes its logs on until nothing can change the verdict."""
+
+    def __init__(
+        self, job: Job, handle: JobHandle, backend: JobBackend, logs: JobLogs, budgets: Budgets, clock: Clock
+    ) -> None:
+        self._job, self._handle, self._backend, self._logs = job, handle, backend, logs
+        self._tracker = BudgetTracker(budgets, clock)
+        self._restarts = RestartCounter(clock)
+        self._notices = TroubleNotices(clock)
+        self._progress = _ProgressAnnotation(handle, backend, logs)
+        self._before: JobState | None = None
+
+    def until_over(self) -> JobState:
+        for state in self._backend.watch(self._handle):
+            if state is None:
+                raise JobFailed(f"job {self._handle.name} was deleted by someone else: start the run again to resume")
+            if self._is_decided(state):
+                # Any remaining pods may never end, so don't wait for their lines.
+                self._logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
+                return state
+            if (failure := self._incurable(state) or self._tracker.exceeded(state)) is not None:
+                return self._end(state, failure)
+            self._report(state)
+        raise JobFailed(
+            f"job {self._handle.name}: the backend stopped reporting before the job was over: start the run again"
+        )
+
+    def _is_decided(self, state: JobState) -> bool:
+        is_certain = has_elastic_success(self._job, state) or has_verdict(state) or has_lost_proof(self._job, state)
+        return state.phase is Phase.FAILED or state.is_over or is_certain
+
+    def _report(self, state: JobState) -> None:
+        for notice in restart_notices(self._before, state):
+            self._logs.pass_on(notice)
+        for notice in self._notices.due(state):
+            self._logs.pass_on(notice)
+        self._progress.update()
+        self._before = state
+
+    def _incurable(self, state: JobState) -> Failure | None:
+        """Return why no restart can help: a process reported a permanent error, or no more restarts are allowed."""
+        for pod in state.pods:
+            if is_incurable(pod):
+                return Failure(describe(pod))
+        restarts = self._restarts.count(state, self._logs.progress)
+        if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(state.pods)) is not None:
+            limit = f"its pods restarted {restarts} times, the limit set by max_restarts in placement"
+            return Failure(f"{describe(culprit)}; {limit}")
+        return None
+
+    def _end(self, state: JobState, failure: Failure) -> JobState:
+        """Delete a job that cannot continue, or return its state if it has succeeded all the same."""
+        if is_proven(self._job, state):
+            # A job that is not over would create the pods again that its verdict deletes.
+            not_deleted = "" if state.phase.is_final else self._delete()
+            accepted = f"{failure.reason}; the work is complete, so the job has succeeded{not_deleted}"
+            self._logs.pass_on(LogLine(self._job.lead, accepted))
+            return state
+        not_deleted = self._delete()
+        self._logs.drain(DRAIN_SECONDS)
+        culprit = culprit_of(state.pods)
+        tail = self._logs.tails().get(culprit.name, ()) if culprit else ()
+        stage = self._job.identity.stage
+        raise JobFailed(f"{stage} failed: {failure.reason}{not_deleted}", tail, failure.trouble)
+
+    def _delete(self) -> str:
+        """Delete the job; return what to say if that fails, because its failure is not the cause."""
+        try:
+            self._backend.delete(self._handle)
+        except KubetrainError as error:
+            return f"; job {self._handle.name} could not be deleted and keeps its pods ({error}): delete it yourself"
+        return ""
+
+
+class _ProgressAnnotation:
+    """Keeps the progress in an annotation of the job, so that it can be read without the log."""
+
+    def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
+        self._handle, self._backend, self._logs = handle, backend, logs
+        self._written = ""
+        self._write_at = time.monotonic() + PROGRESS_SECONDS
+
+    def update(self) -> None:
+        progress = self._logs.progress
+        if progress == self._written or time.monotonic() < self._write_at:
+            return
+        is_written = self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: progress})
+        self._written = progress if is_written else self._written
+        self._write_at = time.monotonic() + (PROGRESS_SECONDS if is_written else ANNOTATE_AGAIN_SECONDS)

@@ -1,0 +1,42 @@
+"""Wait for an earlier job to end before its successor starts."""
+
+from collections.abc import Callable
+
+from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.budgets import Clock
+from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.trouble_notices import TroubleNotices
+from kubetrain_components.jobs.verdict import JobFailed
+
+
+def have_pods_ended(state: JobState) -> bool:
+    return all(pod.phase.is_final and not pod.lingering for pod in state.pods)
+
+
+class Waiting:
+    """Waits for the end of an earlier job, says for what, and gives up in the time that a job has to start."""
+
+    def __init__(self, job: Job, backend: JobBackend, on_line: OnLine, clock: Clock) -> None:
+        self._job, self._backend, self._on_line, self._clock = job, backend, on_line, clock
+
+    def until(self, handle: JobHandle, what: str, condition: Callable[[JobState], bool]) -> None:
+        """Return once the job meets the condition or is gone."""
+        began, notices = self._clock(), TroubleNotices(self._clock)
+        for number, state in enumerate(self._backend.watch(handle)):
+            if state is None or condition(state):
+                return
+            if number == 0:
+                self._on_line(LogLine(self._job.lead, f"job {handle.name} {what}"))
+            for line in notices.due(state):
+                self._on_line(line)
+            if self._clock() - began > self._job.placement.start_seconds:
+                raise JobFailed(f"job {handle.name} {what} took more than start_seconds: {_obstacles(state)}")
+
+
+def _obstacles(state: JobState) -> str:
+    """Return what keeps the job or its pods from ending."""
+    if state.troubles:
+        return "; ".join(trouble.failure for trouble in state.troubles)
+    pods = ", ".join(pod.name for pod in state.pods if not pod.phase.is_final)
+    return f"pods {pods} do not end: delete them with kubectl" if pods else "delete it with kubectl"
