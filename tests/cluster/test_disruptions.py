@@ -112,7 +112,7 @@ def test_the_kubelet_evicts_a_pod_that_fills_the_nodes_disk(
         pytest.skip("no node limits local storage: the kubelets have localStorageCapacityIsolation off")
     job = worker_job(
         FILL.format(path),
-        backoff_limit=1,
+        backoff_limit=2,
         extra_resources={"ephemeral-storage": "10Mi"} if path.startswith("/tmp") else {},
         volumes=[{"name": "scratch", "emptyDir": {"sizeLimit": "10Mi"}}],
         volume_mounts=[{"name": "scratch", "mountPath": "/scratch"}],

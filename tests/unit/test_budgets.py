@@ -1,14 +1,19 @@
 """How long a job may wait, start and run, and how long it tolerates each kind of trouble."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Failure
-from kubetrain_components.jobs.job import JobHandle, JobState, Phase, PodState
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, Elastic, JobHandle, JobState, Phase, PodState
+from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
-from support.manifests import PLAIN, pytorch
+from support.manifests import PLAIN, elastic, pytorch
 
 QUEUED, STARTING, RUNNING, ENDING = (
     JobState(
@@ -55,22 +60,31 @@ def in_trouble(state: JobState, *kinds: TroubleKind) -> JobState:
     ("state", "says"),
     [
         (QUEUED, "waiting in the queue for 11 s, more than the 10 s allowed"),
-        (STARTING, "starting for 11 s, more than the 10 s allowed"),
+        (STARTING, "starting for 11 s, more than the 10 s allowed: worker-0 is still Pending"),
         (RUNNING, "running for 11 s, more than the 10 s allowed"),
     ],
 )
 def test_each_stage_has_a_budget_of_its_own(state: JobState, says: str) -> None:
     watching = Watching(EACH_TEN)
-    assert watching.see(QUEUED, 9) is watching.see(STARTING, 9) is watching.see(RUNNING, 9) is None
+    assert watching.see(RUNNING, 9) is watching.see(QUEUED, 9) is watching.see(STARTING, 9) is None
     assert watching.see(state, 2) == Failure(says)
 
 
 def test_time_in_a_queue_counts_for_no_other_budget_however_often_it_comes_back() -> None:
     watching = Watching(Budgets(start_seconds=10, run_seconds=10))
     for _ in range(3):
-        assert watching.see(QUEUED, 1000) is watching.see(STARTING, 3) is watching.see(RUNNING, 3) is None
+        assert watching.see(QUEUED, 1000) is watching.see(STARTING, 9) is watching.see(RUNNING, 3) is None
     assert watching.see(QUEUED, 1000) is None
     assert watching.reason(RUNNING, 2) == "running for 11 s, more than the 10 s allowed"
+
+
+@pytest.mark.parametrize("state", [QUEUED, STARTING])
+def test_time_before_the_job_was_under_way_is_forgotten(state: JobState) -> None:
+    watching = Watching(Budgets(queue_seconds=10, start_seconds=10))
+    for _ in range(50):
+        assert watching.see(state, 9) is watching.see(RUNNING, 1) is None
+    assert watching.see(state, 9) is None
+    assert "for 11 s, more than the 10 s" in str(watching.reason(state, 2)), "this episode is too long"
 
 
 def test_a_queue_that_creates_no_pods_is_a_queue_too() -> None:
@@ -79,7 +93,14 @@ def test_a_queue_that_creates_no_pods_is_a_queue_too() -> None:
 
 
 def test_a_job_with_missing_pods_is_starting() -> None:
-    assert "starting for 11 s" in str(Watching(EACH_TEN).reason(replace(RUNNING, missing=1), 11))
+    assert "starting for 11 s" in str(Watching(EACH_TEN).reason(replace(RUNNING, needed=2), 11))
+
+
+def test_a_job_is_paused_by_a_person_but_never_starts_if_it_is_suspended_without_a_queue() -> None:
+    suspended = in_trouble(QUEUED, TroubleKind.SUSPENDED)
+    assert "starting for 11 s" in str(Watching(Budgets(start_seconds=10)).reason(suspended, 11))
+    watching = Watching(Budgets(start_seconds=10))
+    assert watching.see(RUNNING, 1) is watching.see(suspended, 1e6) is None
 
 
 def test_without_a_budget_there_is_no_limit() -> None:
@@ -169,10 +190,74 @@ def test_each_trouble_has_words_and_a_remedy_of_its_own(kind: TroubleKind) -> No
     assert [other for other in TroubleKind if other.value.words == kind.value.words] == [kind]
 
 
-def test_a_trouble_is_new_once_for_each_pod_that_has_it() -> None:
-    tracker = Watching().tracker
-    first, other = trouble(TroubleKind.QUOTA), trouble(TroubleKind.QUOTA, "worker-1")
-    again = replace(first, evidence="the same in other words")
-    seen = ((first,), (again, other), (other,), (other, again))
-    reported = [tracker.new_troubles(replace(STARTING, troubles=each)) for each in seen]
-    assert reported == [[first], [other], [], [again]], "and again when it comes back"
+@pytest.mark.parametrize("kind", [kind for kind in TroubleKind if kind.value.timeout_seconds is not None])
+@pytest.mark.parametrize("is_reattached", [False, True])
+def test_a_job_that_was_under_way_waits_for_a_registry_as_for_a_node(kind: TroubleKind, is_reattached: bool) -> None:
+    watching, waiting = Watching(Budgets(start_seconds=1800)), in_trouble(STARTING, kind)
+    if is_reattached:
+        waiting = replace(waiting, annotations={PROGRESS_ANNOTATION: "[kubetrain] step=3/9"})
+    else:
+        assert watching.see(RUNNING, 5 * 86400) is None
+    assert watching.see(waiting, 1) is watching.see(waiting, 1790) is None
+    assert watching.see(waiting, 10) == Failure(
+        f"starting for 1801 s, more than the 1800 s allowed: {trouble(kind).failure}", kind
+    )
+
+
+class TestManifests:
+    """Budgets over the states of real manifests, with a clock that the test sets."""
+
+    @pytest.mark.parametrize("minimum", [2, 3])
+    def test_an_elastic_job_is_under_way_with_its_min_workers(self, minimum: int) -> None:
+        watching = Watching(Budgets(start_seconds=1800))
+        state = elastic_state("Running", "Running", "Running", "Pending", minimum=minimum)
+        assert state.is_under_way
+        assert watching.see(state, 86400) is watching.see(state, 86400) is None
+        assert [each.kind for each in state.troubles] == [TroubleKind.UNSCHEDULABLE]
+
+    def test_an_elastic_job_below_its_min_workers_is_starting(self) -> None:
+        watching = Watching(Budgets(start_seconds=1800))
+        too_few = elastic_state("Running", "Pending", "Pending", minimum=2)
+        assert watching.see(elastic_state("Running", "Running", "Pending", minimum=2), 86400) is None
+        assert watching.see(too_few, 1800) is None
+        assert "starting for 1801 s" in str(watching.reason(too_few, 1))
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        waits=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1799)), max_size=40),
+        minimum=st.integers(1, 4),
+    )
+    def test_no_series_of_replaced_pods_ends_a_job_that_comes_back_in_time(
+        self, waits: list[tuple[int, float]], minimum: int
+    ) -> None:
+        watching = Watching(Budgets(start_seconds=1800))
+        whole = elastic_state(*["Running"] * 4, minimum=minimum)
+        assert watching.see(whole, 60) is None
+        for lost, seconds in waits:
+            phases = ["Pending" if index == lost else "Running" for index in range(4)]
+            assert watching.see(elastic_state(*phases, minimum=minimum), 0) is None
+            assert watching.see(elastic_state(*phases, minimum=minimum), seconds) is None
+            assert watching.see(whole, 1) is None
+
+
+def elastic_state(*phases: str, minimum: int) -> JobState:
+    job = elastic(elastic=Elastic(min_replicas=minimum, max_replicas=len(phases)))
+    made = job_manifest(replace(job, replicas=(replace(job.replicas[0], count=len(phases)),)))
+    made["metadata"]["uid"] = "job"
+    made["status"] = {"conditions": [{"type": "Running", "status": "True"}]}
+    return job_state(JobKind.PYTORCH_JOB, made, [pod_manifest(*each) for each in enumerate(phases)])
+
+
+def pod_manifest(index: int, phase: str) -> dict[str, Any]:
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "no node takes it"}
+    return {
+        "metadata": {
+            "name": f"j-worker-{index}",
+            "uid": f"pod-{index}",
+            "creationTimestamp": "2026-11-22T00:00:00Z",
+            "labels": {REPLICA_TYPE_LABEL: "worker", REPLICA_INDEX_LABEL: str(index)},
+            "ownerReferences": [{"uid": "job"}],
+        },
+        "spec": {"containers": [{"name": "pytorch"}]},
+        "status": {"phase": phase, "conditions": [unscheduled] if phase == "Pending" else []},
+    }

@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -22,9 +22,11 @@ from kubetrain_components.jobs.job import (
     LogLine,
     Phase,
 )
+from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
-from kubetrain_components.jobs.verdict import JobFailed, lead_result
+from kubetrain_components.jobs.verdict import JobFailed, culprit_of, describe, has_lost_proof, lead_result
 from support.jobs import MemoryBackend, job, script
 
 JOB = job(script("chief"), script("worker"), backoff_limit=3)
@@ -36,13 +38,15 @@ def ignore(line: LogLine) -> None:
 
 
 @contextmanager
-def running(backend: MemoryBackend, run: Job = JOB, **options: object) -> Iterator[list[object]]:
-    """Run run_job in a thread; the list gets its result or the exception that it raised."""
+def running(
+    backend: MemoryBackend, run: Job = JOB, attempt_of: Job | None = None, **options: object
+) -> Iterator[list[object]]:
+    """Run run_job in a thread until the job exists; the list gets its result or the exception that it raised."""
     outcome: list[object] = []
 
     def target() -> None:
         try:
-            outcome.append(run_job(run, backend, options.pop("on_line", ignore), **options))
+            outcome.append(run_job(attempt_of or run, backend, options.pop("on_line", ignore), **options))
         except BaseException as error:  # noqa: BLE001
             outcome.append(error)
 
@@ -332,17 +336,6 @@ def test_restarts_that_the_operator_forgets_are_counted() -> None:
     assert backend.deleted == [NAME]
 
 
-def test_a_success_with_a_pod_that_never_ends_is_a_failure() -> None:
-    backend = MemoryBackend()
-    backend.create(JOB)
-    chief, worker = backend.jobs[NAME].pods
-    pods = (replace(chief, phase=Phase.SUCCEEDED), replace(worker, phase=Phase.PENDING))
-    backend.change(NAME, phase=Phase.SUCCEEDED, pods=pods)
-    times = iter([0.0, 200.0])
-    with pytest.raises(JobFailed, match="ending for 200 s"):
-        run_job(JOB, backend, ignore, clock=lambda: next(times))
-
-
 def test_trouble_is_reported_once_and_fails_the_job_after_its_timeout() -> None:
     backend = MemoryBackend()
     backend.create(JOB)
@@ -409,6 +402,230 @@ def test_pods_are_kept_while_the_verdict_is_not_on_the_job() -> None:
         backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
     assert isinstance(outcome[0], JobState)
     assert backend.cleaned == []
+
+
+PROOF = '{"status": "completed", "step": 3, "checkpoint": "step-3", "manifest_sha256": "abc"}'
+
+
+def ending(backend: MemoryBackend, lead_words: str = PROOF, **worker_changes: object) -> None:
+    """Let the operator report success, and the chief succeed with these words."""
+    chief, worker = backend.jobs[NAME].pods
+    succeeded = replace(chief, phase=Phase.SUCCEEDED, exit_code=0, last_words=lead_words)
+    backend.change(NAME, phase=Phase.SUCCEEDED, pods=(succeeded, replace(worker, **worker_changes)))
+
+
+def test_a_laggard_does_not_fail_a_run_whose_rank_0_proved_its_checkpoint() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    ending(backend, phase=Phase.RUNNING)
+    heard: list[str] = []
+    state = run_job(JOB, backend, lambda line: heard.append(line.text), clock=steps_of(100.0))
+    assert lead_result(JOB, state)["checkpoint"] == "step-3"
+    assert (backend.deleted, backend.cleaned) == ([], [(NAME, "Running")]), "its pod is ended after the verdict"
+    assert "worker1-0 is still Running" in heard[-1]
+
+
+def test_a_node_that_is_lost_after_the_last_checkpoint_fails_nothing() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    ending(backend, phase=Phase.FAILED, exit_code=137, was_disrupted=True, finished=1.0)
+    assert isinstance(run_job(JOB, backend, ignore), JobState)
+    assert list(backend.jobs) == [NAME]
+
+
+def test_a_pod_that_fails_by_itself_fails_the_job_whatever_rank_0_says() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    ending(backend, phase=Phase.FAILED, exit_code=1, finished=1.0)
+    with pytest.raises(JobFailed, match="worker1-0 exited with code 1"):
+        run_job(JOB, backend, ignore)
+
+
+@pytest.mark.parametrize("words", ["", '{"status": "stopped", "step": 3}'])
+def test_a_laggard_fails_a_run_without_that_proof(words: str) -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    ending(backend, lead_words=words, phase=Phase.RUNNING)
+    with pytest.raises(JobFailed, match=r"ending for .*worker1-0 is still Running"):
+        run_job(JOB, backend, ignore, clock=steps_of(100.0))
+
+
+def steps_of(seconds: float) -> Callable[[], float]:
+    """Return a clock that advances by this much each time that it is read."""
+    times = itertools.count(0.0, seconds)
+    return lambda: next(times)
+
+
+def test_a_success_that_nobody_saw_and_whose_pods_are_gone_is_left_to_its_checkpoint() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    backend.change(NAME, phase=Phase.SUCCEEDED, pods=(), message="PyTorchJob j is successfully completed.")
+    for _ in range(2):  # and again after the verdict
+        state = run_job(JOB, backend, ignore)
+        assert has_lost_proof(JOB, state)
+        assert backend.jobs[NAME].annotations[VERDICT_ANNOTATION] == "succeeded"
+
+
+def test_a_success_of_a_batch_job_whose_report_is_gone_runs_again() -> None:
+    transfer = replace(job(script("transfer")), kind=JobKind.BATCH_JOB)
+    backend = MemoryBackend()
+    backend.create(transfer)
+    backend.change(NAME, phase=Phase.SUCCEEDED, pods=(), message="Reached expected number of succeeded pods")
+    heard: list[str] = []
+    again = replace(transfer, identity=transfer.identity.next_attempt())
+    with running(backend, again, attempt_of=transfer, on_line=lambda line: heard.append(line.text)) as outcome:
+        backend.finish(again.identity.name, Phase.SUCCEEDED, exit_code=0, last_words=PROOF)
+    assert lead_result(transfer, outcome[0])["step"] == 3
+    assert "its pod was deleted with what it reported" in heard[0]
+    assert "Reached expected number" not in heard[0], "the message of a success is not a cause"
+
+
+@pytest.mark.parametrize("ends", [Phase.SUCCEEDED, Phase.FAILED])
+def test_a_sidecar_that_never_ends_is_named_and_ended(ends: Phase) -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    kind = TroubleKind.LINGERING
+    trouble = Trouble(kind=kind, subject="chief-0", evidence="container vault-agent")
+    code = 0 if ends is Phase.SUCCEEDED else 3
+    pods = tuple(
+        replace(pod, phase=ends, exit_code=code, finished=1.0, lingering=("vault-agent",), last_words="")
+        for pod in backend.jobs[NAME].pods
+    )
+    backend.change(NAME, phase=Phase.RUNNING, pods=pods, troubles=(trouble,))
+    heard: list[str] = []
+    with pytest.raises(JobFailed) if code else nullcontext() as failed:
+        run_job(JOB, backend, lambda line: heard.append(line.text), clock=steps_of(5.0))
+    assert any("vault-agent" in text for text in heard)
+    assert backend.deleted == [NAME], "a job that is not over would start its pods again"
+    assert not code or "vault-agent" in str(failed.value)
+
+
+def test_an_operator_that_is_away_when_all_pods_have_succeeded_does_not_keep_the_job() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    backend.change(NAME, pods=tuple(replace(pod, phase=Phase.SUCCEEDED) for pod in backend.jobs[NAME].pods))
+    assert isinstance(run_job(JOB, backend, ignore, clock=steps_of(100.0)), JobState)
+
+
+def test_a_cause_is_told_even_if_the_job_cannot_be_deleted() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    chief, worker = backend.jobs[NAME].pods
+    words = '{"status": "failed", "error": "the dataset has no folder \'val\'", "curable": false}'
+    backend.change(NAME, pods=(replace(chief, exit_code=1, finished=1.0, last_words=words), worker))
+    backend.lines = [LogLine("chief-0", "Traceback")]
+
+    def delete(handle: JobHandle) -> None:
+        raise Unreachable("the API server could not answer DELETE (etcdserver: leader changed)")
+
+    backend.delete = delete
+    with pytest.raises(JobFailed) as failed:
+        run_job(JOB, backend, ignore)
+    assert "the dataset has no folder 'val'" in str(failed.value)
+    assert f"job {NAME} could not be deleted" in str(failed.value)
+    assert "leader changed" in str(failed.value)
+
+
+def test_attempts_after_disruptions_are_not_limited_while_the_training_makes_progress() -> None:
+    backend = MemoryBackend()
+    create = backend.create
+
+    def fail_later(wanted: Job) -> JobHandle:
+        handle = create(wanted)
+        number = wanted.identity.attempt
+        step = min(number, 6)  # from the sixth attempt on it is stuck
+        backend.lines = [LogLine("chief-0", f"[kubetrain] step={step}/99 loss=0.5")]
+        backend.finish(handle.name, Phase.FAILED, exit_code=143, was_disrupted=True, finished=1.0)
+        return handle
+
+    backend.create = fail_later
+    with pytest.raises(JobFailed):
+        run_job(JOB, backend, ignore)
+    assert len(backend.jobs) == 6 + 3
+
+
+LOST = '{"status": "failed", "error": "another process was lost in step 7: look for the one that failed first", '
+LOST += '"curable": true}'
+
+
+@pytest.mark.parametrize(
+    ("worker_changes", "says"),
+    [
+        ({"last_words": '{"status": "failed", "error": "RuntimeError: shape mismatch"}'}, "worker1-0: RuntimeError"),
+        ({"exit_code": 137, "cause": "ran out of memory"}, "worker1-0 ran out of memory"),
+        ({"finished": 60.0, "was_disrupted": True, "cause": "was lost with its node"}, "worker1-0 was lost"),
+        ({"finished": 1.0, "cause": "crashed an hour before"}, "chief-0: another process was lost"),
+    ],
+)
+def test_a_pod_that_only_lost_another_one_is_not_blamed(worker_changes: dict[str, object], says: str) -> None:
+    chief, worker = JOB.pods()
+    chief = replace(chief, phase=Phase.FAILED, exit_code=1, finished=3600.0, last_words=LOST)
+    worker = replace(worker, phase=Phase.FAILED, **{"exit_code": 1, "finished": 3600.0, **worker_changes})
+    found = culprit_of((chief, replace(worker, finished=worker.finished + 3540 * (worker.finished == 60))))
+    assert found is not None
+    assert says in describe(found)
+
+
+class TestWaitingForAnEarlierJob:
+    """A launcher says what it waits for, gives up in time, and counts the job's own budgets only afterwards."""
+
+    @pytest.fixture
+    def stuck(self) -> MemoryBackend:
+        backend = MemoryBackend()
+        backend.create(JOB)
+        finalizer = Trouble(kind=TroubleKind.DELETING, subject="the job", evidence="example.com/backup")
+        backend.change(NAME, is_deleting=True, troubles=(finalizer,))
+        return backend
+
+    def test_a_job_that_is_never_gone_is_named_with_its_finalizers(self, stuck: MemoryBackend) -> None:
+        heard: list[str] = []
+        with pytest.raises(JobFailed, match=r"start_seconds.*example\.com/backup"):
+            run_job(JOB, stuck, lambda line: heard.append(line.text), clock=steps_of(100.0))
+        assert f"job {NAME} is being deleted: waiting until it is gone" in heard
+        assert any("example.com/backup" in text for text in heard)
+
+    def test_a_pod_that_never_ends_is_named_with_its_node(self) -> None:
+        backend = MemoryBackend()
+        backend.create(JOB)
+        chief, worker = backend.jobs[NAME].pods
+        cut_off = Trouble(kind=TroubleKind.NODE, subject="worker1-0", evidence="node2")
+        backend.change(
+            NAME,
+            phase=Phase.FAILED,
+            annotations={**backend.jobs[NAME].annotations, VERDICT_ANNOTATION: "failed"},
+            pods=(replace(chief, phase=Phase.FAILED), worker),
+            troubles=(cut_off,),
+        )
+        heard: list[str] = []
+        with pytest.raises(JobFailed, match=r"start_seconds.*worker1-0.*node2"):
+            run_job(JOB, backend, lambda line: heard.append(line.text), clock=steps_of(100.0))
+        assert any("waiting until its last pods have ended" in text for text in heard)
+
+    def test_the_wait_counts_for_no_budget_of_the_next_attempt(self, stuck: MemoryBackend) -> None:
+        now = [0.0]
+        watch = stuck.watch
+
+        def slow(handle: JobHandle) -> Iterator[JobState | None]:
+            if not stuck.jobs[NAME].is_deleting:
+                yield from watch(handle)
+                return
+            yield stuck.jobs[NAME]
+            now[0] += 1790
+            stuck.vanish(NAME)
+            yield None
+
+        stuck.watch = slow
+        create = stuck.create
+
+        def starting(wanted: Job) -> JobHandle:
+            handle = create(wanted)
+            pods = stuck.jobs[NAME].pods
+            stuck.change(NAME, pods=tuple(replace(pod, phase=Phase.PENDING) for pod in pods))
+            threading.Timer(0.2, stuck.finish, [NAME, Phase.SUCCEEDED]).start()
+            return handle
+
+        stuck.create = starting
+        assert isinstance(run_job(JOB, stuck, ignore, Budgets(start_seconds=60), clock=lambda: now[0]), JobState)
 
 
 class TestCreateOrAttach:

@@ -93,7 +93,7 @@ class BudgetTracker:
         if limit is None or self._spent[stage] <= limit:
             return None
         reason = f"{stage} for {self._spent[stage]:.0f} s, more than the {limit:.0f} s allowed"
-        cause = _cause(state)
+        cause = _cause(state, stage)
         return Failure(f"{reason}: {cause.reason}" if cause.reason else reason, cause.trouble)
 
     def _stage_of(self, state: JobState) -> str:
@@ -107,12 +107,12 @@ class BudgetTracker:
         return RUN if state.is_under_way else START
 
 
-def _cause(state: JobState) -> Failure:
+def _cause(state: JobState, stage: str) -> Failure:
     if state.troubles:
         return Failure(state.troubles[0].failure, state.troubles[0].kind)
-    unfinished = ", ".join(f"{pod.name} is {pod.phase}" for pod in state.pods if not pod.phase.is_final)
+    unfinished = ", ".join(f"{pod.name} is still {pod.phase}" for pod in state.pods if not pod.phase.is_final)
     if state.phase is Phase.SUCCEEDED:
         return Failure(f"the job reports success, but {unfinished}")
     if state.is_ending:
         return Failure("all pods have ended, but the job does not report it")
-    return Failure(state.message or ("" if state.is_under_way else unfinished))
+    return Failure(state.message or (unfinished if stage == START else ""))

@@ -86,6 +86,7 @@ class Following:
             accepted = f"{failure.reason}; the work is complete, so the job has succeeded{not_deleted}"
             self._logs.pass_on(LogLine(self._job.lead, accepted))
             return state
+        self._logs.drain(LAST_LINES_SECONDS)  # a local job is deleted with its logs
         not_deleted = self._delete()
         self._logs.drain(DRAIN_SECONDS)
         culprit = culprit_of(state.pods)

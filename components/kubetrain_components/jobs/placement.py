@@ -94,9 +94,19 @@ class Placement(Settings):
         "when to restart a container; ExitCode: if its exit code is 128 or higher",
         choices=("OnFailure", "Always", "ExitCode", "Never"),
     )
+    max_restarts: int = setting(
+        3,
+        "restarts of the training at which it fails; pods that the cluster took do not count, and 10 minutes of new "
+        "steps forgive all restarts",
+        minimum=0,
+    )
     grace_seconds: int = setting(60, "time that a terminating pod has to save a checkpoint", minimum=1)
     deadline_seconds: int = setting(0, "max total time that the job may run; 0: no limit", minimum=0)
-    start_seconds: int = setting(1800, "max time until all pods are running, which may need new nodes", minimum=1)
+    start_seconds: int = setting(
+        1800,
+        "max time until all pods (of an elastic job, min_workers) run, at first and each time that one is replaced",
+        minimum=1,
+    )
     queue_seconds: int = setting(0, "max time that the job may wait in a queue; 0: no limit", minimum=0)
     ttl_seconds: int = setting(604800, "time that a finished job is kept; 0: no limit", minimum=0)
     clean_pods: str = setting(

@@ -4,8 +4,9 @@ from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import OnLine
-from kubetrain_components.jobs.verdict import JobFailed, lead_result
+from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_result
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -14,7 +15,8 @@ PROOF = {"step", "checkpoint", "manifest_sha256"}
 
 
 def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
-    """Train, and return the step, name and manifest hash of the last checkpoint.
+    """Train, and return the step, name and manifest hash of the last checkpoint, or no name if the pods that reported
+    it are gone: the next step, which mounts the output PVC, verifies every byte.
 
     Raises:
         JobFailed: if a pod failed, or nothing proves that the training completed.
@@ -22,9 +24,14 @@ def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine)
     job = training.to_job()
     state = run_job(job, backend, on_line)
     result = {**lead_result(job, state), "image_id": state.image_id}
+    if training.mounts and has_lost_proof(job, state):
+        on_line(
+            LogLine(job.lead, "the job succeeded, but its pods were deleted: the next step verifies its checkpoint")
+        )
+        return {**result, "status": "completed", "checkpoint": "", "step": 0}
     if result.get("status") != "completed" or not result.keys() >= PROOF:
         raise JobFailed(f"{STAGE} failed: every pod exited with code 0, but rank 0 reported no checkpoint; see its log")
     if training.mounts:
-        return result  # the next step, which mounts the output PVC, verifies every byte
+        return result
     checkpoint = TrainingOutput(training.output_dir).verify_result(result)
     return {**result, "epoch": checkpoint.manifest["epoch"], "world_size": checkpoint.manifest["world_size"]}

@@ -32,7 +32,7 @@ def training_summary(
         "image": f"`{training.placement.image}`",
         "pods": f"{job.total_replicas}, each with {_count(training.processes_per_worker, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
-        "last checkpoint": f"`{result['checkpoint']}`, after {result['step']} steps",
+        "last checkpoint": _checkpoint(result),
         "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},
         "final progress line": f"`{progress}`",
@@ -43,6 +43,12 @@ def training_summary(
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## Manifest\n\n```yaml\n{manifest}```\n"
     )
+
+
+def _checkpoint(result: Mapping[str, Any]) -> str:
+    if not result["checkpoint"]:
+        return "not known here, because the pods that reported it were deleted: the next step verifies it"
+    return f"`{result['checkpoint']}`, after {result['step']} steps"
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -41,8 +41,6 @@ class TrainingJob:
     workers: int = 2
     """Number of pods, including the Master or Chief."""
     processes_per_worker: int = 1
-    max_restarts: int = 3
-    """Maximum number of restarts of the whole training."""
     min_workers: int = 0
     """Minimum number of pods that training continues with after losing others; 0: all pods restart. PyTorch only."""
     placement: Placement = Placement()
@@ -75,7 +73,7 @@ class TrainingJob:
             processes_per_replica=self.processes_per_worker,
             elastic=self._elastic(),
             # If one pod is lost the others fail too, so that each restart of the training restarts every pod.
-            backoff_limit=self.max_restarts * self.workers + 1,
+            backoff_limit=self.placement.max_restarts * self.workers + 1,
             placement=self.placement,
             mounts=self.mounts,
         )
@@ -101,7 +99,7 @@ class TrainingJob:
             max_replicas=self.workers,
             rdzv_conf=RENDEZVOUS,
             # Each loss costs two restarts: one without the pod, and one when it is back.
-            max_restarts=2 * self.max_restarts,
+            max_restarts=2 * self.placement.max_restarts,
             metrics=tuple(self.placement.scale_metrics),
         )
 

@@ -133,7 +133,7 @@ def pack(**options: Any) -> None:
     "--min-workers", type=int, default=0, help="Min pods to continue with when others are lost (PyTorch); 0: all."
 )
 @click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Training processes in each pod.")
-@click.option("--max-restarts", type=int, default=3, show_default=True, help="Max restarts of the job.")
+@click.option("--max-restarts", type=int, help="Restarts of the training at which it fails (default: 3).")
 @with_options(*PARAMETERS)
 @click.option("--cluster", is_flag=True, help="Run on the cluster in KUBECONFIG; --data and --output are PVCs.")
 @CONTEXT

@@ -40,7 +40,7 @@ class TrainOptions:
     workers: int
     min_workers: int
     processes_per_worker: int
-    max_restarts: int
+    max_restarts: int | None
     pairs: tuple[str, ...]
     params: Path | None = None
     cluster: bool = False
@@ -62,7 +62,8 @@ def train_and_show(options: TrainOptions) -> None:
             training, backend, important_lines(training.to_job().lead, print_line) if options.quiet else print_line
         )
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
-    print(f"trained {result['step']} steps; the model is in {place}/export")
+    steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
+    print(f"{steps}the model is in {place}/export")
 
 
 def training_of(options: TrainOptions) -> TrainingJob:
@@ -77,6 +78,7 @@ def training_of(options: TrainOptions) -> TrainingJob:
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
     run_id = options.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    restarts = {} if options.max_restarts is None else {"max_restarts": options.max_restarts}
     training = TrainingJob(
         framework=options.framework,
         config=config,
@@ -86,9 +88,8 @@ def training_of(options: TrainOptions) -> TrainingJob:
         output_dir=Path(OUTPUT_PATH, run_id),
         workers=options.workers,
         processes_per_worker=options.processes_per_worker,
-        max_restarts=options.max_restarts,
         min_workers=options.min_workers,
-        placement=Placement.from_dict(settings.get("placement", {})),
+        placement=Placement.from_dict({**settings.get("placement", {}), **restarts}),
     )
     return _on_pvcs(training, options) if options.cluster else _on_folders(training, options)
 

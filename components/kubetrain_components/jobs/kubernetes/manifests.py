@@ -99,8 +99,8 @@ def _run_policy(job: Job) -> Any:
     return models.KubeflowOrgV1RunPolicy(
         # The launcher deletes pods after its verdict, for which it needs them and their logs.
         clean_pod_policy="None",
-        # If the operator replaces pods itself, it does not count their restarts.
-        backoff_limit=None if _replaces_pods(job.replicas) else job.backoff_limit,
+        # The operator also counts restarts that follow a lost node, over the job's whole life: the launcher counts.
+        backoff_limit=None,
         active_deadline_seconds=_deadline(placement),
         # Under ExitCode, a permanent failure sets no completion time, without which the operator's cleanup fails.
         ttl_seconds_after_finished=None if _replaces_pods(job.replicas) else placement.ttl_seconds or None,

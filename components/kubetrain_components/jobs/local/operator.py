@@ -78,15 +78,11 @@ class LocalOperator(threading.Thread):
         return bool(ended or due)
 
     def _decide(self, pod: LocalPod) -> None:
-        """Restart the container of a pod that ended, fail the job, or do nothing."""
+        """Restart the container of a pod that ended, fail the job, or do nothing. The launcher limits restarts."""
         code = pod.state.exit_code or 0
         if not wants_restart(pod.restart_policy, code):
             if code:
                 self._fail(f"{pod.state.name} exited with code {code}")
-            return
-        restarts = sum(each.state.restarts for each in self._pods) + len(self._restart_at) + 1
-        if pod.restart_policy is not RestartPolicy.EXIT_CODE and restarts >= max(self._job.backoff_limit, 1):
-            self._fail(f"the job's containers need restart {restarts}, which reaches the backoff limit")
             return
         pod.expect_restart()
         self._restart_at[pod] = time.monotonic() + RESTART_DELAY_SECONDS
