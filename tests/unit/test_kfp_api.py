@@ -130,6 +130,62 @@ def test_a_refusal_says_what_to_do(
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "location", "kind", "expected"),
+    [
+        (
+            308,
+            "https://127.0.0.1/pipeline/apis/v2beta1/runs",
+            KfpError,
+            "set the endpoint to https://127.0.0.1/pipeline$",
+        ),
+        (301, "https://127.0.0.1:8443/apis/v2beta1/runs", KfpError, "set the endpoint to https://127.0.0.1:8443$"),
+        (302, "/dex/auth?state=canary-6d1f", Unauthorized, r"redirects to http://127\.0\.0\.1:\d+/dex/auth \(302\)"),
+        (303, "https://login.example/x#canary-6d1f", Unauthorized, r"redirects to https://login\.example/x \(303\)"),
+    ],
+)
+def test_a_redirect_says_where_it_leads(
+    server: KfpServer, api: KfpApi, status: int, location: str, kind: type[KfpError], expected: str
+) -> None:
+    server.fail("GET /", html(status, Location=location))
+    with pytest.raises(kind, match=expected) as refused:
+        api.get("/runs")
+    assert type(refused.value) is kind
+    assert CANARY not in str(refused.value)
+
+
+def test_requests_go_through_the_proxy_of_the_environment(server: KfpServer) -> None:
+    proxy = server.endpoint.replace("http://", "http://me:proxy-password@")
+    connection = Connection(endpoint="http://kfp.example", environment={"HTTP_PROXY": proxy})
+    assert KfpApi(connection).get("/runs") == {}
+    assert server.requests == ["GET http://kfp.example/apis/v2beta1/runs"]
+    assert server.headers[0]["proxy-authorization"].startswith("Basic ")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "environment", "proxy"),
+    [
+        ("http://kfp.example", {"http_proxy": "proxy:3128"}, "http://proxy:3128"),
+        ("http://kfp.example", {"HTTP_PROXY": "http://upper", "http_proxy": "http://lower"}, "http://lower"),
+        ("https://kfp.example/pipeline", {"HTTP_PROXY": "http://plain", "HTTPS_PROXY": "http://tls"}, "http://tls"),
+        ("https://kfp.example", {"HTTP_PROXY": "http://plain"}, ""),
+        ("https://kfp.example", {"ALL_PROXY": "http://all"}, "http://all"),
+        ("https://kfp.example", {"HTTPS_PROXY": "http://tls", "NO_PROXY": "a.example,.example"}, ""),
+        ("http://localhost:8888", {"HTTP_PROXY": "http://plain"}, ""),
+        ("http://kfp.example", {}, ""),
+    ],
+)
+def test_the_proxy_is_the_one_of_the_endpoint(endpoint: str, environment: dict[str, str], proxy: str) -> None:
+    assert Connection(endpoint=endpoint, environment=environment).proxy == proxy
+
+
+def test_short_values_of_a_cookie_are_not_secrets(server: KfpServer) -> None:
+    environment = {"KF_PIPELINES_COOKIE": f"lang=e; session={CANARY}"}
+    server.fail("GET /", answer(404, f"the server has never seen {CANARY}"))
+    with pytest.raises(NotFound, match=r"the server has never seen \*\*\*$"):
+        connect(server, environment=environment).get("/runs")
+
+
 def test_the_innermost_of_the_servers_messages_is_shown(api: KfpApi) -> None:
     with pytest.raises(NotFound, match=r"refused GET /apis/v2beta1/runs/nosuch \(404\): nosuch not found$"):
         api.get("/runs/nosuch")

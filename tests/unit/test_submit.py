@@ -1,6 +1,5 @@
 """From a compiled file to a run that is followed to its end: parameters, versions, and lost answers."""
 
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,11 @@ import pytest
 
 from kubetrain_pipelines.compile import OutputFormat
 from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api
-from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact, NotFound
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_status import status_and_show
 from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.upload import ensure_version
 from kubetrain_trainer.errors import InvalidSetting
@@ -228,51 +225,3 @@ def test_a_multi_user_server_needs_a_profile(server: KfpServer, pipeline: Path) 
     named = Connection(endpoint=server.endpoint, namespace="team-a", environment={})
     submit_and_show(KfpApi(named), options, detach=True)
     assert [each["namespace"] for each in server.kinds["experiments"].values()] == ["team-a"]
-
-
-def test_the_status_of_a_run_and_of_the_last_runs(
-    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    play(server, "run_failed")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    (run_id,) = server.kinds["runs"]
-    (version,) = server.kinds["versions"].values()
-    version["pipeline_spec"] = {"pipeline_spec": json.loads(pipeline.read_text()), "platform_spec": {}}
-    for wanted in (run_id, "nightly"):
-        capsys.readouterr()
-        status_and_show(api, wanted, as_json=True)
-        found = json.loads(capsys.readouterr().out)
-        stages = [(each["title"], each["state"]) for each in found["stages"]]
-        assert (found["run_id"], found["state"]) == (run_id, "failed")
-        assert stages == [("Greet the user", "succeeded"), ("fail", "failed")]
-    status_and_show(api, "nightly")
-    assert "Greet the user  succeeded        8 s\n  fail            failed" in capsys.readouterr().out
-    status_and_show(api, "")
-    assert f"{run_id}  pending" in capsys.readouterr().out
-    with pytest.raises(NotFound, match="run 'nosuch' does not exist"):
-        status_and_show(api, "nosuch")
-
-
-def test_canceling_reports_what_it_could_not_verify(
-    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    play(server, "run_running", "run_canceling", "run_canceled")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    cancel_and_show(api, "nightly")
-    assert [each.rpartition(":")[2] for each in server.requests if each.endswith(":terminate")] == ["terminate"]
-    output = capsys.readouterr().out
-    assert "is canceled\ncould not verify that its jobs have stopped: no cluster is configured" in output
-
-
-def test_canceling_a_run_that_is_already_ending_is_not_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    play(server, "run_succeeded")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    server.fail(":terminate", answer(400, "Row not found"))
-    cancel_and_show(api, "nightly")
-
-
-def test_a_run_that_does_not_end_is_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    play(server, "run_running")
-    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    with pytest.raises(KfpError, match="was canceled, but is still running"):
-        cancel_and_show(api, "nightly", timeout_seconds=0.1)

@@ -5,7 +5,7 @@ import time
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from kubetrain_pipelines.kubeflow.run import find_run, read_run
+from kubetrain_pipelines.kubeflow.run import RUN_ID, read_run, runs_named
 from kubetrain_pipelines.kubeflow.run_state import RunState
 
 POLL_SECONDS = 0.5
@@ -16,13 +16,24 @@ TIMEOUT_SECONDS = 120.0
 def cancel_and_show(api: KfpApi, wanted: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     """
     Raises:
-        KfpError: if the run, or a job or pod of it, is still running after the timeout.
+        KfpError: if the name means several runs, or the run, or a job or pod of it, still runs after the timeout.
     """
-    run_id = find_run(api, wanted)["run_id"]
+    run_id = _unfinished_run(api, wanted)
     deadline = time.monotonic() + timeout_seconds
     _terminate(api, run_id)
     _await_end(api, run_id, deadline)
     _await_jobs(api, run_id, deadline)
+
+
+def _unfinished_run(api: KfpApi, wanted: str) -> str:
+    """Return the ID of the run of this name that has not ended; if all have, that of the newest."""
+    if RUN_ID.fullmatch(wanted):
+        return wanted
+    named = runs_named(api, wanted)
+    unfinished = [each["run_id"] for each in named if not RunState.of(each).is_final]
+    if len(unfinished) > 1:
+        raise KfpError(f"several runs named '{wanted}' have not ended: give the ID of one ({', '.join(unfinished)})")
+    return str((unfinished or [named[0]["run_id"]])[0])
 
 
 def _terminate(api: KfpApi, run_id: str) -> None:

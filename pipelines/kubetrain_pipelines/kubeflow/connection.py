@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -21,6 +22,8 @@ DEFAULT_TOKEN_PATH = Path("/var/run/secrets/kubeflow/pipelines/token")
 COOKIE_VARIABLE = "KF_PIPELINES_COOKIE"
 COOKIE = re.compile(r"[^\s=;]+=[^\s;]+(; *[^\s=;]+=[^\s;]+)*")
 SYSTEM_NAMESPACE = "kubeflow"
+SHORTEST_SECRET = 8
+LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,20 @@ class Connection:
         """The namespace of the runs' pods: the profile, or that of Kubeflow Pipelines itself."""
         return self.namespace or SYSTEM_NAMESPACE
 
+    @property
+    def proxy(self) -> str:
+        """The URL of the proxy for the endpoint, as HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say.
+
+        A port-forward to this machine never goes through one.
+        """
+        settings = {name.lower(): value for name, value in self.environment.items() if name.lower().endswith("_proxy")}
+        settings |= {name: value for name, value in self.environment.items() if name in settings}
+        parts = urlsplit(self.endpoint)
+        if parts.hostname in LOCAL or proxy_bypass_environment(parts.netloc, {"no": settings.get("no_proxy", "")}):
+            return ""
+        found = settings.get(f"{parts.scheme}_proxy") or settings.get("all_proxy", "")
+        return found if "://" in found or not found else f"http://{found}"
+
     def headers(self) -> dict[str, str]:
         """
         Raises:
@@ -53,9 +70,9 @@ class Connection:
         return {name: value for name, value in credentials.items() if value}
 
     def without_secrets(self, text: str) -> str:
-        """Mask the credentials, which some gateways echo."""
+        """Mask the credentials, which some gateways echo. A value as short as a preference is not one."""
         values = [part.partition("=")[2] for part in self._cookie().split(";")]
-        for secret in filter(None, (self._token(), *values)):
+        for secret in filter(None, (self._token(), *(each for each in values if len(each) >= SHORTEST_SECRET))):
             text = text.replace(secret, "***")
         return text
 

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -49,9 +49,7 @@ class KfpApi:
         self._retry_seconds = retry_seconds
         timeout = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_SECONDS, timeout_seconds), read=timeout_seconds)
         # retries=False also disables redirects: credentials go to this server only.
-        self._pool = urllib3.PoolManager(
-            timeout=timeout, retries=False, ca_certs=connection.ca_file and str(connection.ca_file)
-        )
+        self._pool = _pool(connection, timeout=timeout, retries=False)
 
     def get(self, path: str, **query: Any) -> Message:
         """
@@ -61,13 +59,13 @@ class KfpApi:
         return self._parse(self._read(f"{ROOT}{path}", query))
 
     def peek(self, path: str, **query: Any) -> tuple[int, str]:
-        """Return the status and text of an answer that may be an error, after one attempt.
+        """Return the status and text of an answer, also if it is an error, after one attempt.
 
         Raises:
             Unreachable: if there is no answer.
         """
         try:
-            return self._exchange("GET", path, query)
+            return self._exchange("GET", path, query)[:2]
         except Transient as error:
             raise Unreachable(f"{self.connection.endpoint} does not answer ({error})") from error
 
@@ -128,11 +126,12 @@ class KfpApi:
         Raises:
             Transient: if a retry may succeed.
         """
-        status, text = self._exchange(method, path, query, **content)
-        check_answer(f"{method} {path}", self.connection.endpoint, status, self.connection.without_secrets(text))
+        status, text, location = self._exchange(method, path, query, **content)
+        safe = self.connection.without_secrets(text)
+        check_answer(f"{method} {path}", self.connection.endpoint, status, safe, location)
         return text
 
-    def _exchange(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> tuple[int, str]:
+    def _exchange(self, method: str, path: str, query: Mapping[str, Any], **content: Any) -> tuple[int, str, str]:
         fields = urlencode({name: value for name, value in query.items() if value not in ("", None)})
         url = f"{self.connection.endpoint}{path}" + (f"?{fields}" if fields else "")
         headers = {"Accept": "application/json", "User-Agent": "kubetrain", **self.connection.headers()}
@@ -142,7 +141,7 @@ class KfpApi:
             answer = self._pool.request(method, url, headers=headers, **content)
         except HTTPError as error:
             raise self._connection_error(error) from error
-        return answer.status, answer.data.decode(errors="replace")
+        return answer.status, answer.data.decode(errors="replace"), answer.headers.get("Location", "")
 
     def _connection_error(self, error: HTTPError) -> Exception:
         reason = self.connection.without_secrets(str(getattr(error, "reason", error)))
@@ -161,6 +160,16 @@ class KfpApi:
                 f"the server at {self.connection.endpoint} is not the API of Kubeflow Pipelines: use "
                 "http://localhost:8888 with a port-forward, or https://HOST/pipeline with a cookie behind a login"
             ) from error
+
+
+def _pool(connection: Connection, **settings: Any) -> urllib3.PoolManager:
+    """Return the connections to the endpoint, directly or through the proxy that the environment names."""
+    settings["ca_certs"] = connection.ca_file and str(connection.ca_file)
+    if not (proxy := connection.proxy):
+        return urllib3.PoolManager(**settings)
+    login = unquote(urlsplit(proxy).netloc.rpartition("@")[0])
+    headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
+    return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
 
 
 def equals(key: str, value: str) -> str:

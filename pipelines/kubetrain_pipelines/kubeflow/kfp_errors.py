@@ -2,6 +2,7 @@
 
 import json
 from typing import ClassVar
+from urllib.parse import urljoin, urlsplit
 
 from kubetrain_trainer.errors import KubetrainError
 
@@ -49,18 +50,23 @@ class Transient(Exception):
     """A retry of the request may succeed."""
 
 
-def check_answer(request: str, endpoint: str, status: int, content: str) -> None:
+def check_answer(request: str, endpoint: str, status: int, content: str, location: str = "") -> None:
     """
+    Args:
+        location: Where a redirect leads to.
+
     Raises:
         Transient: if a retry of the request may succeed.
         KfpError: if the request was refused.
     """
     if status < 300:
         return
+    if status < 400:
+        raise _redirected(endpoint, status, location)
     message = message_in(content)[:MAX_MESSAGE] or "no message"
     if status in TRANSIENT or (status == 500 and request.startswith("GET ")):
         raise Transient(f"status {status}: {message}")
-    if status < 400 or status == 401:  # a gateway redirects unknown users to its login page
+    if status == 401:
         raise Unauthorized(
             f"authentication failed at {endpoint} ({status}: {message}): pass a token with --token-file or "
             "KF_PIPELINES_TOKEN, or log in again and pass the new cookie with --cookie-file or KF_PIPELINES_COOKIE"
@@ -74,6 +80,19 @@ def check_answer(request: str, endpoint: str, status: int, content: str) -> None
         raise KfpError(f"{endpoint} is multi-user ({message}): pass your profile with --namespace")
     kinds = {404: NotFound, 409: Conflict}
     raise kinds.get(status, KfpError)(f"Kubeflow Pipelines refused {request} ({status}): {message}")
+
+
+def _redirected(endpoint: str, status: int, location: str) -> KfpError:
+    """Return the error for a redirect, which is not followed: credentials go to the endpoint only."""
+    asked, led = urlsplit(endpoint), urlsplit(urljoin(f"{endpoint}/", location))
+    target = f"{led.scheme}://{led.netloc}{led.path}"  # the query may contain secrets
+    if (asked.hostname, asked.scheme, led.scheme) == (led.hostname, "http", "https"):
+        root = target.partition("/apis/")[0]
+        return KfpError(f"{endpoint} redirects to {target} ({status}): set the endpoint to {root}")
+    return Unauthorized(
+        f"{endpoint} redirects to {target} ({status}), probably to log in: pass a token with --token-file or "
+        "KF_PIPELINES_TOKEN, or log in again and pass the new cookie with --cookie-file or KF_PIPELINES_COOKIE"
+    )
 
 
 def message_in(content: str) -> str:

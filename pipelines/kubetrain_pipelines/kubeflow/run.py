@@ -14,8 +14,8 @@ from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time
 from kubetrain_pipelines.kubeflow.stage_state import StageState, stages_of
 
 RECENT_RUNS = 10
-SAME_NAME = 100
-"""The number of runs of one name among which one that has not ended is looked for."""
+SAME_NAME = 20
+"""The number of runs of one name that are considered."""
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -72,16 +72,17 @@ def find_run(api: KfpApi, wanted: str) -> Message:
     """
     if RUN_ID.fullmatch(wanted):
         return api.get(f"/runs/{wanted}")
-    return api.get(f"/runs/{runs_named(api, wanted, 1)[0]['run_id']}")
+    return api.get(f"/runs/{runs_named(api, wanted)[0]['run_id']}")
 
 
-def runs_named(api: KfpApi, name: str, most: int) -> list[Message]:
+def runs_named(api: KfpApi, name: str) -> list[Message]:
     """Return the newest runs with this name.
 
     Raises:
         NotFound: if there are none.
     """
-    if found := _runs(api, page_size=most, filter=equals("display_name", name)):
+    found = _runs(api, page_size=SAME_NAME, filter=equals("display_name", name))
+    if found := [each for each in found if each["display_name"] == name]:  # the database ignores case
         return found
     raise NotFound(f"run '{name}' does not exist: `kubetrain status` lists recent runs")
 

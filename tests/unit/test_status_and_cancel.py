@@ -1,0 +1,146 @@
+"""Look at runs and cancel them, by ID or by name."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api
+from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
+from kubetrain_pipelines.kubeflow.run_status import status_and_show
+from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
+from support.api_server import answer
+from support.kfp_runs import play, write_pipeline
+from support.kfp_server import KfpServer
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
+    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(cancel_run, "POLL_SECONDS", 0.01)
+    monkeypatch.setenv("KUBECONFIG", "/nosuch")
+    with KfpServer() as server:
+        yield server
+
+
+@pytest.fixture
+def api(server: KfpServer) -> KfpApi:
+    return KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=3, timeout_seconds=3)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    return write_pipeline(tmp_path / "greetings.yaml")
+
+
+def test_the_status_of_a_run_and_of_the_last_runs(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(server, "run_failed")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    (run_id,) = server.kinds["runs"]
+    (version,) = server.kinds["versions"].values()
+    version["pipeline_spec"] = {"pipeline_spec": json.loads(pipeline.read_text()), "platform_spec": {}}
+    for wanted in (run_id, "nightly"):
+        capsys.readouterr()
+        status_and_show(api, wanted, as_json=True)
+        found = json.loads(capsys.readouterr().out)
+        stages = [(each["title"], each["state"]) for each in found["stages"]]
+        assert (found["run_id"], found["state"]) == (run_id, "failed")
+        assert stages == [("Greet the user", "succeeded"), ("fail", "failed")]
+    status_and_show(api, "nightly")
+    assert "Greet the user  succeeded        8 s\n  fail            failed" in capsys.readouterr().out
+    status_and_show(api, "")
+    assert f"{run_id}  pending" in capsys.readouterr().out
+    with pytest.raises(NotFound, match="run 'nosuch' does not exist"):
+        status_and_show(api, "nosuch")
+
+
+def test_canceling_reports_what_it_could_not_verify(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(server, "run_running", "run_canceling", "run_canceled")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    cancel_and_show(api, "nightly")
+    assert [each.rpartition(":")[2] for each in server.requests if each.endswith(":terminate")] == ["terminate"]
+    output = capsys.readouterr().out
+    assert "is canceled\ncould not verify that its jobs have stopped: no cluster is configured" in output
+
+
+def test_canceling_a_run_that_is_already_ending_is_not_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    play(server, "run_succeeded")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    server.fail(":terminate", answer(400, "Row not found"))
+    cancel_and_show(api, "nightly")
+
+
+def test_canceling_a_name_means_the_run_that_has_not_ended(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for state in ("RUNNING", "SUCCEEDED"):
+        server.add("runs", {"display_name": "nightly", "state": state, "pipeline_version_reference": {}})
+    running, _ = server.kinds["runs"]
+
+    def end(handler: Any) -> bool:
+        server.kinds["runs"][running]["state"] = "FAILED"
+        return False
+
+    server.fail("GET /apis/v2beta1/runs/", end)
+    cancel_and_show(api, "nightly")
+    assert [each for each in server.requests if ":terminate" in each] == [
+        f"POST /apis/v2beta1/runs/{running}:terminate"
+    ]
+    assert f"run {running} is failed" in capsys.readouterr().out
+
+
+def test_a_name_means_its_newest_run_in_the_same_letters(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, newest, _ = (
+        server.add("runs", {"display_name": name, "state": "SUCCEEDED", "pipeline_version_reference": {}})
+        for name in ("nightly", "nightly", "Nightly")
+    )
+    status_and_show(api, "nightly", as_json=True)
+    assert json.loads(capsys.readouterr().out)["run_id"] == newest["run_id"]
+    with pytest.raises(NotFound):
+        status_and_show(api, "NIGHTLY")
+
+
+def test_runs_are_listed_in_the_namespace(
+    server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.namespace = "team-a"
+    made = server.add("runs", {"display_name": "nightly", "state": "SUCCEEDED"})
+    status_and_show(KfpApi(Connection(endpoint=server.endpoint, namespace="team-a", environment={})), "")
+    assert made["run_id"] in capsys.readouterr().out
+    with pytest.raises(KfpError, match="--namespace"):
+        status_and_show(KfpApi(Connection(endpoint=server.endpoint, environment={})), "")
+
+
+def test_canceling_a_name_of_several_runs_is_refused(server: KfpServer, api: KfpApi) -> None:
+    for _ in range(2):
+        server.add("runs", {"display_name": "nightly", "state": "RUNNING"})
+    with pytest.raises(KfpError, match="several runs named 'nightly' have not ended") as refused:
+        cancel_and_show(api, "nightly")
+    assert all(run_id in str(refused.value) for run_id in server.kinds["runs"])
+    assert not [each for each in server.requests if each.startswith("POST")]
+
+
+def test_a_cancel_that_is_refused_is_an_error(server: KfpServer, api: KfpApi) -> None:
+    made = server.add("runs", {"display_name": "nightly", "state": "RUNNING", "pipeline_version_reference": {}})
+    server.fail(":terminate", answer(403, "RBAC: access denied"))
+    with pytest.raises(KfpError, match="RBAC: access denied"):
+        cancel_and_show(api, made["run_id"], timeout_seconds=0.1)
+
+
+def test_a_run_that_does_not_end_is_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
+    play(server, "run_running")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    with pytest.raises(KfpError, match="was canceled, but is still running"):
+        cancel_and_show(api, "nightly", timeout_seconds=0.1)
