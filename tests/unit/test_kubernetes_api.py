@@ -374,6 +374,16 @@ def test_a_permission_that_is_asked_for_first_after_a_cut_may_not_be_known_yet(
     assert api.delete(POD)
 
 
+def test_a_stream_that_we_stop_is_no_sign_of_trouble(server: ApiServer, api: KubernetesApi) -> None:
+    server.write(server.run("worker"), b"one\n")
+    with contextlib.suppress(StreamCut), api.stream(f"{POD}/log", read_timeout=5, follow="true") as stream:
+        for _ in stream:
+            stream.stop()
+    server.fail("DELETE", answer(403, 'User "me" cannot delete resource "pods" in API group ""'))
+    with pytest.raises(Forbidden):
+        api.delete(POD)
+
+
 def test_each_warning_of_the_server_is_shown_once(
     server: ApiServer, api: KubernetesApi, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,6 +60,15 @@ def test_changes_are_seen_as_they_happen(server: ApiServer, pods: Watched) -> No
     assert len(requests(server, "list")) == 1
 
 
+def test_a_long_list_is_read_in_pages(server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes_api, "PAGE_SIZE", 2)
+    for name in "abcde":
+        server.put(f"{PODS}/{name}")
+    begin(pods)
+    assert list(names(pods)) == list("abcde")
+    assert len(requests(server, "list")) == 3
+
+
 def test_a_deleted_object_is_kept_in_its_last_state(server: ApiServer, pods: Watched) -> None:
     server.put(f"{PODS}/a", status={"phase": "Failed"})
     begin(pods)

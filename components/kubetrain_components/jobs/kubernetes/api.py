@@ -51,12 +51,12 @@ class Stream:
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
-        self._is_stopped = False
+        self.is_stopped = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             for chunk in self._response.stream(CHUNK_BYTES, decode_content=False):
-                if self._is_stopped:  # once its socket is shut down, TLS returns undeciphered data
+                if self.is_stopped:  # once its socket is shut down, TLS returns undeciphered data
                     raise StreamCut("the stream was stopped")
                 yield chunk
         except ReadTimeoutError as error:
@@ -66,7 +66,7 @@ class Stream:
 
     def stop(self) -> None:
         """Stop the stream, from any thread; its reader gets a StreamCut."""
-        self._is_stopped = True
+        self.is_stopped = True
         with contextlib.suppress(Exception):  # it has ended already
             self._response.shutdown()
 
@@ -173,12 +173,12 @@ class KubernetesApi:
         request = Request("GET", self._host + path, query, read_timeout=read_timeout, is_stream=True)
         retry_seconds = self.retry_seconds if retry_seconds is None else retry_seconds
         response = self._send(request, retry_seconds, self._open)
+        stream = Stream(response)
         try:
-            yield Stream(response)
-        except StreamSilent:
-            raise
-        except StreamCut:
-            self._history.note_trouble()
+            yield stream
+        except StreamCut as error:
+            if not stream.is_stopped and not isinstance(error, StreamSilent):
+                self._history.note_trouble()
             raise
         finally:
             response.close()

@@ -92,7 +92,7 @@ class Watched(BackgroundReader):
 
     def _list(self) -> str:
         """Store the current objects and return the resource version of the list."""
-        found = self._api.get(self._path, **self._selector)
+        found = self._api.list_all(self._path, **self._selector)
         if found is None:
             raise KubernetesError(f"the cluster has no {self._path}: check the namespace")
         kind = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
