@@ -131,6 +131,26 @@ class TestLostFiles:
         assert not plan_from_listing(DirectoryStore(source), staging).exists
 
 
+class TestNesting:
+    @pytest.mark.parametrize("below", ["", "versions-here", "a/b"])
+    def test_versions_inside_the_dataset_are_refused(self, tmp_path: Path, below: str) -> None:
+        source = make_source(tmp_path / "source")
+        for act in (transfer_dataset, plan_from_listing):
+            with pytest.raises(KubetrainError, match="is inside the dataset"):
+                act(DirectoryStore(source), source / below)
+        assert len(list(source.iterdir())) == 4
+
+    def test_a_link_into_the_dataset_is_inside(self, tmp_path: Path) -> None:
+        source = make_source(tmp_path / "source")
+        (tmp_path / "link").symlink_to(source)
+        with pytest.raises(KubetrainError, match="is inside the dataset"):
+            sync(source, tmp_path / "link" / "staging")
+
+    def test_a_dataset_beside_the_versions_is_fine(self, tmp_path: Path, staging: Path) -> None:
+        staging.mkdir()
+        assert sync(make_source(staging / "source"), staging).downloaded == 4
+
+
 class TestInterruptedSyncs:
     def test_the_sync_of_another_dataset_does_not_delete_them(self, tmp_path: Path, staging: Path) -> None:
         big, small = make_source(tmp_path / "big"), make_source(tmp_path / "small")

@@ -32,6 +32,19 @@ def check_uri(setting: str, uri: str) -> None:
         )
 
 
+def is_inside(inner: str, outer: str) -> bool:
+    """Return True if objects under the inner URI are also under the outer one."""
+    if names_directory(inner) != names_directory(outer):
+        return False
+    return _parts_of(inner)[: len(parts := _parts_of(outer))] == parts
+
+
+def _parts_of(uri: str) -> tuple[str, ...]:
+    if names_directory(uri):
+        return local_path(uri).resolve().parts
+    return tuple(part for part in uri.removeprefix("s3://").split("/") if part)
+
+
 def check_access(setting: str, access: str) -> None:
     if access not in list(Access):
         raise InvalidSetting(f"{setting} is '{access}': use one of {', '.join(Access)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
-from kubetrain_components.object_store.open_store import check_access, check_uri
+from kubetrain_components.object_store.open_store import check_access, check_uri, is_inside
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -70,6 +70,11 @@ class RunParameters:
                 "pod: leave it at 1 and raise workers"
             )
         check_uri("model_uri", self.model_uri)
+        if is_inside(self.model_uri, self.dataset_uri):
+            raise InvalidSetting(
+                f"model_uri '{self.model_uri}' is inside dataset_uri '{self.dataset_uri}', so models would become "
+                "part of the next dataset: choose a model_uri (or a workspace) outside"
+            )
 
     def check_folders(self, folders: Sequence[str]) -> None:
         """Check that a dataset of these folders has the splits that the run uses.

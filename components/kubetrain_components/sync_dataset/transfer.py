@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.open_store import is_inside, open_store
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore
 from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
 from kubetrain_components.sync_dataset.changes import describe_change
@@ -54,6 +54,7 @@ def transfer_dataset(
         KubetrainError: if the dataset is missing, empty, changing or corrupt, or the volume cannot be written; no
             incomplete version is published.
     """
+    _check_outside(store, staging)
     with _translated_disk_errors(staging), volume_shared(staging):
         for _ in range(MAX_LISTINGS):
             try:
@@ -94,7 +95,16 @@ def _translated_disk_errors(staging: Path) -> Iterator[None]:
         ) from error
 
 
+def _check_outside(store: ObjectStore, staging: Path) -> None:
+    if is_inside(staging.absolute().as_uri(), store.uri):
+        raise KubetrainError(
+            f"{staging} is inside the dataset {store.uri}, so versions would become part of the next version: "
+            "choose a directory outside"
+        )
+
+
 def plan_from_listing(store: ObjectStore, staging: Path) -> SyncPlan:
+    _check_outside(store, staging)
     return _compare(_list(store), staging)
 
 
