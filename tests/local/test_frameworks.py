@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +40,38 @@ def write_folder_and_shards(folder: Path) -> None:
     write_pack(plan_pack(folder / "image_folder", folder / "tar_shards", 8192))
 
 
+def write_images_of_every_kind(folder: Path) -> None:
+    """Write PNG images of every depth and color type, and BMP images."""
+    from PIL import Image
+
+    folder.mkdir(parents=True)
+    gray, gray_alpha, color, palette, color_alpha = 0, 4, 2, 3, 6
+    channels = {gray: 1, gray_alpha: 2, color: 3, palette: 1, color_alpha: 4}
+    for kind, depths in (
+        *((gray, (1, 2, 4, 8, 16)), (palette, (1, 2, 4, 8))),
+        *((kind, (8, 16)) for kind in (gray_alpha, color, color_alpha)),
+    ):
+        for depth in depths:
+            content = png(size=16, depth=depth, color_type=kind, bits=16 * depth * channels[kind])
+            (folder / f"{kind}-{depth}.png").write_bytes(content)
+    for mode in ("L", "RGB"):
+        noise = np.random.default_rng(1).integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(noise).convert(mode).save(folder / f"{mode}.bmp")
+
+
+def png(*, size: int, depth: int, color_type: int, bits: int) -> bytes:
+    """Return an image of noise. Pillow cannot write all kinds."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    noise = np.random.default_rng(depth)
+    rows = b"".join(b"\0" + noise.bytes(bits // 8) for _ in range(size))
+    palette = chunk(b"PLTE", noise.bytes(3 * 2**depth)) if color_type == 3 else b""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, depth, color_type, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + palette + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
 class TestPyTorch:
     def test_the_table_of_names_matches_the_library(self) -> None:
         import torchvision
@@ -62,6 +96,16 @@ class TestPyTorch:
         assert (data.classes, labels.tolist(), tuple(pictures.shape)) == (("red",), [0], (1, 3, 8, 8))
         assert pictures[0, :, 4, 4].tolist() == pytest.approx([2.2489, -2.0357, -1.8044], abs=1e-3)
         assert samples.picture(0).startswith("data:image/png;base64,")
+
+    def test_16_bit_gray_is_scaled(self) -> None:
+        from PIL import Image
+
+        from kubetrain_trainer.pytorch_ddp.data import eight_bits
+
+        levels = np.array([[0, 255, 256, 1000, 65535]])
+        for kind in ("<u2", ">u2"):
+            image = Image.frombytes("I;16" if kind == "<u2" else "I;16B", (5, 1), levels.astype(kind).tobytes())
+            assert np.array(eight_bits(image).convert("RGB"))[0].tolist() == [[level >> 8] * 3 for level in levels[0]]
 
     def test_shards_have_the_images_of_the_folder_and_a_damaged_one_is_named(self, tmp_path: Path) -> None:
         import torch
@@ -271,6 +315,9 @@ for shard in (folder / "tar_shards" / "train").glob("*.tar"):
     os.truncate(shard, 600)
 assert_rejected(samples, [[0], *([index] for index in range(1, 20))], "was truncated while in use")
 
+kinds = image_data(TrainConfig(), folder / "kinds").split("train")
+np.savez(folder / "pixels.npz", *(kinds._decode(tf.constant(index)).numpy() for index in range(len(kinds))))
+
 noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
 sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]
 assert sizes == [3, 3, 2], sizes
@@ -309,9 +356,25 @@ for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
 def test_tensorflows_parts(tmp_path: Path) -> None:
     """Run in a separate process: torch crashes if it is imported after TensorFlow."""
     write_folder_and_shards(tmp_path)
+    write_images_of_every_kind(tmp_path / "kinds" / "train" / "all")
     program = [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path, str(SMOOTHED), DAMAGED]
     finished = subprocess.run(program, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
+    assert_pytorch_sees_these_pixels(tmp_path / "kinds", tmp_path / "pixels.npz")
+
+
+def assert_pytorch_sees_these_pixels(data_dir: Path, pixels: Path) -> None:
+    from kubetrain_trainer.pytorch_ddp.data import image_data
+
+    images = image_data(TrainConfig(), data_dir).split("train")
+    with np.load(pixels) as arrays:
+        expected = list(arrays.values())
+    assert len(images) == len(expected) > 15
+    for index, each in enumerate(expected):
+        name = images._images.name(index)  # type: ignore[attr-defined]
+        seen = np.array(images._decode(index))  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(seen, each, err_msg=name)
+        assert len(np.unique(each)) > 1, name
 
 
 TWO_REPLICAS = """

@@ -170,8 +170,8 @@ def assert_refused(finished: Finished, exit_code: int, says: str, tmp_path: Path
         ("mv in/train in/training", "the dataset has no folder 'train' (it has: training)"),
         ("mkdir in/train/dog", "in/train/dog has no images (.png, .jpg, .jpeg, .bmp)"),
         ("mkdir -p in/val/cat", "in/val has no images"),
-        ("mkdir -p in/val/cat; cp in/train/cat/1.jpg in/val/cat; mkdir in/val/.cache", "class '.cache' that train/"),
-        ("rm in/train/cat/*", "in/train has no images"),
+        ("rm in/train/cat/*", "in/train/cat has no images"),
+        ("mv in/train/cat/1.jpg in/train/cat/1.webp", "(.png, .jpg, .jpeg, .bmp); it has 1 .webp: add images"),
         ("mkdir -p in/val; cp -r in/train/cat in/val/dog", "in/val has class 'dog' that train/ does not have"),
         (": > in/train/cat/2.jpg", "in/train/cat/2.jpg is empty"),
         ("mkdir in/train/cat/2.jpg", "in/train/cat/2.jpg is not a file"),
@@ -199,7 +199,11 @@ def test_hidden_folders_and_files_beside_the_splits_are_ignored(tmp_path: Path) 
     one_image(tmp_path / "in")
     one_image(tmp_path / "in/.cache")
     (tmp_path / "in/README.md").write_text("about the images")
-    assert kubetrain("pack", tmp_path / "in", tmp_path / "out").exit_code == 0
+    (tmp_path / "in/train/.ipynb_checkpoints").mkdir()
+    (tmp_path / "in/train/cat/2.webp").write_bytes(b"")
+    packed = kubetrain("pack", tmp_path / "in", tmp_path / "out")
+    assert packed.exit_code == 0
+    assert "in/train: 1 images are read and these are left out: 1 folder .ipynb_checkpoints, 1 .webp" in packed.output
     assert names_in(tmp_path / "out") == ["manifest.json", "train"]
 
 

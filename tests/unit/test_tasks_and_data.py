@@ -86,6 +86,37 @@ def test_images_are_listed_in_the_same_order_everywhere(tmp_path: Path) -> None:
     assert validation.labels == (1,)
 
 
+def test_what_is_left_out_is_counted_by_kind(tmp_path: Path) -> None:
+    names = ("a/1.png", "a/2.WEBP", "a/3.webp", "a/more/4.png", "a/._1.png", "a/README", ".ipynb_checkpoints/1.png")
+    for name in (*names, "b/5.jpg", "6.png"):
+        image(tmp_path, f"train/{name}")
+    folder = list_images(tmp_path, "train")
+    assert [Path(path).name for path in folder.paths] == ["1.png", "5.jpg"]
+    assert folder.classes == ("a", "b")
+    (note,) = folder.notes
+    assert note.startswith(f"{tmp_path}/train: 2 images are read and these are left out: 2 .webp, 1")
+    for kind in ("1 .png", "1 folder .ipynb_checkpoints", "1 folder,", "1 hidden file", "1 file without extension"):
+        assert kind in note
+
+
+def test_a_folder_with_images_alone_has_no_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        image(tmp_path, f"train/a/{number}.png")
+    assert list_images(tmp_path, "train").notes == ()
+    monkeypatch.setattr("kubetrain_trainer.image_folder.MAX_FILES", 2)
+    (note,) = list_images(tmp_path, "train").notes
+    assert "3 images in single files" in note
+    assert "kubetrain pack" in note
+
+
+def test_a_class_without_images_is_refused_in_training_only(tmp_path: Path) -> None:
+    for name in ("train/a/1.png", "train/b/1.gif", "train/b/2.gif", "val/a/1.png", "val/b/1.gif"):
+        image(tmp_path, name)
+    with pytest.raises(KubetrainError, match=r"train/b has no images \(\.png, .*\); it has 2 \.gif: add images"):
+        list_images(tmp_path, "train")
+    assert list_images(tmp_path, "val").labels == (0,)
+
+
 def test_a_wrong_folder_is_named_with_the_existing_ones(tmp_path: Path) -> None:
     image(tmp_path, "train/a/1.png")
     image(tmp_path, "test/c/1.png")

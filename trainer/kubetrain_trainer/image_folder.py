@@ -1,16 +1,26 @@
 """A dataset of images in <split>/<class>/<image>. The classes are the folders of the training split."""
 
+import logging
 import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
 
 LAYOUT = "images must be in <split>/<class>/<image>"
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
+MAX_FILES = 2_000_000
+"""With more images than this, tar shards are recommended."""
+MAX_KINDS = 8
 # Channel means and standard deviations of pixels in [0, 1] that pretrained models of torchvision and Keras expect.
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +28,8 @@ class ImageFolder:
     classes: tuple[str, ...]
     paths: tuple[str, ...]
     labels: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    """What users should know about these images, such as how many other files are left out."""
 
     def read(self, sample: int) -> bytes:
         return Path(self.paths[sample]).read_bytes()
@@ -27,27 +39,45 @@ class ImageFolder:
 
 
 def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:
-    return tuple(_folders(data_dir, training_split))
+    return tuple(sorted(entry.name for entry in _entries(data_dir, training_split) if _is_class(entry)))
 
 
 def list_images(data_dir: Path, split: str, training_split: str = "train") -> ImageFolder:
     """Return the images of a split in an order that is the same in every process and both frameworks.
 
     Raises:
-        KubetrainError: if a folder is missing or empty, or has a class that the training split does not have.
+        KubetrainError: if a folder is missing, the split or a class of the training split has no images, or the split
+            has a class that the training split does not have.
     """
-    classes = list_classes(data_dir, training_split)
-    unknown = sorted(set(_folders(data_dir, split)) - set(classes))
+    classes, entries = list_classes(data_dir, training_split), _entries(data_dir, split)
+    unknown = sorted({entry.name for entry in entries if _is_class(entry)} - set(classes))
     if unknown:
         raise KubetrainError(
             f"{data_dir / split} has class '{unknown[0]}' that {training_split}/ does not have: add or remove it"
         )
-    found = [(path, label) for label, name in enumerate(classes) for path in _images(data_dir / split / name)]
-    if not found:
-        raise KubetrainError(f"{data_dir / split} has no images ({', '.join(EXTENSIONS)}) in its class folders")
-    return ImageFolder(
-        classes=classes, paths=tuple(path for path, _ in found), labels=tuple(label for _, label in found)
-    )
+    paths, labels, left_out = list[str](), list[int](), Counter(map(_kind, filterfalse(_is_class, entries)))
+    for label, name in enumerate(classes):
+        images, others = _scan(data_dir / split / name)
+        if not images and split == training_split:
+            raise no_images(data_dir / split / name, others)
+        paths += images
+        labels += [label] * len(images)
+        left_out += others
+    if not paths:
+        raise no_images(data_dir / split, left_out)
+    notes = tuple(_notes(data_dir / split, len(paths), left_out))
+    return ImageFolder(classes=classes, paths=tuple(paths), labels=tuple(labels), notes=notes)
+
+
+def log_notes(samples: Any) -> None:
+    """Log what users should know about these samples, which may be those of a custom task."""
+    for note in getattr(samples, "notes", ()):
+        log.warning(note)
+
+
+def no_images(folder: Path, left_out: Mapping[str, int] = MappingProxyType({})) -> KubetrainError:
+    there = f"; it has {_listed(left_out)}" if left_out else ""
+    return KubetrainError(f"{folder} has no images ({', '.join(EXTENSIONS)}){there}: add images, or remove it")
 
 
 def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
@@ -58,18 +88,56 @@ def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
     )
 
 
-def _folders(data_dir: Path, split: str) -> list[str]:
+def _entries(data_dir: Path, split: str) -> list[os.DirEntry[str]]:
     try:
         entries = list(os.scandir(data_dir / split))
     except (FileNotFoundError, NotADirectoryError):
         raise missing_split(data_dir, split, LAYOUT) from None
-    folders = sorted(entry.name for entry in entries if entry.is_dir())
-    if not folders and any(entry.name.endswith(".tar") for entry in entries):
+    if not any(map(_is_class, entries)) and any(entry.name.endswith(".tar") for entry in entries):
         raise KubetrainError(f"{data_dir / split} holds tar shards, not folders of images: set data=tar_shards")
-    return folders
+    return entries
 
 
-def _images(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return sorted(entry.path for entry in os.scandir(folder) if entry.name.lower().endswith(EXTENSIONS))
+def _scan(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Return the images of a class, and how many other things of which kind are beside them."""
+    entries = list(os.scandir(folder)) if folder.is_dir() else []
+    images = sorted(entry.path for entry in entries if _is_image(entry))
+    return images, Counter(map(_kind, filterfalse(_is_image, entries)))
+
+
+def _is_class(entry: os.DirEntry[str]) -> bool:
+    """Return True for folders, except hidden ones such as .ipynb_checkpoints."""
+    return entry.is_dir() and not entry.name.startswith(".")
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    """Return True by the extension, except for the ._NAME files of macOS, which hold attributes of NAME."""
+    return entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith("._")
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_dir():
+        return f"folder {entry.name}" if entry.name.startswith(".") else "folder"
+    if entry.name.startswith("."):
+        return "hidden file"
+    return Path(entry.name).suffix.lower() or "file without extension"
+
+
+def _notes(folder: Path, images: int, left_out: Mapping[str, int]) -> Iterator[str]:
+    if left_out:
+        yield (
+            f"{folder}: {images} images are read and these are left out: {_listed(left_out)} "
+            f"(images are {', '.join(EXTENSIONS)} directly in the folder of a class)"
+        )
+    if images > MAX_FILES:
+        yield (
+            f"{folder} has {images:,} images in single files, whose names take memory in every loading process: pack "
+            "them into tar shards with `kubetrain pack`, and set data=tar_shards"
+        )
+
+
+def _listed(left_out: Mapping[str, int]) -> str:
+    """Return the most frequent kinds, such as "120 .webp, 1 folder"."""
+    common = Counter(left_out).most_common(MAX_KINDS)
+    more = ["other kinds"] if len(left_out) > MAX_KINDS else []
+    return ", ".join([*(f"{count:,} {kind}" for kind, count in common), *more])

@@ -21,6 +21,7 @@ from kubetrain_trainer.checkpoint_layout import (
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, Stopped
+from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
@@ -70,6 +71,15 @@ class AnyTraining(ABC):
     def doing(self) -> str:
         """The current activity, for error messages."""
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
+
+
+def splits(training: AnyTraining) -> tuple[Any, Any]:
+    """Return the samples to train on and those to validate with."""
+    samples = training.task.data("train"), training.task.data(training.config.validation_split)
+    if training.group.role.is_chief:
+        for each in samples:
+            log_notes(each)
+    return samples
 
 
 def resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, int]:

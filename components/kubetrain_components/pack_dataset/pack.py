@@ -24,7 +24,7 @@ from typing import Any
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_trainer.durable_files import CHUNK_BYTES, flush_directory, write_atomically, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.image_folder import EXTENSIONS, list_classes, list_images
+from kubetrain_trainer.image_folder import ImageFolder, list_classes, list_images, no_images
 from kubetrain_trainer.shard_index import ShardIndex, index_path
 from kubetrain_trainer.tar_shards import MANIFEST, SCHEMA
 
@@ -89,6 +89,8 @@ class PackPlan:
     out: Path
     classes: tuple[str, ...]
     shards: tuple[Shard, ...]
+    notes: tuple[str, ...]
+    """What users should know about the images, such as how many other files are left out."""
 
 
 OnSample = Callable[[Sample], None]
@@ -122,8 +124,11 @@ def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
     with _read_errors_explained(data_dir):
         classes = list_classes(data_dir)
         splits = sorted(each.name for each in data_dir.iterdir() if each.is_dir() and not each.name.startswith("."))
-        shards = [shard for split in splits for shard in plan_shards(split, _samples_of(data_dir, split), shard_size)]
-    return PackPlan(data_dir=data_dir, out=out, classes=classes, shards=tuple(shards))
+        folders = {split: _images_of(data_dir, split) for split in splits}
+        samples = {split: _samples_of(split, folder) for split, folder in folders.items()}
+        shards = [shard for split in splits for shard in plan_shards(split, samples[split], shard_size)]
+    notes = tuple(note for folder in folders.values() for note in folder.notes)
+    return PackPlan(data_dir=data_dir, out=out, classes=classes, shards=tuple(shards), notes=notes)
 
 
 def plan_shards(split: str, samples: Iterable[Sample], shard_size: int) -> Iterator[Shard]:
@@ -161,19 +166,19 @@ def _check_target(out: Path, data_dir: Path) -> None:
         raise KubetrainError(f"{out} is inside {data_dir} and would become a split: choose a folder outside")
 
 
-def _samples_of(data_dir: Path, split: str) -> list[Sample]:
+def _images_of(data_dir: Path, split: str) -> ImageFolder:
     folder = list_images(data_dir, split)
-    _check_classes(data_dir / split, {folder.classes[label] for label in folder.labels})
+    filled = {folder.classes[label] for label in folder.labels}
+    if empty := [name for name in list_classes(data_dir, split) if name not in filled]:
+        raise no_images(data_dir / split / empty[0])
+    return folder
+
+
+def _samples_of(split: str, folder: ImageFolder) -> list[Sample]:
     return [
         Sample(f"{split}/{folder.classes[label]}/{Path(path).name}", label, _size_of(Path(path)))
         for path, label in zip(folder.paths, folder.labels, strict=True)
     ]
-
-
-def _check_classes(split: Path, filled: set[str]) -> None:
-    empty = sorted(each.name for each in split.iterdir() if each.is_dir() and each.name not in filled)
-    if empty:
-        raise KubetrainError(f"{split / empty[0]} has no images ({', '.join(EXTENSIONS)}): add images, or remove it")
 
 
 def _size_of(image: Path) -> int:

@@ -1,6 +1,7 @@
 """`kubetrain pack`: pack an image folder into tar shards."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ def pack_and_show(directory: Path, out: Path, *, shard_size: str, as_json: bool)
     started = time.monotonic()
     version = read_version(directory)
     plan = plan_pack(version.data if version else directory, out, parse_size(shard_size))
+    for note in plan.notes:
+        print(f"note: {note}", file=sys.stderr)
     with interrupted_by_sigterm(), progress_bar(plan) as on_sample:
         write_pack(plan, on_sample)
     facts = {**describe_pack(plan), "seconds": round(time.monotonic() - started, 3)}

@@ -53,6 +53,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
 class StoredImages(Dataset[tuple[Tensor, int]]):
     def __init__(self, images: ImageFolder | TarShards, pixels: int) -> None:
         self._images = images
+        self.notes = getattr(images, "notes", ())
         self._pixels = pixels
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class StoredImages(Dataset[tuple[Tensor, int]]):
     def _decode(self, index: int) -> Image.Image:
         content = self._images.read(index)
         try:
-            return Image.open(io.BytesIO(content)).convert("RGB")
+            return eight_bits(Image.open(io.BytesIO(content))).convert("RGB")
         except Exception as error:  # Pillow raises exceptions of many classes
             name = self._images.name(index)
             raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
@@ -100,6 +101,13 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         start = derived_seed(index) % pattern.numel()
         # Drawing new noise for each sample would take longer than a step of a small model.
         return pattern + self._noise[start : start + pattern.numel()].view(pattern.shape), label
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """Scale 16-bit gray levels as TensorFlow does. Pillow's convert() makes all but the darkest white."""
+    if not image.mode.startswith("I;16"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
 def fit_image(image: Image.Image, pixels: int) -> Image.Image:

@@ -13,6 +13,7 @@ from torch import nn
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
+from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
@@ -33,6 +34,7 @@ def evaluate(arguments: Arguments) -> None:
     task.model.to(device)
     export = load_export(arguments.output, task.model, device)
     samples = task.data(config.test_split)
+    log_notes(samples)
     tally, predicted = Tally(task, device), ClassPredictions(task.classes)
     loader = Loader(samples, config, role, device)
     for outputs, targets in predictions(task, loader, range(len(samples)), config, device):

@@ -10,7 +10,7 @@ from functools import partial
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, validate_and_save
+from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, splits, validate_and_save
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
@@ -47,8 +47,7 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, group, role = training.config, training.group, training.group.role
-    loader = Loader(training.task.data("train"), config, role, group.device)
-    validation = Loader(training.task.data(config.validation_split), config, role, group.device)
+    loader, validation = (Loader(samples, config, role, group.device) for samples in splits(training))
     plan = SamplePlan(size=loader.size, batch_size=config.batch_size, world_size=group.replicas, seed=config.seed)
     progress, saved_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)

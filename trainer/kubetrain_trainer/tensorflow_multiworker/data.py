@@ -48,6 +48,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
 class StoredImages:
     def __init__(self, images: ImageFolder | TarShards, pixels: int) -> None:
         self._images = images
+        self.notes = getattr(images, "notes", ())
         self._paths = tf.constant(images.paths)
         self._labels = tf.constant(np.asarray(images.labels, np.int32))
         self._pixels = pixels

@@ -13,6 +13,7 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
+from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sample_values import check_sample_values, count_samples
@@ -33,6 +34,7 @@ def evaluate(arguments: Arguments) -> None:
     task = build_task(config, arguments.data_dir)
     export = load_export(arguments.output, task.model)
     samples = task.data(config.test_split)
+    log_notes(samples)
     tally, predicted = Tally(task), ClassPredictions(task.classes)
     for outputs, targets in predictions(task, samples, range(len(samples)), config):
         tally.add(outputs, targets)

@@ -12,7 +12,7 @@ from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, validate_and_save
+from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, splits, validate_and_save
 from kubetrain_trainer.process_role import tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan
 from kubetrain_trainer.schedule import is_finished, learning_rate
@@ -49,7 +49,7 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, group = training.config, training.group
-    samples, validation = training.task.data("train"), training.task.data(config.validation_split)
+    samples, validation = splits(training)
     plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=group.replicas, seed=config.seed)
     progress, saved_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)
