@@ -153,7 +153,7 @@ def test_a_quota_that_is_too_small(api: KubernetesApi) -> None:
     time.sleep(1)  # until the quota is in effect
     small = examine(api)["quota"]
     assert small.status is MISSING
-    assert "small allows 60m requests.cpu, of which 0 is used, but the run needs 100m" in small.evidence
+    assert "small allows 60m requests.cpu, of which 0 is used, but the run needs 200m" in small.evidence
     assert "200Gi" in small.evidence
     sh(first_command(small))
     assert examine(api)["quota"].status is OK

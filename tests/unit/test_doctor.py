@@ -23,7 +23,7 @@ from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
-from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
+from kubetrain_pipelines.doctor import admission, capacity, data, installed, launch_step, permissions, probes, queues
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
 from kubetrain_pipelines.doctor.examine import Examination
@@ -89,7 +89,7 @@ def test_needs_are_those_of_the_manifests() -> None:
     ]
     total = {name: str(value) for name, value in asked.peak().items()}
     assert total["requests.nvidia.com/gpu"] == total["limits.nvidia.com/gpu"] == "24"
-    assert (total["cpu"], total["pods"], total["count/pytorchjobs.kubeflow.org"]) == ("1.500", "3", "1")
+    assert (total["cpu"], total["pods"], total["count/pytorchjobs.kubeflow.org"]) == ("1.600", "4", "1")
     assert asked.secrets["kubetrain-s3"].is_optional
     assert asked.secrets["hub"] == NeededSecret(frozenset({"token"}))
 
@@ -315,8 +315,9 @@ def test_a_cordoned_node_does_not_count() -> None:
     ("quotas", "status", "evidence", "remedy"),
     [
         ([], OK, "none in this namespace", ""),
-        ([quota(requests_cpu="2", pods="10", requests_storage="200Gi")], OK, "room for the run", ""),
-        ([quota(requests_cpu="1500m")], MISSING, "allows 1500m requests.cpu.*run needs 2", '"requests.cpu": "2"'),
+        ([quota(requests_cpu="2100m", pods="3", requests_storage="200Gi")], OK, "room for the run", ""),
+        ([quota(pods="2")], MISSING, "allows 2 pods.*run needs 3", '"pods": "3"'),
+        ([quota(requests_cpu="2")], MISSING, "allows 2 requests.cpu.*run needs 2100m", '"requests.cpu": "2100m"'),
         ([quota({"memory": "4Gi"}, memory="10Gi")], WARNING, "of which 4Gi is used.*needs 8Gi", '"memory": "12Gi"'),
         ([quota(limits_memory="7Gi")], MISSING, "allows 7Gi limits.memory", "resourcequota q"),
         (
@@ -390,7 +391,7 @@ def test_a_missing_pvc_is_created() -> None:
             "ebs.csi.aws.com",
             MISSING,
             "cannot mount files ReadOnlyMany",
-            "use a ReadWriteMany staging PVC",
+            "^use a ReadWriteMany staging PVC",
         ),
         ("clone", "ebs.csi.aws.com", MISSING, "cannot mount files ReadOnlyMany", "static"),
         ("shared", "ebs.csi.aws.com", OK, "by shared", ""),
@@ -457,6 +458,23 @@ def test_a_pod_that_is_refused(message: str, evidence: str, remedy: str) -> None
         evidence,
         remedy,
     )
+
+
+def test_the_launch_steps_own_pod() -> None:
+    def created(**resources: Any) -> Manifest:
+        return {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+
+    requested = created(requests={"memory": "512Mi"})
+    check(launch_step.judge_launch_step(requested, "team"), OK, "memory request of 512Mi")
+    check(launch_step.judge_launch_step(created(), "team"), WARNING, "has no memory request", "kind: LimitRange")
+    for specified, defaults in (("requests.memory", {"defaultRequest"}), ("limits.cpu", {"defaultRequest", "default"})):
+        refusal = missing(f"failed quota: q: must specify {specified} for: main", "--set something of training pods")
+        finding = launch_step.judge_refused_launch_step(refusal, "team")
+        check(finding, MISSING, "must specify", "kubectl -n team apply")
+        manifest = yaml.safe_load(finding.remedy.split("<<'EOF'\n")[1].removesuffix("EOF"))
+        assert set(manifest["spec"]["limits"][0]) == {"type", *defaults}
+    other = missing("violates PodSecurity", "another remedy")
+    assert launch_step.judge_refused_launch_step(other, "team") == other
 
 
 def planned() -> probes.Probes:

@@ -36,6 +36,14 @@ class ExposureMode(StrEnum):
     STATIC = "static"
 
 
+class CannotExpose(InvalidSetting):
+    """The storage cannot expose dataset versions as requested."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}; {remedy}")
+        self.cause, self.remedy = cause, remedy
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExposureRequest:
     """The version to expose and the settings of its exposure."""
@@ -136,14 +144,14 @@ def plan_exposure(request: ExposureRequest, storage: StorageFacts) -> Exposure:
     """Choose how to expose the version on this storage.
 
     Raises:
-        InvalidSetting: if the requested mode, or for auto every mode, is known not to work.
+        CannotExpose: if the requested mode, or for auto every mode, is known not to work.
     """
     if request.mode == ExposureMode.AUTO:
         mode, reason = _choose(storage)
     else:
         mode, reason = ExposureMode(request.mode), "as configured"
         if (objection := _objection(mode, storage)) is not None:
-            raise InvalidSetting(f"exposure '{mode}' cannot work: {objection}; {_remedy(storage)}")
+            raise CannotExpose(f"exposure '{mode}' cannot work: {objection}", _remedy(storage))
     return Exposure(request=request, storage=storage, mode=mode, reason=reason)
 
 
@@ -182,7 +190,7 @@ def _choose(storage: StorageFacts) -> tuple[ExposureMode, str]:
         return ExposureMode.CLONE, f"{why}, and the staging PVC '{storage.staging_claim}' is not ReadWriteMany"
     if storage.can_snapshot and _objection(ExposureMode.SNAPSHOT, storage) is None:
         return ExposureMode.SNAPSHOT, f"{no_clone}, but it can take snapshots"
-    raise InvalidSetting(f"exposure 'auto' found no mode that works: {no_clone}; {_remedy(storage)}")
+    raise CannotExpose(f"exposure 'auto' found no mode that works: {no_clone}", _remedy(storage))
 
 
 def _objection(mode: ExposureMode, storage: StorageFacts) -> str | None:

@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim, objections
-from kubetrain_components.expose_dataset.expose import ExposureRequest, plan_exposure
+from kubetrain_components.expose_dataset.expose import CannotExpose, ExposureRequest, plan_exposure
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import NeededSecret
-from kubetrain_trainer.errors import InvalidSetting
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -67,9 +66,8 @@ def judge_exposure(request: ExposureRequest, facts: StorageFacts) -> Finding:
     """Judge how training pods will get read-only access to a dataset version."""
     try:
         exposure = plan_exposure(request, facts)
-    except InvalidSetting as objection:
-        evidence, _, remedy = str(objection).rpartition("; ")
-        return missing(evidence, remedy)
+    except CannotExpose as objection:
+        return missing(objection.cause, objection.remedy)
     return ok(f"by {exposure.mode}: {exposure.reason}")
 
 

@@ -26,6 +26,11 @@ def role_of(file: str) -> Manifest:
     return role
 
 
+def default_requests() -> Manifest:
+    manifest: Manifest = yaml.safe_load((deploy_folder() / "launcher" / "default_requests.yaml").read_text())
+    return manifest
+
+
 def role_and_binding(file: str, account: str, namespace: str) -> list[Manifest]:
     """Return the role in a file of deploy/rbac, and its binding to the account."""
     role = role_of(file)

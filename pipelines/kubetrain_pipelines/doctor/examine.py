@@ -16,6 +16,7 @@ from kubetrain_pipelines.doctor import admission, capacity, data, installed, per
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown
 from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
+from kubetrain_pipelines.doctor.launch_step import judge_launch_step, judge_refused_launch_step, launch_step_spec
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs, Pods
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.doctor.plan_probes import plan_probes, storage_facts
@@ -85,6 +86,7 @@ class Examination:
             yield f"permissions: {file.removesuffix('.yaml').replace('_', ' ')}", partial(self._permissions, file)
         for pods in self.needs.pods:
             yield f"admission: {pods.stage} {pods.role.lower()}", partial(self._admission, pods)
+        yield "admission: launch step", self._launch_step
         yield "Istio", self._istio
         yield "queue", self._queue
         yield "quota", self._quota
@@ -152,17 +154,26 @@ class Examination:
         return permissions.judge_permissions(file, allowed, account, namespace)
 
     def _admission(self, pods: Pods) -> Finding:
-        """Ask the server with a dry run if it would create such a pod."""
-        metadata = {**pods.template["metadata"], "generateName": "kubetrain-doctor-"}
-        spec = {"restartPolicy": "Never", **pods.spec}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        created = self._dry_run(pods.template["metadata"], pods.spec)
+        return ok("the cluster would create this pod") if isinstance(created, dict) else created
+
+    def _launch_step(self) -> Finding:
+        namespace = self.cluster.namespace
+        created = self._dry_run({}, launch_step_spec(self._account_name, self.parameters.components_image))
+        if isinstance(created, Finding):
+            return judge_refused_launch_step(created, namespace)
+        return judge_launch_step(created, namespace)
+
+    def _dry_run(self, metadata: Manifest, spec: Manifest) -> Manifest | Finding:
+        """Return the pod as the server would create it, or the finding of its refusal."""
+        named = {**metadata, "generateName": "kubetrain-doctor-"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": {"restartPolicy": "Never", **spec}}
         try:
-            self.api.create(self.api.path("v1", "pods"), pod, dryRun="All")
+            return self.api.create(self.api.path("v1", "pods"), pod, dryRun="All")
         except (Forbidden, Unauthorized, Unreachable):
             raise
         except KubernetesError as refusal:
             return admission.judge_refusal(str(refusal), self.cluster.namespace)
-        return ok("the cluster would create this pod")
 
     def _istio(self) -> Finding:
         return installed.judge_istio(self.cluster.labels(), is_wanted=self.parameters.placement.istio)

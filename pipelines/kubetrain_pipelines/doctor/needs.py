@@ -10,6 +10,7 @@ from kubetrain_components.jobs.kubernetes.manifests import replica_specs
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
+from kubetrain_pipelines.doctor import launch_step
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Needs:
         return {"Master", "Worker"} <= {pods.role for pods in self.training}
 
     def peak(self) -> dict[str, Decimal]:
-        """Return what the training uses, by the names in quotas; it is the stage that uses most."""
-        total: dict[str, Decimal] = defaultdict(Decimal)
+        """Return what the training and its launch step use, by the names in quotas; no stage uses more."""
+        total: dict[str, Decimal] = defaultdict(Decimal, launch_step.QUOTA)
         for pods in self.training:
             total["pods"] += pods.count
             for kind in ("requests", "limits"):
