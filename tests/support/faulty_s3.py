@@ -56,6 +56,7 @@ class FaultyS3:
         self.page_keys = PAGE_KEYS
         self.lock = threading.Lock()
         self.is_over = threading.Event()
+        self._connections: set[socket.socket] = set()
 
     def put(self, key: str, content: bytes, *, etag: str | None = None, **headers: str) -> None:
         self.objects[key] = Stored(content, etag, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -127,12 +128,24 @@ class FaultyS3:
             self.is_over.set()
             server.shutdown()
             server.server_close()
+            for connected in list(self._connections):  # clients keep theirs open
+                with contextlib.suppress(OSError):
+                    connected.shutdown(socket.SHUT_RDWR)
 
 
 class Handler(BaseHTTPRequestHandler):
     store: FaultyS3
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.store._connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.store._connections.discard(self.connection)
+        with contextlib.suppress(OSError):
+            super().finish()
 
     def do_HEAD(self) -> None:
         self.do_GET()

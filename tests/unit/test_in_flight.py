@@ -1,11 +1,14 @@
 """Enough parallel requests to hide the latency, but fewer if the store is overloaded."""
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from kubetrain_components.sync_dataset import in_flight
 from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS, InFlight
+
+ASKED: list[InFlight] = []
 
 
 def answer(requests: InFlight, *seconds: float) -> None:
@@ -67,7 +70,15 @@ def test_no_worker_runs_instead_of_a_stuck_one_if_the_store_is_overloaded() -> N
     assert not has_turn(requests, MIN_REQUESTS)
 
 
+@pytest.fixture(autouse=True)
+def asked() -> Iterator[None]:
+    yield
+    while ASKED:
+        ASKED.pop().end()  # whose workers still wait
+
+
 def has_turn(requests: InFlight, worker: int) -> bool:
+    ASKED.append(requests)
     waiting = threading.Thread(target=requests.wait_for_turn, args=(worker,), daemon=True)
     waiting.start()
     waiting.join(0.2)

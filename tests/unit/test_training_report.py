@@ -1,14 +1,18 @@
 """The chief reports during a training, and other processes do not."""
 
+import contextlib
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kubetrain_trainer import training_report
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.step_window import StepWindow
@@ -16,6 +20,15 @@ from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from support.outside import free_port, sample, scrape, tensorboard_scalars
 from support.training import FakeGroup
+
+
+@pytest.fixture(autouse=True)
+def stopped_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with contextlib.ExitStack() as served:
+        monkeypatch.setattr(
+            training_report, "serve_metrics", lambda port, page: served.callback(serve_metrics(port, page))
+        )
+        yield
 
 
 def begin(
