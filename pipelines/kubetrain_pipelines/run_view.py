@@ -6,10 +6,12 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0
+MIN_BAR, MAX_BAR, OTHER_COLUMNS = 8, 28, 78
 COUNTED = ("step", "objects", "samples")
 """Names in a progress event whose values are done/total."""
 
@@ -21,7 +23,8 @@ class RunView(Protocol):
 
 
 def open_view(console: Console) -> RunView:
-    return BarView(console) if console.is_terminal else PlainView(console)
+    """Return bars on a real terminal only: FORCE_COLOR, which CI systems set, makes none of a log file."""
+    return BarView(console) if console.is_terminal and console.file.isatty() else PlainView(console)
 
 
 class PlainView:
@@ -55,13 +58,16 @@ class BarView:
     """Shows a bar for each stage."""
 
     def __init__(self, console: Console) -> None:
+        whole = Column(no_wrap=True)
         self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description:<19}"),
-            BarColumn(bar_width=28),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[details]}"),
+            SpinnerColumn(finished_text="[green]✓[/]", table_column=whole),
+            TextColumn("{task.description:<19}", table_column=whole),
+            BarColumn(bar_width=max(MIN_BAR, min(MAX_BAR, console.width - OTHER_COLUMNS)), table_column=whole),
+            TimeElapsedColumn(table_column=whole),
+            # Of all columns, only this one gives way on a narrow terminal.
+            TextColumn("{task.fields[details]}", table_column=Column(ratio=1, overflow="ellipsis", no_wrap=True)),
             console=console,
+            expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
         self._progress.start()
@@ -69,7 +75,7 @@ class BarView:
     def show(self, event: dict[str, Any]) -> None:
         stage = event["stage"]
         if event["event"] == "started":
-            self._tasks[stage] = self._progress.add_task(stage, total=None, details="")
+            self._tasks[stage] = self._progress.add_task(escape(stage), total=None, details="")
             return
         task = self._tasks[stage]
         if event["event"] == "progress":
@@ -79,7 +85,7 @@ class BarView:
         elif event["event"] == "finished":
             self._progress.update(task, completed=1, total=1)
         else:
-            self._progress.update(task, description=f"[red]{stage}[/]", details=f"[red]{event['event']}[/]")
+            self._progress.update(task, description=f"[red]{escape(stage)}[/]", details=f"[red]{event['event']}[/]")
             self._progress.stop_task(task)
 
     def close(self) -> None:
