@@ -325,7 +325,7 @@ class Handler(BaseHTTPRequestHandler):
         return fault is not None and fault(self)
 
     def _is_collection(self) -> bool:
-        return self.parts.path.rsplit("/", 1)[-1] in ("pods", "jobs", "events")
+        return self.parts.path.rsplit("/", 1)[-1] in ("pods", "jobs", "pytorchjobs", "tfjobs", "events")
 
     def _send_list(self) -> None:
         with self.api.changed:

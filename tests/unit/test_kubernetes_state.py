@@ -12,6 +12,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import describe
+from kubetrain_trainer.termination import parse_termination_message
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -419,3 +420,87 @@ def test_a_pod_with_a_scheduling_gate_waits_in_a_queue() -> None:
 def test_a_job_that_is_over_has_no_troubles() -> None:
     over = job_state(JobKind.PYTORCH_JOB, job("Failed=True"), [], [event(REJECTION, 10)])
     assert (over.troubles, over.message) == ((), "m")
+
+
+def test_a_job_that_no_operator_has_taken_up_is_in_trouble() -> None:
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), []).troubles
+    assert (trouble.kind, trouble.subject) == (TroubleKind.OPERATOR, "the job")
+    for seen in (job("Created=True"), job("Created=True", kind="Job")):
+        assert job_state(JobKind.PYTORCH_JOB, seen, []).troubles == ()
+    assert job_state(JobKind.BATCH_JOB, job(kind="Job"), []).troubles == (), "no training operator runs batch Jobs"
+
+
+def test_a_suspended_job_without_a_queue_says_so() -> None:
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, job("Suspended=True", runPolicy={"suspend": True}), []).troubles
+    assert trouble.kind is TroubleKind.SUSPENDED
+
+
+def test_a_job_that_is_being_deleted_names_its_finalizers() -> None:
+    deleting = job("Running=True")
+    deleting["metadata"] |= {"deletionTimestamp": "2026-11-22T00:00:00Z", "finalizers": ["example.com/a", "b"]}
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, deleting, [pod()]).troubles
+    assert (trouble.kind, trouble.evidence) == (TroubleKind.DELETING, "example.com/a, b")
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
+def test_a_container_that_runs_on_after_the_main_one_is_named(code: int, phase: Phase) -> None:
+    ending = pod(**ended(code))
+    ending["spec"]["restartPolicy"] = "Never"
+    ending["status"]["containerStatuses"].append({"name": "vault-agent", "state": {"running": {}}})
+    state = job_state(JobKind.PYTORCH_JOB, job("Running=True"), [ending])
+    assert (state.pods[0].phase, state.pods[0].lingering, state.is_ending) == (phase, ("vault-agent",), True)
+    assert [(each.kind, each.evidence) for each in state.troubles] == [(TroubleKind.LINGERING, "container vault-agent")]
+    assert the_pod({**ending, "deleted": True}).lingering == ()
+
+
+@pytest.mark.parametrize(
+    ("pods", "is_lost", "replacements"),
+    [
+        ([pod()], False, 0),
+        ([pod(conditions=[EVICTED])], True, 0),
+        ([pod("a", deleted=True, conditions=[EVICTED])], True, 0),
+        ([pod("a", deleted=True, conditions=[EVICTED]), pod("b", second=9, phase="Pending")], True, 1),
+        ([pod("a", deleted=True, conditions=[EVICTED]), pod("b", second=9)], False, 1),
+        ([pod("a", deleted=True, **ended(137)), pod("b", second=9, phase="Pending")], False, 0),
+        # A pod may itself have used up the memory or the disk whose lack makes a node evict it.
+        ([pod("a", deleted=True, phase="Failed", reason="Evicted"), pod("b", second=9)], False, 0),
+        ([pod(conditions=[{"type": "Ready", "status": "False"}])], True, 0),
+    ],
+)
+def test_a_pod_is_lost_while_the_cluster_owes_it_to_the_job(
+    pods: list[dict[str, Any]], is_lost: bool, replacements: int
+) -> None:
+    for each in pods:
+        each["spec"]["nodeName"] = "node1"
+    found = the_pod(*pods)
+    assert (found.is_lost, found.replacements) == (is_lost, replacements)
+
+
+def test_the_memory_limit_that_is_quoted_is_the_main_containers() -> None:
+    killed = pod(**ended(137, "OOMKilled"))
+    limited = {"name": "pytorch", "resources": {"limits": {"memory": "64Gi"}}}
+    killed["spec"]["containers"] = [{"name": "proxy", "resources": {"limits": {"memory": "128Mi"}}}, limited]
+    assert "(limit 64Gi)" in the_pod(killed).cause
+
+
+def test_a_termination_message_of_brackets_only_is_no_report() -> None:
+    assert parse_termination_message("[" * 4096) == {}
+
+
+def test_the_cost_of_a_state_does_not_grow_with_pods_times_events() -> None:
+    pods = [pod(f"pod-{index}") for index in range(300)]
+    for index, each in enumerate(pods):
+        each["metadata"]["labels"]["training.kubeflow.org/replica-index"] = str(index)
+    warnings = [event("0/1 nodes are available", 10, uid=f"pod-{index}") for index in range(1000)]
+    reads = 0
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            nonlocal reads
+            reads += key == "creationTimestamp"
+            return super().__getitem__(key)
+
+    for each in pods:
+        each["metadata"] = Counted(each["metadata"])
+    job_state(JobKind.PYTORCH_JOB, job("Running=True"), pods, warnings)
+    assert reads < 10 * len(pods)

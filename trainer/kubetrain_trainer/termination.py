@@ -59,7 +59,7 @@ def parse_termination_message(text: str) -> dict[str, Any]:
     """Return what a process reported, or an empty dict if a kubetrain process did not write the message."""
     try:
         message = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # anything may stand there, such as thousands of brackets
         return {}
     return message if isinstance(message, dict) else {}
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import LABEL_PREFIX, Job, JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job import LABEL_PREFIX, Job, JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
@@ -81,9 +81,11 @@ class KubernetesBackend:
         return JobHandle(kind=job.kind, name=job.identity.name, uid=created["metadata"]["uid"])
 
     def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
-        followed = self._follow(handle)
+        followed, has_failed = self._follow(handle), False
         while (state := followed.state()) is not None:
-            yield state
+            # The cause of a failure is on the pods, which the job's watch may be ahead of.
+            yield followed.listed_state() if state.phase is Phase.FAILED and not has_failed else state
+            has_failed = state.phase is Phase.FAILED
             followed.await_change(state)
         yield None
 

@@ -2,13 +2,16 @@
 
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
-from kubetrain_components.jobs.kubernetes.watched import Watched
+from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.errors import KubetrainError
 
 HEARTBEAT_SECONDS = 1.0
 
@@ -18,8 +21,8 @@ class FollowedJob:
         self._api, self.handle = api, handle
         self._changed = threading.Condition()
         self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
-        of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
-        self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=of_job)
+        self._of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
+        self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=self._of_job)
         self._events: list[Watched] = []
         self._state: JobState | None = None
         self._state_versions: list[tuple[Watched, int]] = []
@@ -36,14 +39,24 @@ class FollowedJob:
         with self._changed:
             versions = [(watched, watched.changes) for watched in self._watches()]
             if versions != self._state_versions:
-                self._state, self._state_versions = self._derive_state(), versions
+                self._state, self._state_versions = self._derive_state(self.pods.objects()), versions
             return self._state
 
-    def _derive_state(self) -> JobState | None:
+    def listed_state(self) -> JobState | None:
+        """Return the current state with the pods of a new list: their watch may be behind the job's."""
+        try:
+            listed = self._api.get(self._api.path("v1", "pods"), labelSelector=self._of_job) or {"items": []}
+        except KubetrainError:
+            return self.state()
+        present = {pod["metadata"]["uid"]: WatchedObject(pod) for pod in listed["items"]}
+        seen = {pod.uid: replace(pod, is_gone=True) for pod in self.pods.objects()}
+        return self._derive_state([*{**seen, **present}.values()])
+
+    def _derive_state(self, pods_now: Sequence[WatchedObject]) -> JobState | None:
         found = [each for each in self._job.objects() if each.uid == self.handle.uid and not each.is_gone]
         if not found:
             return None
-        pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in self.pods.objects()]
+        pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in pods_now]
         events = [each.manifest for watched in self._events for each in watched.objects()]
         return job_state(self.handle.kind, found[0].manifest, pods, events)
 
