@@ -92,6 +92,14 @@ def test_a_queue_that_creates_no_pods_is_a_queue_too() -> None:
     assert "waiting in the queue for 11 s" in str(watching.reason(in_trouble(STARTING, TroubleKind.QUEUE), 11))
 
 
+def test_a_volume_of_another_run_is_a_queue_even_after_its_event_is_forgotten() -> None:
+    watching = Watching(Budgets(start_seconds=10))
+    for kind in (TroubleKind.VOLUME_IN_USE, TroubleKind.VOLUME, TroubleKind.VOLUME):
+        assert watching.see(in_trouble(STARTING, kind), 1000) is None
+    assert watching.see(STARTING, 9) is None
+    assert "starting for" in str(watching.reason(in_trouble(STARTING, TroubleKind.VOLUME), 9))
+
+
 def test_a_job_with_missing_pods_is_starting() -> None:
     assert "starting for 11 s" in str(Watching(EACH_TEN).reason(replace(RUNNING, needed=2), 11))
 

@@ -464,17 +464,26 @@ class TestJobs:
         demanded = {"labels": {"team": "vision"}, "annotations": {"a": "b"}, "tolerations": [{"key": "ml"}]}
         training = Placement(**demanded, scheduler="kueue", queue="research", runtime_class="nvidia", spot="gke")
         placed = transfer_placement(replace(PARAMETERS, placement=training))
-        assert {name: getattr(placed, name) for name in demanded} == demanded
+        assert placed.labels.items() >= demanded["labels"].items()
+        assert (placed.annotations, placed.tolerations) == (demanded["annotations"], demanded["tolerations"])
         assert (placed.scheduler, placed.queue) == ("kueue", "research")
         assert (placed.runtime_class, placed.spot) == ("", "")
         job = cluster_transfer_job(replace(PARAMETERS, placement=training))
         pruning = prune_job(job, STORAGE, DIGEST, [])
-        assert pruning.placement.labels == {"team": "vision"}
+        assert pruning.placement.labels["team"] == "vision"
         assert pruning.placement.queue_seconds == 300, "a run does not wait for pruning"
 
     def test_the_transfer_stays_out_of_queues_for_gangs(self) -> None:
         training = Placement(scheduler="volcano", queue="research")
         assert transfer_placement(replace(PARAMETERS, placement=training)).scheduler == ""
+
+    def test_transfers_into_one_volume_prefer_one_node_if_only_one_can_mount_it(self) -> None:
+        placed = transfer_placement(PARAMETERS)
+        (near,) = placed.affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert near["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= placed.labels.items()
+        assert placed.labels == {"kubetrain/staging": "kubetrain-staging"}
+        shared = transfer_placement(replace(PARAMETERS, storage=Storage(exposure="shared")))
+        assert (shared.affinity, shared.labels) == ({}, {})
 
     def test_the_transfer_can_be_given_other_secrets(self) -> None:
         own = replace(PARAMETERS, storage=Storage(transfer={"env_secrets": ["mine"]}))

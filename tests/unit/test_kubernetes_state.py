@@ -376,6 +376,30 @@ def test_warnings_that_do_not_concern_a_running_job_are_ignored(other: dict[str,
     assert job_state(JobKind.PYTORCH_JOB, job(), [pod()], [other]).troubles == ()
 
 
+OTHERS = ["digits-sync-dataset-ab12-0123abcd-x7k2p", "flowers-launch-training-run-94d812ac-a2-worker-1"]
+
+
+@pytest.mark.parametrize(
+    ("users", "kind"),
+    [
+        (f"pod(s) {OTHERS[0]}", TroubleKind.VOLUME_IN_USE),
+        (f"pod(s) {', '.join(OTHERS)}", TroubleKind.VOLUME_IN_USE),
+        (f"pod(s) notebook-0, {OTHERS[0]}", TroubleKind.VOLUME),
+        ("pod(s) web-7d4b9c6f58-x7k2p", TroubleKind.VOLUME),
+        (f"pod(s) {OTHERS[0]} and 1 pod(s) in different namespaces", TroubleKind.VOLUME),
+        ("1 pod(s) in different namespaces", TroubleKind.VOLUME),
+        ("pod(s) mine-sync-dataset-ab12-0123abcd-q9z8y", TroubleKind.VOLUME),
+    ],
+)
+def test_a_volume_that_other_runs_use_is_waited_for(users: str, kind: TroubleKind) -> None:
+    message = f'Multi-Attach error for volume "pvc-1" Volume is already used by {users}'
+    mine = pod(phase="Pending")
+    mine["metadata"]["name"] = "mine-sync-dataset-ab12-0123abcd-x7k2p"
+    attach = event(message, 10, uid=mine["metadata"]["uid"], reason="FailedAttachVolume")
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), [mine], [attach]).troubles
+    assert (trouble.kind, users in trouble.evidence) == (kind, True)
+
+
 def test_no_pods_are_created_until_volcanos_queue_admits_them() -> None:
     waiting = job(runPolicy={"schedulingPolicy": {"queue": "research"}})
     (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting, []).troubles

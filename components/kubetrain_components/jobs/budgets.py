@@ -62,6 +62,7 @@ class BudgetTracker:
         self._timeouts = {kind: kind.value.timeout_seconds for kind in TroubleKind} | dict(budgets.troubles)
         self._since: dict[tuple[TroubleKind, str], float] = {}
         self._was_under_way = False
+        self._waits_for_volume = False
         self._clock = clock
         self._last = clock()
 
@@ -102,7 +103,10 @@ class BudgetTracker:
         kinds = {trouble.kind for trouble in state.troubles}
         # Someone may pause a job that runs. A job that is suspended from the start and in no queue never runs.
         is_paused = state.phase is Phase.SUSPENDED and (TroubleKind.SUSPENDED not in kinds or self._was_under_way)
-        if is_paused or TroubleKind.QUEUE in kinds:
+        # The event that tells who uses a volume is forgotten after an hour; later ones only say that it is not mounted.
+        was_in_use = self._waits_for_volume and TroubleKind.VOLUME in kinds
+        self._waits_for_volume = was_in_use or TroubleKind.VOLUME_IN_USE in kinds
+        if is_paused or self._waits_for_volume or TroubleKind.QUEUE in kinds:
             return QUEUE
         return RUN if state.is_under_way else START
 

@@ -32,6 +32,10 @@ class TroubleKind(Enum):
     VOLUME = TroubleTraits(
         "a volume cannot be mounted", "check that it exists, is bound, and can be mounted on that node"
     )
+    VOLUME_IN_USE = TroubleTraits(
+        "waits for pods of another run on another node, which use its volume",
+        "wait until they have ended, or use a ReadWriteMany PVC",
+    )
     INIT_CONTAINER = TroubleTraits(
         "Pod Security rejects the init container that the operator adds to Workers of a job with a Master",
         "apply deploy/operator, or set min_workers to the value of workers: such a job has no Master",

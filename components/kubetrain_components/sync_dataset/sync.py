@@ -5,7 +5,16 @@ from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, Replica
+from kubetrain_components.jobs.job import (
+    LABEL_LENGTH,
+    LABEL_PREFIX,
+    UNBUFFERED,
+    ClaimMount,
+    Job,
+    JobIdentity,
+    Replica,
+    slug,
+)
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
@@ -14,6 +23,8 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stages import SYNC
 
 STAGE = SYNC.name
+STAGING_LABEL = LABEL_PREFIX + "staging"
+"""Label of pods that write to a staging PVC: its name."""
 TRANSFER = {"cpu": "1", "memory": "1Gi", "shm_size": ""}
 """Resources of the transfer's pod, which do not grow with the dataset."""
 EVERY_POD = (
@@ -49,8 +60,18 @@ def transfer_placement(parameters: RunParameters) -> Placement:
     shared = {name: getattr(parameters.placement, name) for name in EVERY_POD}
     if parameters.placement.scheduler == "kueue":  # the only gang scheduler that also queues plain jobs
         shared |= {"scheduler": "kueue", "queue": parameters.placement.queue}
+    if parameters.storage.staging.access_mode == "ReadWriteOnce":
+        staging = {STAGING_LABEL: slug(parameters.storage.staging_claim, LABEL_LENGTH)}
+        shared |= {"labels": {**shared["labels"], **staging}, "affinity": _near_pods(staging)}
     own = {"image": parameters.components_image, "env_secrets": [parameters.s3_secret]}
     return Placement.from_dict({**TRANSFER, **shared, **own, **parameters.storage.transfer})
+
+
+def _near_pods(labels: dict[str, str]) -> dict[str, Any]:
+    """Prefer the node of other runs' transfers, because only pods of one node can use the volume at once."""
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
 
 def transfer_job(parameters: RunParameters, staging: Path, mounts: tuple[ClaimMount, ...] = ()) -> Job:

@@ -41,6 +41,9 @@ NOT_CREATED = (
 )
 """The kind of trouble for each error of creating a pod or its service; the first match counts."""
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
+IN_USE = re.compile(r"Multi-Attach error .* already used by pod\(s\) (?P<pods>.+)")
+POD_OF_A_JOB = re.compile(r"(?P<job>.+-[0-9a-f]{8})(-a\d+)?-([a-z0-9]{5}|[a-z]+-\d+)")
+"""Name of a pod of any run, as JobIdentity begins it."""
 NOT_ADMITTED = (("Workload", "Warning", "Pending"), ("PodGroup", "Normal", "Unschedulable"))
 """Object, type and reason of the events in which Kueue and Volcano explain why; Volcano's warnings do not."""
 
@@ -153,7 +156,17 @@ def _volume_troubles(name: str, pod: Manifest, events: Iterable[Manifest]) -> It
     if status_of(pod).get("phase") == "Pending":
         for event in events:
             if event.get("reason") in NOT_MOUNTED:
-                yield _trouble(TroubleKind.VOLUME, name, event.get("message") or "")
+                message = event.get("message") or ""
+                is_in_use = _is_used_by_other_jobs(pod["metadata"]["name"], message)
+                yield _trouble(TroubleKind.VOLUME_IN_USE if is_in_use else TroubleKind.VOLUME, name, message)
+
+
+def _is_used_by_other_jobs(pod: str, message: str) -> bool:
+    """Return True if only pods of other jobs of ours use the volume: they end. Pods of the same job may be lost."""
+    if (in_use := IN_USE.search(message)) is None:
+        return False
+    users = [POD_OF_A_JOB.fullmatch(user) for user in in_use["pods"].split(", ")]
+    return all(user is not None and not pod.startswith(f"{user['job']}-") for user in users)
 
 
 def _concerned(event: Manifest) -> str:

@@ -54,7 +54,8 @@ class Watched(BackgroundReader):
         self.has_synced = False
         self.changes = 0
         """Number of changes so far: as long as it stays the same, so do the objects."""
-        self._api, self._path, self._selector = api, path, selector
+        self._api, self._path = api, path
+        self._selector: dict[str, Any] = dict(selector)
         self._keeps_deleted = keeps_deleted
         self._objects: dict[str, WatchedObject] = {}
         self._listed_at = time.monotonic()
