@@ -188,7 +188,8 @@ class KfpHandler(Handler):
             return self.send_json(200, {"tag_name": self.kfp.tag, "multi_user": bool(self.kfp.namespace)})
         name = "ui_healthz" if self.kfp.is_api_up else "ui_healthz_without_api_server"
         answer = json.loads(recorded_answer(name)["body"])
-        return self.send_json(200, {**answer, "apiServerTagName": self.kfp.tag})
+        users = dict.fromkeys(("multi_user", "apiServerMultiUser"), bool(self.kfp.namespace))
+        return self.send_json(200, {**answer, "apiServerTagName": self.kfp.tag, **users})
 
     def _is_answered_by_ui(self) -> bool:
         """Answer what the UI server does not pass on."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_pipelines.cli.doctor import DoctorOptions, connected_api
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Status
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
@@ -40,6 +41,24 @@ def test_the_version_is_known(cluster: Cluster, server: KfpServer, tag: str, sta
     finding = judged(cluster, server)
     assert finding.status is status
     assert f"version {tag}" in finding.evidence
+
+
+def test_a_multi_user_server_needs_the_profile_that_submit_needs(cluster: Cluster, server: KfpServer) -> None:
+    server.namespace = "team-a"
+    answered = check_pipelines(cluster, Connection(endpoint=server.endpoint, namespace="team-a", environment={}))
+    assert answered.status is Status.OK
+    assert "so runs need a profile" in judged(cluster, server).evidence
+
+
+@pytest.mark.parametrize(
+    ("options", "namespace"),
+    [({}, "kubeflow"), ({"namespace": "team"}, "team"), ({"endpoint": ""}, "tests")],
+    ids=["default", "given", "no endpoint"],
+)
+def test_the_doctor_checks_the_namespace_of_submit(
+    cluster: Cluster, server: KfpServer, options: dict[str, str], namespace: str
+) -> None:
+    assert connected_api(DoctorOptions(**{"endpoint": server.endpoint, **options})).namespace == namespace
 
 
 def test_a_ui_whose_api_server_is_down_is_not_ok(cluster: Cluster) -> None:

@@ -49,7 +49,11 @@ class DoctorOptions:
         if not configured_endpoint(self.endpoint):
             return None
         return Connection(
-            endpoint=self.endpoint, token_file=self.token_file, cookie_file=self.cookie_file, ca_file=self.ca_file
+            endpoint=self.endpoint,
+            namespace=self.namespace,
+            token_file=self.token_file,
+            cookie_file=self.cookie_file,
+            ca_file=self.ca_file,
         )
 
 
@@ -70,7 +74,7 @@ def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
     connection = options.connection()
     parameters = planned_run(options.pipeline, "doctor", options.pairs, options.params, PLACEHOLDERS)
     try:
-        api = KubernetesApi.connect(options.namespace)
+        api = connected_api(options)
     except KubetrainError as error:
         return [cluster_missing(error)]
     examination = Examination(
@@ -84,6 +88,12 @@ def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
         with_pods=not options.no_pods,
     )
     return list(examination.findings())
+
+
+def connected_api(options: DoctorOptions) -> KubernetesApi:
+    """Connect to the namespace of submit's pods, if it is known which Kubeflow Pipelines submit will use."""
+    connection = options.connection()
+    return KubernetesApi.connect(connection.pods_namespace if connection else options.namespace)
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

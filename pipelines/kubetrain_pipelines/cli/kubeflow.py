@@ -10,7 +10,9 @@ from kubetrain_pipelines.cli.options import AS_JSON, LOGIN, PARAMETERS, Command,
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 
-NAMESPACE = click.option("--namespace", default="", help="Your profile, if Kubeflow Pipelines is multi-user.")
+NAMESPACE = click.option(
+    "--namespace", default="", help="Your profile, if multi-user (default: none; pods in kubeflow)."
+)
 RUN = (
     *PARAMETERS,
     click.option("--experiment", default="", help="Experiment, created if missing (default: Default)."),

@@ -163,7 +163,11 @@ def render(**options: Any) -> None:
 
 @kubetrain.command()
 @PIPELINE
-@click.option("--namespace", default="", help="Namespace of the runs (default: the context's).")
+@click.option(
+    "--namespace",
+    default="",
+    help="Namespace of the runs (default: that of submit; without an endpoint, the context's).",
+)
 @click.option("--account", default="", help="Service account of the runs (default: that of Kubeflow Pipelines).")
 @with_options(*PARAMETERS)
 @click.option("--no-pods", is_flag=True, help="Only query the cluster: start no pods, create no PVCs.")

@@ -27,7 +27,10 @@ def check_pipelines(cluster: Cluster, connection: Connection | None) -> Finding:
 def _at_endpoint(connection: Connection) -> Finding:
     api = KfpApi(connection, retry_seconds=0, timeout_seconds=TIMEOUT_SECONDS)
     try:
-        return _judge(api.get(HEALTH), connection.endpoint)
+        answer = api.get(HEALTH)
+        if ServerHealth.of(answer).is_multi_user and not connection.namespace:
+            return missing(f"{connection.endpoint} is multi-user, so runs need a profile", "--namespace PROFILE")
+        return _judge(answer, connection.endpoint)
     except (Unauthorized, Forbidden) as error:
         return unknown(str(error))
     except KfpError as error:
