@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Failure
-from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, Elastic, JobHandle, JobState, Phase, PodState
+from kubetrain_components.jobs.job import (
+    PROGRESS_ANNOTATION,
+    SECONDS_RUNNING_ANNOTATION,
+    Elastic,
+    JobHandle,
+    JobState,
+    Phase,
+    PodState,
+)
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.state import job_state
@@ -210,6 +218,14 @@ def test_a_job_that_was_under_way_waits_for_a_registry_as_for_a_node(kind: Troub
     assert watching.see(waiting, 10) == Failure(
         f"starting for 1801 s, more than the 1800 s allowed: {trouble(kind).failure}", kind
     )
+
+
+def test_a_restarted_launcher_continues_the_count_of_the_deadline() -> None:
+    watching = Watching(EACH_TEN)
+    found = replace(RUNNING, annotations={SECONDS_RUNNING_ANNOTATION: "9"})
+    assert watching.see(found, 1) is None
+    assert "running for 11 s" in str(watching.reason(found, 1))
+    assert watching.tracker.seconds_running == 11
 
 
 class TestManifests:

@@ -14,6 +14,7 @@ from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
 from kubetrain_components.jobs.job import (
     PROGRESS_ANNOTATION,
+    SECONDS_RUNNING_ANNOTATION,
     VERDICT_ANNOTATION,
     Elastic,
     Job,
@@ -364,6 +365,7 @@ def test_the_leads_progress_is_annotated_on_the_job(monkeypatch: pytest.MonkeyPa
             time.sleep(0.01)
         backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
     assert backend.jobs[NAME].annotations[PROGRESS_ANNOTATION] == lines[0].text
+    assert float(backend.jobs[NAME].annotations[SECONDS_RUNNING_ANNOTATION]) >= 0
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])

@@ -2,6 +2,7 @@
 
 from kubetrain_components.jobs.job import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_logs import important_lines
 from kubetrain_components.jobs.trouble_notices import REPEAT_SECONDS, TroubleNotices
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 
@@ -60,6 +61,24 @@ def test_each_kind_is_a_line_of_its_own() -> None:
     several = [trouble(TroubleKind.QUOTA), trouble(TroubleKind.NODE), trouble(TroubleKind.NODE, "worker-1")]
     log.see(*several)
     assert ["1 more pod," in line.text for line in log.see(*several, seconds=1)] == [False, True]
+
+
+def test_an_explanation_of_the_queue_is_not_held_back() -> None:
+    log, queue = Log(), trouble(TroubleKind.QUEUE, "the job", "Kueue's queue q")
+    explained = trouble(TroubleKind.QUEUE, "the job's Workload", "Kueue's queue q: insufficient quota")
+    log.see(queue)
+    assert len(log.see(queue, seconds=1)) == 1
+    log.see(explained, seconds=1)
+    assert "insufficient quota" in log.see(explained, seconds=1)[0].text
+
+
+def test_what_pods_wait_for_is_shown_even_if_other_lines_are_only_rank_0s() -> None:
+    log, away = Log(), trouble(TroubleKind.UNSCHEDULABLE, "worker-7")
+    shown: list[LogLine] = []
+    log.see(away)
+    for line in log.see(away, seconds=1):
+        important_lines("master-0", shown.append)(line)
+    assert [line.pod for line in shown] == ["worker-7"]
 
 
 def test_an_operator_has_a_minute_to_take_up_a_job() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, Job, JobState, Phase
+from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION, Job, JobState, Phase
 from kubetrain_components.jobs.troubles import TroubleKind
 
 Clock = Callable[[], float]
@@ -65,10 +65,12 @@ class BudgetTracker:
         self._waits_for_volume = False
         self._clock = clock
         self._last = clock()
+        self._is_first = True
 
     def exceeded(self, state: JobState) -> Failure | None:
         """Add the time since the last call to the stage of this state. Return a failure if a limit is exceeded."""
         now = self._clock()
+        self._take_over(state)
         # An earlier launcher saw a step: all pods have run.
         self._was_under_way |= state.is_under_way or PROGRESS_ANNOTATION in state.annotations
         stage = self._stage_of(state)
@@ -77,6 +79,16 @@ class BudgetTracker:
         if state.is_under_way:
             self._spent[QUEUE] = self._spent[START] = 0.0
         return self._exceeded_trouble(state, now) or self._exceeded_stage(state, stage)
+
+    @property
+    def seconds_running(self) -> float:
+        return self._spent[RUN]
+
+    def _take_over(self, state: JobState) -> None:
+        """Continue the count of an earlier launcher."""
+        if self._is_first:
+            self._spent[RUN] += float(state.annotations.get(SECONDS_RUNNING_ANNOTATION, 0))
+        self._is_first = False
 
     def _exceeded_trouble(self, state: JobState, now: float) -> Failure | None:
         since, self._since = self._since, {}

@@ -4,7 +4,15 @@ import time
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
-from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, Job, JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job import (
+    PROGRESS_ANNOTATION,
+    SECONDS_RUNNING_ANNOTATION,
+    Job,
+    JobHandle,
+    JobState,
+    LogLine,
+    Phase,
+)
 from kubetrain_components.jobs.job_logs import JobLogs
 from kubetrain_components.jobs.restarts import RestartCounter
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
@@ -37,7 +45,7 @@ class Following:
         self._tracker = BudgetTracker(budgets, clock)
         self._restarts = RestartCounter(clock)
         self._notices = TroubleNotices(clock)
-        self._progress = _ProgressAnnotation(handle, backend, logs)
+        self._progress = _ProgressAnnotation(handle, backend, logs, self._tracker)
         self._before: JobState | None = None
 
     def until_over(self) -> JobState:
@@ -106,8 +114,8 @@ class Following:
 class _ProgressAnnotation:
     """Keeps the progress in an annotation of the job, so that it can be read without the log."""
 
-    def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs) -> None:
-        self._handle, self._backend, self._logs = handle, backend, logs
+    def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs, tracker: BudgetTracker) -> None:
+        self._handle, self._backend, self._logs, self._tracker = handle, backend, logs, tracker
         self._written = ""
         self._write_at = time.monotonic() + PROGRESS_SECONDS
 
@@ -115,6 +123,8 @@ class _ProgressAnnotation:
         progress = self._logs.progress
         if progress == self._written or time.monotonic() < self._write_at:
             return
-        is_written = self._backend.annotate(self._handle, {PROGRESS_ANNOTATION: progress})
+        seconds = f"{self._tracker.seconds_running:.0f}"
+        values = {PROGRESS_ANNOTATION: progress, SECONDS_RUNNING_ANNOTATION: seconds}
+        is_written = self._backend.annotate(self._handle, values)
         self._written = progress if is_written else self._written
         self._write_at = time.monotonic() + (PROGRESS_SECONDS if is_written else ANNOTATE_AGAIN_SECONDS)

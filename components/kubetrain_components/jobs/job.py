@@ -23,6 +23,8 @@ VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "
 RESULT_ANNOTATION = LABEL_PREFIX + "result"
 """Termination message of a job's lead pod, kept here because the pod may be deleted."""
 PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
+SECONDS_RUNNING_ANNOTATION = LABEL_PREFIX + "seconds-running"
+"""Time that counts for deadline_seconds, written with the progress for a launcher that restarts."""
 # A name of these parts, with the attempt, role and index of a pod, has at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4

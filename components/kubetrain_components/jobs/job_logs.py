@@ -14,7 +14,7 @@ from kubetrain_trainer.progress_line import parse_progress
 
 OnLine = Callable[[LogLine], None]
 log = logging.getLogger(__name__)
-ALARMING = re.compile(r"error|exception|traceback|fatal|killed|failed", re.IGNORECASE)
+ALARMING = re.compile(r"^waiting: |error|exception|traceback|fatal|killed|failed", re.IGNORECASE)
 
 
 def important_lines(lead: str, on_line: OnLine) -> OnLine:

@@ -26,14 +26,15 @@ class TroubleNotices:
         self._told &= present.keys()
         for kind in dict.fromkeys(trouble.kind for trouble in present.values()):
             fresh = {key: trouble for key, trouble in present.items() if key[0] is kind and key not in self._told}
-            if fresh and self._is_due(kind, min(map(self._since.__getitem__, fresh)), now):
+            if fresh and self._is_due([*fresh.values()], min(map(self._since.__getitem__, fresh)), now):
                 self._told |= fresh.keys()
                 self._told_at[kind] = now
                 yield _line([*fresh.values()])
 
-    def _is_due(self, kind: TroubleKind, since: float, now: float) -> bool:
-        has_lasted = now - since >= kind.value.notice_seconds
-        return has_lasted and now - self._told_at.get(kind, -REPEAT_SECONDS) >= REPEAT_SECONDS
+    def _is_due(self, fresh: list[Trouble], since: float, now: float) -> bool:
+        kind = fresh[0].kind
+        is_repeated = fresh[0].is_of_pod and now - self._told_at.get(kind, -REPEAT_SECONDS) < REPEAT_SECONDS
+        return now - since >= kind.value.notice_seconds and not is_repeated
 
 
 def _line(troubles: list[Trouble]) -> LogLine:

@@ -90,6 +90,10 @@ class Trouble:
     evidence: str
 
     @property
+    def is_of_pod(self) -> bool:
+        return not self.subject.startswith("the job")
+
+    @property
     def notice(self) -> str:
         """The line to log for the subject as long as the trouble is tolerated."""
         return f"waiting: {self.kind.value.words} ({self.evidence})"
