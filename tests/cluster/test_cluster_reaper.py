@@ -97,7 +97,7 @@ def test_it_deletes_the_jobs_of_runs_that_ended_long_ago(jobs: Jobs, tmp_path: P
     names = {called: f"{kind.value} {name}" for called, (kind, name) in jobs.made.items()}
     assert reap(jobs.api, "delete") == {
         *(f"delete {names[called]}: its run {called} ended 25.0 h ago: Failed" for called in names if "over" in called),
-        f"keep {names['young']}: its run young ended 23.0 h ago and may be retried",
+        f"keep {names['young']}: its run young ended 23.0 h ago: Failed; it may be retried",
         f"keep {names['running']}: its run running is still active",
         f"keep {names['without_run']}: has no run",
     }
@@ -114,6 +114,6 @@ def test_the_cluster_deletes_the_job_of_a_deleted_run(jobs: Jobs) -> None:
 def test_its_role_grants_nothing_else(namespace: str, tmp_path: Path) -> None:
     apply_reaper(namespace, tmp_path / "reaper")
     reaper = as_account("kubetrain-reaper", KubernetesApi.connect(namespace))
-    for group_version, plural in (("v1", "pods"), ("v1", "secrets"), ("argoproj.io/v1alpha1", "workflows")):
+    for group_version, plural in (("v1", "configmaps"), ("v1", "secrets"), ("argoproj.io/v1alpha1", "workflows")):
         with pytest.raises(Exception, match=f"may not list {plural}"):
             reaper.get(reaper.path(group_version, plural))

@@ -117,6 +117,10 @@ class ApiServer:
         """Apply the fault to the next requests that contain this text, in a form such as "GET /path?query"."""
         self._faults += [(request, fault)] * times
 
+    def clear_faults(self) -> None:
+        with self.changed:
+            self._faults.clear()
+
     def put(self, path: str, uid: str = "", **content: Any) -> dict[str, Any]:
         """Create or change the object at a path."""
         with self.changed:

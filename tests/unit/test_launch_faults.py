@@ -13,7 +13,7 @@ import pytest
 
 from kubetrain_components.jobs import follow
 from kubetrain_components.jobs.follow import create_or_attach, run_job
-from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobState, LogLine
+from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION, Job, JobState, LogLine
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
 from kubetrain_components.jobs.kubernetes import watched
@@ -302,3 +302,54 @@ def test_ctrl_c_leaves_a_job_of_another_launch_alone(server: ApiServer) -> None:
     server.fail(f"GET {JOBS}/{NAME}", interrupting(as_usual))
     interrupted_run(server)
     assert f"{JOBS}/{NAME}" in server.objects
+
+
+RUN = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
+
+
+@pytest.fixture
+def step(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process be a step of a run that continues."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KFP_POD_NAME", "launcher")
+    server.put(f"{PODS}/launcher", metadata={"ownerReferences": [RUN]})
+    server.put("/apis/argoproj.io/v1alpha1/namespaces/tests/workflows/run", uid="w", kind="Workflow", spec={})
+
+
+def metadata_of_job(server: ApiServer) -> dict[str, Any]:
+    return dict(server.objects[f"{JOBS}/{NAME}"]["metadata"])
+
+
+def test_a_drained_launcher_releases_its_job_from_the_run_and_the_next_one_adopts_it(
+    server: ApiServer, step: None
+) -> None:
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    interrupted_run(server)
+    left = metadata_of_job(server)
+    assert left["ownerReferences"] == [] and LEFT_ANNOTATION in left["annotations"]
+    with KubernetesBackend.connect() as backend:
+        create_or_attach(JOB, backend)
+    adopted = metadata_of_job(server)
+    assert adopted["uid"] == left["uid"]
+    assert adopted["ownerReferences"] == [RUN] and LEFT_ANNOTATION not in adopted["annotations"]
+
+
+def test_an_adoption_that_the_server_rejects_is_repeated_with_the_next_note(server: ApiServer, step: None) -> None:
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    interrupted_run(server)
+    with KubernetesBackend.connect() as backend:
+        server.fail("PATCH", answer(500, WEBHOOK), times=1000)
+        handle = create_or_attach(JOB, backend)
+        assert metadata_of_job(server)["ownerReferences"] == []
+        server.clear_faults()
+        assert backend.annotate(handle, {"kubetrain/progress": "step 3"})
+    adopted = metadata_of_job(server)
+    assert adopted["ownerReferences"] == [RUN] and LEFT_ANNOTATION not in adopted["annotations"]
+
+
+def test_a_terminated_run_deletes_its_job(server: ApiServer, step: None) -> None:
+    workflow = "/apis/argoproj.io/v1alpha1/namespaces/tests/workflows/run"
+    server.put(workflow, kind="Workflow", spec={"activeDeadlineSeconds": 0})
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    interrupted_run(server)
+    assert f"{JOBS}/{NAME}" not in server.objects

@@ -4,36 +4,63 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.reaper import decide
+from kubetrain_components.jobs.kubernetes.reaper import Found, decide
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
 DAY = timedelta(hours=24)
 
 
-def job(owner: dict | None = OWNER, condition: str = "Running") -> dict:
+def job(owner: dict | None = OWNER, condition: str = "Running", hours_ago: float = 2, **annotations: str) -> dict:
     owners = {"ownerReferences": [owner]} if owner else {}
-    conditions = [{"type": condition, "status": "True"}]
-    return {"metadata": {"name": "j", "uid": "u", **owners}, "spec": {}, "status": {"conditions": conditions}}
+    conditions = [{"type": condition, "status": "True", "lastTransitionTime": time_of(hours_ago)}]
+    metadata = {"name": "j", "uid": "u", "annotations": annotations, **owners}
+    return {"metadata": metadata, "spec": {}, "status": {"conditions": conditions}}
+
+
+def left(hours_ago: float) -> dict:
+    return job(None, **{LEFT_ANNOTATION: time_of(hours_ago)})
+
+
+def time_of(hours_ago: float) -> str:
+    return (NOW - timedelta(hours=hours_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def run(phase: str = "Failed", hours_ago: float = 30, uid: str = "w") -> dict:
-    finished = (NOW - timedelta(hours=hours_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    status = {"phase": phase, **({"finishedAt": finished} if phase != "Running" else {})}
+    status = {"phase": phase, **({"finishedAt": time_of(hours_ago)} if phase != "Running" else {})}
     return {"metadata": {"name": "run", "uid": uid}, "status": status}
 
 
 @pytest.mark.parametrize(
     ("its_job", "its_run", "decision"),
     [
-        (job(), run(), "delete PyTorchJob j: its run run ended 30.0 h ago: Failed"),
-        (job(), run(hours_ago=2), "keep PyTorchJob j: its run run ended 2.0 h ago and may be retried"),
-        (job(), run("Running"), "keep PyTorchJob j: its run run is still active"),
-        (job(), run(uid="another"), "keep PyTorchJob j: its run run is gone, so the cluster will delete the job"),
-        (job(owner=None), run(), "keep PyTorchJob j: has no run"),
-        (job(condition="Succeeded"), run(), "keep PyTorchJob j: has ended"),
+        (job(), run(), "delete its run run ended 30.0 h ago: Failed"),
+        (job(), run(hours_ago=2), "keep its run run ended 2.0 h ago: Failed; it may be retried"),
+        (job(), run("Running"), "keep its run run is still active"),
+        (job(), run(uid="another"), "keep its run run is gone, so the cluster will delete the job"),
+        (job(owner=None), run(), "keep has no run"),
+        (job(condition="Succeeded"), run(), "keep has ended"),
+        (left(hours_ago=25), None, "delete its launcher left it 25.0 h ago"),
+        (left(hours_ago=2), None, "keep its launcher left it 2.0 h ago; it may be retried"),
     ],
 )
-def test_a_job_is_deleted_only_if_its_run_ended_long_ago(its_job: dict, its_run: dict, decision: str) -> None:
-    assert str(decide(JobKind.PYTORCH_JOB, its_job, its_run, DAY, NOW)) == decision
+def test_a_job_is_deleted_only_if_its_run_ended_long_ago(its_job: dict, its_run: dict | None, decision: str) -> None:
+    assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, its_run), DAY, NOW)) == decision
+
+
+@pytest.mark.parametrize(
+    ("its_job", "pods", "decision"),
+    [
+        (job(condition="Failed", hours_ago=2), 3, "clean has ended 2.0 h ago, but 3 of its pods still run"),
+        (job(None, "Succeeded", hours_ago=2), 1, "clean has ended 2.0 h ago, but 1 of its pods still run"),
+        (job(condition="Failed", hours_ago=0.5), 3, "keep has ended 0.5 h ago, but 3 of its pods still run"),
+        (job(condition="Failed", **{VERDICT_ANNOTATION: "failed"}), 3, "keep has ended"),
+        (job(condition="Failed"), 0, "keep has ended"),
+    ],
+)
+def test_pods_that_outlive_their_job_are_cleaned_unless_a_launcher_kept_them(
+    its_job: dict, pods: int, decision: str
+) -> None:
+    assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, run(), [{}] * pods), DAY, NOW)) == decision

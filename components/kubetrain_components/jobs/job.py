@@ -25,6 +25,8 @@ RESULT_ANNOTATION = LABEL_PREFIX + "result"
 PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
 SECONDS_RUNNING_ANNOTATION = LABEL_PREFIX + "seconds-running"
 """Time that counts for deadline_seconds, written with the progress for a launcher that restarts."""
+LEFT_ANNOTATION = LABEL_PREFIX + "left-at"
+"""Time at which a launcher left the job without its run, for the reaper."""
 # A name of these parts, with the attempt, role and index of a pod, has at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import LABEL_PREFIX, Job, JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job import LABEL_PREFIX, LEFT_ANNOTATION, Job, JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
@@ -23,8 +23,6 @@ LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LOG_POSITION_SECONDS = 10.0
 JOB_RETRY_SECONDS = 3600.0
 """Time for which requests about an existing job are retried: it runs without the API server and without us."""
-LEFT_ANNOTATION = LABEL_PREFIX + "left-at"
-"""Time at which a launcher left the job without its run, for the reaper."""
 ANNOTATE_SECONDS = 5.0
 ANNOTATE_AGAIN_SECONDS = 60.0
 JOIN_SECONDS = 2.0

@@ -1,61 +1,94 @@
-"""Delete jobs that are still active although their run has ended.
+"""Delete jobs that are still active although their run has ended, and pods that outlive their job.
 
 python -m kubetrain_components.jobs.kubernetes.reaper [--delete] [--hours 24]
 
 A launcher deletes its job when its run is terminated, and the cluster deletes it together with its Workflow. The reaper
-finds jobs that escape both: their run has ended and is not retried. It keeps jobs without a Workflow.
+finds jobs that escape both: their run has ended, or their launcher left them, and no retry follows them. It keeps jobs
+that never had a Workflow. It also deletes the running pods of jobs that ended while no launcher looked.
 """
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
-from kubetrain_components.jobs.job import MANAGED_BY
+from kubetrain_components.jobs.job import LEFT_ANNOTATION, MANAGED_BY, VERDICT_ANNOTATION, JobState
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import UnknownKind
-from kubetrain_components.jobs.kubernetes.state import job_state
+from kubetrain_components.jobs.kubernetes.pod_end import has_ended
+from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.manifest import Manifest
 
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 FINAL_PHASES = ("Succeeded", "Failed", "Error")
+CLEANING_DELAY = timedelta(hours=1)
+"""Time for a launcher to judge a job that has ended by its pods."""
+
+
+class Action(StrEnum):
+    KEEP = "keep"
+    DELETE = "delete"
+    CLEAN = "clean"
 
 
 @dataclass(frozen=True)
-class Decision:
+class Found:
+    """A job with its run (None if it was not found) and those of its pods that run."""
+
     kind: JobKind
     job: Manifest
-    is_deleted: bool
-    reason: str
+    run: Manifest | None = None
+    pods: Sequence[Manifest] = ()
+
+    @property
+    def state(self) -> JobState:
+        return job_state(self.kind, self.job, [])
 
     def __str__(self) -> str:
-        metadata = self.job["metadata"]
-        return f"{'delete' if self.is_deleted else 'keep'} {self.kind.value} {metadata['name']}: {self.reason}"
+        return f"{self.kind.value} {self.job['metadata']['name']}"
 
 
-def decide(kind: JobKind, job: Manifest, run: Manifest | None, retry_window: timedelta, now: datetime) -> Decision:
-    """Decide whether to delete a job, given its run (None if it was not found). If in doubt, keep it."""
-    return Decision(kind, job, *_verdict(kind, job, run, retry_window, now))
-
-
-def _verdict(
-    kind: JobKind, job: Manifest, run: Manifest | None, retry_window: timedelta, now: datetime
-) -> tuple[bool, str]:
-    if (owner := _owner(job)) is None:
-        return False, "has no run"
-    if job_state(kind, job, []).phase.is_final:
-        return False, "has ended"
-    if run is None or run["metadata"]["uid"] != owner["uid"]:
-        return False, f"its run {owner['name']} is gone, so the cluster will delete the job"
-    status = run.get("status") or {}
+def decide(found: Found, retry_window: timedelta, now: datetime) -> tuple[Action, str]:
+    """Decide what to do with a job, and return the reason. If in doubt, keep it."""
+    state = found.state
+    if state.phase.is_final:
+        return _decide_on_pods(found, state, now)
+    if left_at := state.annotations.get(LEFT_ANNOTATION):
+        age = now - datetime.fromisoformat(left_at)
+        return _by_age(age, retry_window, f"its launcher left it {_hours(age)} ago")
+    if (owner := _owner(found.job)) is None:
+        return Action.KEEP, "has no run"
+    if found.run is None or found.run["metadata"]["uid"] != owner["uid"]:
+        return Action.KEEP, f"its run {owner['name']} is gone, so the cluster will delete the job"
+    status = found.run.get("status") or {}
     if status.get("phase") not in FINAL_PHASES or not status.get("finishedAt"):
-        return False, f"its run {owner['name']} is still active"
+        return Action.KEEP, f"its run {owner['name']} is still active"
     age = now - datetime.fromisoformat(status["finishedAt"])
-    if age < retry_window:
-        return False, f"its run {owner['name']} ended {_hours(age)} ago and may be retried"
-    return True, f"its run {owner['name']} ended {_hours(age)} ago: {status['phase']}"
+    return _by_age(age, retry_window, f"its run {owner['name']} ended {_hours(age)} ago: {status['phase']}")
+
+
+def _by_age(age: timedelta, retry_window: timedelta, what: str) -> tuple[Action, str]:
+    return (Action.DELETE, what) if age >= retry_window else (Action.KEEP, f"{what}; it may be retried")
+
+
+def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Action, str]:
+    """Clean the pods that no launcher will. One that judged the job has treated its pods as clean_pods says."""
+    ended_at = _ended_at(found.job)
+    if not found.pods or VERDICT_ANNOTATION in state.annotations or ended_at is None:
+        return Action.KEEP, "has ended"
+    age = now - ended_at
+    pods = f"has ended {_hours(age)} ago, but {len(found.pods)} of its pods still run"
+    return (Action.CLEAN if age >= CLEANING_DELAY else Action.KEEP), pods
+
+
+def _ended_at(job: Manifest) -> datetime | None:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    ends = [each for each in conditions if each["type"] in ("Failed", "Succeeded", "Complete")]
+    times = [each["lastTransitionTime"] for each in ends if each["status"] == "True" and "lastTransitionTime" in each]
+    return max(map(datetime.fromisoformat, times), default=None)
 
 
 def _owner(job: Manifest) -> Manifest | None:
@@ -67,12 +100,13 @@ def _hours(age: timedelta) -> str:
     return f"{age / timedelta(hours=1):.1f} h"
 
 
-def _jobs(api: KubernetesApi) -> Iterator[tuple[JobKind, Manifest]]:
+def _jobs(api: KubernetesApi) -> Iterator[Found]:
     ours = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
     for kind in JobKind:
         with contextlib.suppress(UnknownKind):  # without its operator, a cluster does not know this kind
             listed = api.get(api.path(*kind.traits.resource), labelSelector=ours) or {}
-            yield from ((kind, job) for job in listed.get("items") or [])
+            for job in listed.get("items") or []:
+                yield Found(kind, job, _run_of(job, api), _running_pods(Found(kind, job), api))
 
 
 def _run_of(job: Manifest, api: KubernetesApi) -> Manifest | None:
@@ -83,18 +117,35 @@ def _run_of(job: Manifest, api: KubernetesApi) -> Manifest | None:
     return None
 
 
+def _running_pods(found: Found, api: KubernetesApi) -> list[Manifest]:
+    """Return the running pods of a job that has ended."""
+    state = found.state
+    if not state.phase.is_final:
+        return []
+    of_job = f"{found.kind.traits.job_name_label}={state.handle.name}"
+    listed = api.get(api.path("v1", "pods"), labelSelector=of_job) or {}
+    return [pod for pod in listed.get("items") or [] if is_of(pod, state.handle) and not has_ended(pod)]
+
+
+def _delete(api: KubernetesApi, path: str, manifest: Manifest) -> None:
+    api.delete(f"{path}/{manifest['metadata']['name']}", uid=manifest["metadata"]["uid"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delete", action="store_true", help="delete jobs (default: only print decisions)")
+    parser.add_argument("--delete", action="store_true", help="delete jobs and pods (default: only print decisions)")
     parser.add_argument("--hours", type=float, default=24.0, help="minimum hours since the run ended (default: 24)")
     arguments = parser.parse_args()
     api = KubernetesApi.connect()
     retry_window, now = timedelta(hours=arguments.hours), datetime.now(UTC)
-    for kind, job in _jobs(api):
-        decision = decide(kind, job, _run_of(job, api), retry_window, now)
-        print(decision if arguments.delete else f"would {decision}", flush=True)
-        if arguments.delete and decision.is_deleted:
-            api.delete(api.path(*kind.traits.resource, job["metadata"]["name"]), uid=job["metadata"]["uid"])
+    for found in _jobs(api):
+        action, reason = decide(found, retry_window, now)
+        print(f"{'' if arguments.delete else 'would '}{action} {found}: {reason}", flush=True)
+        if arguments.delete and action is Action.DELETE:
+            _delete(api, api.path(*found.kind.traits.resource), found.job)
+        if arguments.delete and action is Action.CLEAN:
+            for pod in found.pods:
+                _delete(api, api.path("v1", "pods"), pod)
 
 
 if __name__ == "__main__":
