@@ -131,11 +131,14 @@ def test_a_drained_launcher_leaves_its_job_alone_and_finds_it_again(workflow: Wo
     await_that(workflow.has_running_pods)
     uid = workflow.job()["metadata"]["uid"]
     workflow.stop_launcher()
-    assert workflow.job()["metadata"]["uid"] == uid
+    left = workflow.job()["metadata"]
+    assert left["uid"] == uid
+    assert not left.get("ownerReferences"), "the deletion of the failed run's Workflow would delete the job"
     workflow.start_launcher(seconds=15)
     await_that(lambda: workflow.phase() in ("Succeeded", "Failed"))
     assert workflow.log().splitlines()[-1] == "launched", workflow.log()
     assert workflow.job()["metadata"]["uid"] == uid
+    assert workflow.job()["metadata"]["ownerReferences"][0]["name"] == "run"
 
 
 def test_terminating_a_run_deletes_its_job(workflow: Workflow) -> None:

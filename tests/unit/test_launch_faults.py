@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs import follow
+from kubetrain_components.jobs import following
 from kubetrain_components.jobs.follow import create_or_attach, run_job
 from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION, Job, JobState, LogLine
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
@@ -105,6 +105,9 @@ def quick(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def launch(server: ApiServer) -> Iterator[Launch]:
     launch = Launch(server)
     yield launch
+    server.clear_faults()
+    server.objects.pop(f"{JOBS}/{NAME}")  # ends the launch of a test that failed
+    server.forget()
     launch.result()
 
 
@@ -161,7 +164,7 @@ def test_what_ends_a_watch_is_raised_to_the_launcher(launch: Launch, monkeypatch
 def test_notes_that_the_server_rejects_decide_nothing(
     server: ApiServer, launch: Launch, fault: Fault, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(follow, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(kubernetes_backend, "LOG_POSITION_SECONDS", 0.0)
     server.fail("PATCH", fault, times=10_000)
     run = launch.start()
