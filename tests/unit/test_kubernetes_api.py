@@ -24,8 +24,9 @@ from kubetrain_components.jobs.kubernetes.errors import (
     UnknownKind,
     Unreachable,
 )
-from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, hang
+from support.api_server import PODS, ApiServer, Fault, answer, cut, hang
 from support.certificates import Authority
+from support.stray_refusals import STRAY
 
 POD = f"{PODS}/worker"
 NEW_POD = {"metadata": {"name": "worker"}}
@@ -245,24 +246,6 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(KubernetesError, match="no cluster is configured"):
         KubernetesApi.connect()
-
-
-def html(handler: Handler, status: int = 200) -> bool:
-    headers = {"Content-Type": "text/html", "Location": "https://login.example"}
-    handler.send_bytes(status, b"<html>log in</html>", headers)
-    return True
-
-
-STRAY = {
-    "401": answer(401, "Unauthorized"),
-    "403": answer(403, 'pods is forbidden: User "me" cannot list resource "pods" in API group "": role not found'),
-    "404 of a gateway": lambda handler: handler.send_bytes(404, b"default backend - 404") is None,
-    "404 of the server": lambda handler: handler.send_bytes(404, b"404 page not found") is None,
-    "408": answer(408, "timeout"),
-    "a redirect": lambda handler: html(handler, 302),
-    "a login page": html,
-    "a gateway's 403": lambda handler: html(handler, 403),
-}
 
 
 @pytest.mark.parametrize("fault", STRAY.values(), ids=STRAY)

@@ -1,5 +1,6 @@
 """A launch against an API server that fails in each of the ways that once cost a run: real threads, real requests."""
 
+import json
 import os
 import signal
 import threading
@@ -21,8 +22,10 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, stamp
 from support.manifests import batch
+from support.stray_refusals import STRAY
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
+PLUGIN_API = "client.authentication.k8s.io/v1"
 WEBHOOK = 'Internal error occurred: failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org"'
 JOB = batch()
 NAME = JOB.identity.name
@@ -177,6 +180,39 @@ def test_notes_that_the_server_rejects_decide_nothing(
         len([each for each in caplog.records if "cannot annotate" in each.getMessage() and each.levelname == "WARNING"])
         == 1
     )
+
+
+@pytest.mark.parametrize("kind", ["jobs", "pods"])
+def test_no_stray_refusal_ends_a_launch(server: ApiServer, launch: Launch, kind: str) -> None:
+    launch.start()
+    for fault in STRAY.values():
+        server.fail(f"/{kind}?", fault, times=2)
+    server.cut_all()
+    launch.succeed()
+    assert isinstance(launch.result(), JobState)
+
+
+def test_a_launch_outlives_the_token_of_its_plugin(server: ApiServer, tmp_path: Path) -> None:
+    """The plugin tells no expiry, so only a 401 shows that its token is no longer valid."""
+    kubeconfig = server.kubeconfig(tmp_path)
+    (tmp_path / "token").write_text("first")
+    credential = f'{{"apiVersion": "{PLUGIN_API}", "kind": "ExecCredential", "status": {{"token": "%s"}}}}'
+    script = f"printf '{credential}' $(cat {tmp_path}/token)"
+    plugin = {"apiVersion": PLUGIN_API, "command": "sh", "args": ["-c", script], "interactiveMode": "Never"}
+    config = json.loads(kubeconfig.read_text())
+    kubeconfig.write_text(json.dumps({**config, "users": [{"name": "me", "user": {"exec": plugin}}]}))
+
+    def reject_first(handler: Handler) -> bool:
+        is_old = handler.headers["Authorization"] != "Bearer second"
+        return is_old and answer(401, "Unauthorized")(handler)
+
+    launch = Launch(server)
+    launch.start()
+    (tmp_path / "token").write_text("second")
+    server.fail("", reject_first, times=10_000)
+    server.cut_all()
+    launch.succeed()
+    assert isinstance(launch.result(), JobState)
 
 
 def test_logs_that_may_not_be_read_are_a_warning(server: ApiServer, launch: Launch) -> None:
