@@ -324,8 +324,8 @@ def early_hints(handler: Handler, _: Stored) -> bool:
 
 def surplus(handler: Handler, stored: Stored) -> bool:
     """Send another answer after the one to the request."""
-    handler.send_object(stored, stored.content)
-    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+    both = stored.content + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    handler.answer(200, both, {**stored.validators, "Content-Length": str(len(stored.content))})
     return True
 
 
