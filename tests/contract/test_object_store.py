@@ -259,7 +259,51 @@ def test_an_invalid_uri_is_refused(uri: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3://My_Old.Bucket", "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint:mine/x", "dir/!", "file:///a%20b"]
+    ("uri", "kind"),
+    [
+        ("s3://images--use1-az4--x-s3/train", "directory bucket of S3 Express"),
+        ("s3://point--use1-az4--xa-s3", "directory bucket of S3 Express"),
+        ("s3://arn:aws:s3::123456789012:accesspoint:mfzwi23gnjvgw.mrap/x", "multi-region access point"),
+        ("s3://arn:aws:s3-object-lambda:us-east-1:123456789012:accesspoint/mine", "S3 Object Lambda"),
+        ("s3://arn:aws:s3-outposts:us-east-1:123456789012:outpost/op-1/accesspoint/mine", "S3 on Outposts"),
+    ],
+)
+def test_buckets_that_need_another_protocol_are_refused(uri: str, kind: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"names an? (access point of |bucket of )?{kind}, which cannot be used"):
+        check_uri("dataset_uri", uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://AKIAEXAMPLE:hunter/2@bucket/x",
+        "s3://AKIAEXAMPLE:hunter2@bucket",
+        "https://AKIAEXAMPLE:hunter2@host/bucket",
+        "https://bucket.s3.amazonaws.com/key?X-Amz-Signature=hunter2",
+    ],
+)
+def test_no_message_has_the_secret_of_a_uri(uri: str) -> None:
+    with pytest.raises(InvalidSetting, match="dataset_uri") as caught:
+        check_uri("dataset_uri", uri)
+    assert "hunter" not in str(caught.value)
+
+
+def test_an_endpoint_with_a_password_is_refused_without_repeating_it() -> None:
+    with pytest.raises(InvalidSetting, match=r"http://…@minio:9000.*set AWS_ACCESS_KEY_ID") as caught:
+        open_store("s3://bucket", "http://admin:hunter2@minio:9000")
+    assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://My_Old.Bucket",
+        "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint:mine/x",
+        "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/mine",
+        "s3://bucket/a:b@c",
+        "dir/!",
+        "file:///a%20b",
+    ],
 )
 def test_bucket_names_that_boto3_accepts_and_any_path_are_accepted(uri: str) -> None:
     check_uri("dataset_uri", uri)

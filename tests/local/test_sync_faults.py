@@ -123,7 +123,10 @@ def test_a_sync_succeeds_if_the_store_recovers(tmp_path: Path, objects: dict[str
         assert kubetrain("verify", tmp_path).exit_code == 0
 
 
-def test_a_store_that_does_not_recover_is_reported_in_one_sentence(tmp_path: Path, objects: dict[str, bytes]) -> None:
+def test_a_store_that_does_not_recover_is_reported_in_one_sentence(
+    tmp_path: Path, objects: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "4")
     with hostile_s3(objects, {"object-3": [CUT] * 99}) as url:
         finished = kubetrain(*arguments(url, tmp_path))
         assert_one_sentence(finished, f"cannot reach S3 at {url} for object 'object-3' of s3://bucket/")

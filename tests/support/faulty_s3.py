@@ -27,6 +27,7 @@ class Stored:
     headers: dict[str, str] = field(default_factory=dict)
     listed_size: int = -1
     modified: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    storage_class: str = "STANDARD"
 
     def __post_init__(self) -> None:
         self.etag = hashlib.md5(self.content).hexdigest() if self.etag is None else self.etag
@@ -54,6 +55,8 @@ class FaultyS3:
         self.most_at_once = 0
         self._waiting = 0
         self.page_keys = PAGE_KEYS
+        self.bucket_headers: dict[str, str] = {}
+        """Headers of the answer to a HEAD of the bucket."""
         self.lock = threading.Lock()
         self.is_over = threading.Event()
         self._connections: set[socket.socket] = set()
@@ -101,7 +104,8 @@ class FaultyS3:
                 stored = self.objects[key]
                 entries[key] = (
                     f"<Contents><Key>{_quoted(key)}</Key><LastModified>{stored.modified.isoformat()}</LastModified>"
-                    f"<ETag>&quot;{stored.etag}&quot;</ETag><Size>{stored.listed_size}</Size></Contents>"
+                    f"<ETag>&quot;{stored.etag}&quot;</ETag><Size>{stored.listed_size}</Size>"
+                    f"<StorageClass>{stored.storage_class}</StorageClass></Contents>"
                 )
             if len(entries) > self.page_keys:
                 break
@@ -160,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
         if "list-type" in query:
             self._list(query)
         elif not key:
-            self.answer(200, b"", {})
+            self.answer(200, b"", self.store.bucket_headers)
         elif key not in self.store.objects:
             self.error(404, "NoSuchKey")
         else:
@@ -247,9 +251,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True
 
-    def error(self, status: int, code: str) -> None:
+    def error(self, status: int, code: str, headers: dict[str, str] | None = None) -> None:
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}!</Message></Error>"
-        self.answer(status, body.encode(), {"Content-Type": "application/xml"})
+        self.answer(status, body.encode(), {"Content-Type": "application/xml", **(headers or {})})
 
     def _list(self, query: dict[str, str]) -> None:
         fault = self.store.next_fault("list")
@@ -285,9 +289,9 @@ def cut_short(after: int) -> Fault:
     return fault
 
 
-def refused(status: int, code: str) -> Fault:
+def refused(status: int, code: str, headers: dict[str, str] | None = None) -> Fault:
     def fault(handler: Handler, _: Stored) -> bool:
-        handler.error(status, code)
+        handler.error(status, code, headers)
         return True
 
     return fault

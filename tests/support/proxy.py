@@ -1,73 +1,67 @@
-"""An HTTP proxy: tunnels for TLS, and plain requests that it passes on."""
+"""An HTTP proxy that forwards requests and tunnels, and notes what it was asked for."""
 
 import contextlib
-import selectors
+import select
 import socket
+import ssl
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
 from urllib.parse import urlsplit
 
 
-class Proxy(ThreadingHTTPServer):
-    daemon_threads = True
+class Proxy:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.seen: list[str] = []
+        """Method and target of each connection."""
+        self._tls = tls
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        port = self._listening.getsockname()[1]
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
+        self._threads: list[threading.Thread] = []
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[str] = []
-        self.accounts: list[str] = []
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
 
+    def _start(self, target: object, *arguments: object) -> None:
+        threading.Thread(target=target, args=arguments, daemon=True).start()  # type: ignore[arg-type]
 
-@contextlib.contextmanager
-def running_proxy() -> Iterator[Proxy]:
-    with Proxy() as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            proxy.shutdown()
-            thread.join()
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._start(self._serve, self._listening.accept()[0])
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Proxy
-
-    def log_message(self, *unused: object) -> None: ...
-
-    def do_CONNECT(self) -> None:
-        self._note()
-        host, _, port = self.path.partition(":")
-        with socket.create_connection((host, int(port))) as upstream:
-            self.send_response(200)
-            self.end_headers()
-            _join(self.connection, upstream)
-
-    def do_GET(self) -> None:
-        self._note()
-        url = urlsplit(self.path)
-        headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
-        with socket.create_connection((url.hostname, url.port)) as upstream:
-            upstream.sendall(f"GET {url.path}?{url.query} HTTP/1.1\r\n{headers}\r\n".encode())
-            _join(self.connection, upstream)
-
-    def _note(self) -> None:
-        self.server.requests.append(f"{self.command} {self.path}")
-        self.server.accounts.append(self.headers.get("Proxy-Authorization", ""))
-        self.close_connection = True
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as open_sockets:
+            if self._tls:
+                client = self._tls.wrap_socket(client, server_side=True)
+            open_sockets.enter_context(client)
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(65536)
+            method, target = head.decode().split(" ")[:2]
+            parts = urlsplit(target if "://" in target else f"//{target}")
+            is_tunnel = method == "CONNECT"
+            self.seen.append(f"{method} {target if is_tunnel else f'http://{parts.netloc}'}")
+            server = open_sockets.enter_context(socket.create_connection((parts.hostname, parts.port)))
+            if is_tunnel:
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                server.sendall(head.replace(f"http://{parts.netloc}".encode(), b""))
+            _relay(client, server)
 
 
-def _join(one: socket.socket, other: socket.socket) -> None:
-    """Copy between both until one ends."""
-    with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
-        for source, sink in ((one, other), (other, one)):
-            selector.register(source, selectors.EVENT_READ, sink)
-        while True:
-            for ready, _ in selector.select():
-                if not (content := ready.fileobj.recv(1 << 16)):  # type: ignore[union-attr]
-                    return
-                ready.data.sendall(content)
+def _relay(client: socket.socket, server: socket.socket) -> None:
+    while True:
+        pending = isinstance(client, ssl.SSLSocket) and client.pending()
+        ready = [client] if pending else select.select([client, server], [], [])[0]
+        for source in ready:
+            data = source.recv(65536)
+            if not data:
+                return
+            (server if source is client else client).sendall(data)

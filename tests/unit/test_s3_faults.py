@@ -15,11 +15,12 @@ from urllib.parse import quote
 import pytest
 from awscrt.checksums import crc64nvme
 
+from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.retries import with_retries
+from kubetrain_components.object_store.retries import ATTEMPTS_VARIABLE, with_retries
 from kubetrain_components.object_store.s3 import connect
 from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
-from kubetrain_components.sync_dataset import download, fetch
+from kubetrain_components.sync_dataset import fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
@@ -44,7 +45,8 @@ from support.faulty_s3 import (
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setattr(retries, "FIRST_BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setenv(ATTEMPTS_VARIABLE, "6")
 
 
 @pytest.fixture
@@ -368,7 +370,10 @@ class TestLargeObjects:
 
 
 class TestServer:
-    def test_a_sync_survives_a_burst_of_slow_down(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+    def test_a_sync_survives_a_burst_of_slow_down(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv(ATTEMPTS_VARIABLE)
         contents = put(s3, 50)
         first: list[float] = []
 
@@ -384,6 +389,53 @@ class TestServer:
         s3.fail("data/latest.json", refused(503, "SlowDown"))
         s3.fail("data/latest.json", cut_short(0))
         assert with_retries(lambda: store.read("latest.json").read()) == b"{}"
+
+    @pytest.mark.parametrize(
+        ("status", "code"),
+        [
+            (503, "SlowDownRead"),
+            (503, "XMinioServerNotInitialized"),
+            (500, "UnknownCode"),
+            (502, ""),
+            (504, "GatewayTimeout"),
+            (429, "RateLimitExceeded"),
+            (408, ""),
+            (400, "RequestTimeout"),
+            (400, "Throttling"),
+        ],
+    )
+    def test_what_every_client_tries_again_is_tried_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, status: int, code: str
+    ) -> None:
+        contents = put(s3)
+        for key in ("list", "data/folder/2"):
+            s3.fail(key, refused(status, code), times=3)
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+
+    def test_a_server_is_left_alone_for_as_long_as_it_asks(self, s3: FaultyS3, store: ObjectStore) -> None:
+        s3.put("data/latest.json", b"{}")
+        s3.fail("data/latest.json", refused(503, "SlowDown", {"Retry-After": "1"}))
+        started = time.monotonic()
+        assert with_retries(lambda: store.read("latest.json").read()) == b"{}"
+        assert time.monotonic() - started >= 1
+
+    def test_a_server_that_never_answered_is_given_up_soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(ATTEMPTS_VARIABLE)
+        with pytest.raises(StoreError, match=r"cannot reach S3 at http://127.0.0.1:9"):
+            list(open_store("s3://bucket/data", "http://127.0.0.1:9", Access.ANONYMOUS).list())
+
+    def test_a_clock_that_is_wrong_is_named(self, s3: FaultyS3, store: ObjectStore) -> None:
+        s3.fail("list", refused(403, "RequestTimeTooSkewed"))
+        with pytest.raises(AccessRefused, match=r"there another time\): set the clock"):
+            list(store.list())
+
+    def test_archived_objects_are_counted(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
+        put(s3, 40)
+        for stored in s3.objects.values():
+            stored.storage_class = "GLACIER"
+        s3.fail("*", refused(403, "InvalidObjectState"), times=999)
+        with pytest.raises(StoreError, match=r"one of 40 in GLACIER or DEEP_ARCHIVE, is archived.*restore-object"):
+            transfer_dataset(store, tmp_path)
 
     @pytest.mark.parametrize("status", [500, 502, 503])
     def test_a_listing_that_fails_is_retried(

@@ -27,6 +27,7 @@ def s3() -> FaultyS3:
 @pytest.fixture
 def store(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     monkeypatch.setattr(retries, "FIRST_BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setenv(retries.ATTEMPTS_VARIABLE, "3")
     with s3.serving() as url:
         yield open_store("s3://bucket/data", url, Access.ANONYMOUS)
 

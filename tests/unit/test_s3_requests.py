@@ -64,7 +64,7 @@ def test_a_bucket_has_the_url_that_botocore_computes(
     location = S3Requests(bucket, endpoint, Access.ANONYMOUS)._location
     origin = location.origin
     assert f"{origin.scheme}://{origin.host}:{origin.port}{location.path}" == url
-    assert location.region == "us-east-1"
+    assert location.signer.region == "us-east-1"
 
 
 def test_virtual_hosts_and_regions_come_from_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_virtual_hosts_and_regions_come_from_the_configuration(tmp_path: Path, m
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     location = S3Requests("bucket", "https://s3.example.org", Access.ANONYMOUS)._location
-    assert (location.origin.host, location.path, location.region) == ("bucket.s3.example.org", "", "eu-west-3")
+    assert (location.origin.host, location.path, location.signer.region) == ("bucket.s3.example.org", "", "eu-west-3")
 
 
 def test_a_server_is_verified_with_the_configured_ca_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.store import (
     ObjectChanged,
@@ -24,7 +25,6 @@ from kubetrain_components.object_store.store import (
     StoreError,
     StoreUnavailable,
 )
-from kubetrain_components.sync_dataset import download
 from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
@@ -277,7 +277,8 @@ class TestTransfer:
         assert (tmp_path / "staging" / "versions" / report.digest / "data" / "a").read_bytes() == b"1"
 
     def test_a_truncated_object_is_refused(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.01)
+        monkeypatch.setattr(retries, "FIRST_BACK_OFF_SECONDS", 0.01)
+        monkeypatch.setenv(retries.ATTEMPTS_VARIABLE, "6")
 
         class Short(DirectoryStore):
             def read(self, key: str, *rest: Any) -> ObjectContent:

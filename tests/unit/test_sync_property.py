@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectStore
-from kubetrain_components.sync_dataset import download, fetch
+from kubetrain_components.sync_dataset import fetch
 from kubetrain_components.sync_dataset.publish import published_versions, verify_version
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
@@ -35,8 +36,8 @@ TROUBLES = st.lists(st.tuples(st.integers(0, 7), FAULTS, st.integers(1, 5)), max
 @pytest.fixture(autouse=True, scope="module")
 def quick_and_small() -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(download, "FIRST_BACK_OFF_SECONDS", 0.001)
-        patch.setattr(download, "MAX_BACK_OFF_SECONDS", 0.004)
+        patch.setattr(retries, "FIRST_BACK_OFF_SECONDS", 0.001)
+        patch.setattr(retries, "MAX_BACK_OFF_SECONDS", 0.004)
         patch.setattr(fetch, "POLL_SECONDS", 0.005)
         patch.setattr(fetch, "PART_BYTES", 500)
         patch.setattr(fetch, "LARGE_BYTES", 1000)

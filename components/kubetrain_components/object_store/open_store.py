@@ -8,7 +8,15 @@ from kubetrain_components.object_store.store import Access, ObjectStore
 from kubetrain_trainer.errors import InvalidSetting
 
 # The names that boto3 accepts: old buckets may have capital letters and underscores.
-BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}|arn:[^/]+:accesspoint:[^/]+")
+BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
+ACCESS_POINT = re.compile(r"(arn:[^/:]+:s3:[^/:]+:\d+:accesspoint)[:/]([a-z0-9-]+)")
+OTHER_PROTOCOLS = {
+    "an access point of S3 Object Lambda": re.compile("arn:[^/:]+:s3-object-lambda:"),
+    "a bucket of S3 on Outposts": re.compile("arn:[^/:]+:s3-outposts:|[^/]*--op-s3(/|$)"),
+    "a multi-region access point": re.compile("arn:[^/:]+:s3::"),
+    "a directory bucket of S3 Express": re.compile("[^/]*--xa?-s3(/|$)"),
+}
+"""Buckets whose requests are signed in ways of their own."""
 
 
 def check_uri(setting: str, uri: str) -> None:
@@ -18,16 +26,33 @@ def check_uri(setting: str, uri: str) -> None:
         InvalidSetting: if it cannot.
     """
     scheme, separator, rest = uri.partition("://")
+    shown = without_secrets(uri)
     if not uri:
         raise InvalidSetting(f"{setting} is empty: write s3://BUCKET/PREFIX")
     if separator and scheme not in ("s3", "file"):
-        raise InvalidSetting(f"{setting} '{uri}' is neither s3://BUCKET/PREFIX nor the path of a directory")
-    bucket = rest.partition("/")[0]
-    if scheme == "s3" and not bucket:
-        raise InvalidSetting(f"{setting} '{uri}' has no bucket: write s3://BUCKET/PREFIX")
-    if scheme == "s3" and not BUCKET.fullmatch(bucket):
+        raise InvalidSetting(f"{setting} '{shown}' is neither s3://BUCKET/PREFIX nor the path of a directory")
+    if scheme == "s3" and separator:
+        _check_bucket(f"{setting} '{shown}'", rest)
+
+
+def _check_bucket(setting: str, rest: str) -> None:
+    for kind, names in OTHER_PROTOCOLS.items():
+        if names.match(rest):
+            raise InvalidSetting(
+                f"{setting} names {kind}, which cannot be used: name a general purpose bucket, or copy the objects "
+                "to one"
+            )
+    bucket = split_bucket(rest)[0]
+    if not bucket:
+        raise InvalidSetting(f"{setting} has no bucket: write s3://BUCKET/PREFIX")
+    if "@" in rest.partition("/")[0] or (":" in bucket and not ACCESS_POINT.fullmatch(bucket)):
         raise InvalidSetting(
-            f"{setting} '{uri}' is not valid: the bucket '{bucket}' may have only letters, digits, dots, hyphens and "
+            f"{setting} is not valid: write s3://BUCKET/PREFIX without keys, and set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        )
+    if not BUCKET.fullmatch(bucket) and not ACCESS_POINT.fullmatch(bucket):
+        raise InvalidSetting(
+            f"{setting} is not valid: the bucket '{bucket}' may have only letters, digits, dots, hyphens and "
             "underscores"
         )
 
@@ -45,6 +70,37 @@ def _parts_of(uri: str) -> tuple[str, ...]:
     return tuple(part for part in uri.removeprefix("s3://").split("/") if part)
 
 
+def check_endpoint(setting: str, url: str) -> None:
+    """
+    Raises:
+        InvalidSetting: if the URL of an S3 server has a user and password, which S3 does not use.
+    """
+    if "@" in url:
+        raise InvalidSetting(
+            f"{setting} '{without_secrets(url)}' has a user and password, which S3 does not use: set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+
+
+def without_secrets(uri: str) -> str:
+    """Return a URI without what may be a password, or the signature of a presigned URL."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return uri
+    account = re.compile(r"[^@]*:[^@]*@" if scheme == "s3" else r".*@")
+    rest = account.sub("…@", rest, count=1)
+    return f"{scheme}://{rest if scheme in ('s3', 'file') else rest.partition('?')[0]}"
+
+
+def split_bucket(rest: str) -> tuple[str, str]:
+    """Return the bucket, or the ARN of an access point, and the prefix of what follows s3://."""
+    point = ACCESS_POINT.match(rest)
+    if point is None:
+        bucket, _, prefix = rest.partition("/")
+        return bucket, prefix
+    return f"{point[1]}:{point[2]}", rest[point.end() :].removeprefix("/")
+
+
 def check_access(setting: str, access: str) -> None:
     if access not in list(Access):
         raise InvalidSetting(f"{setting} is '{access}': use one of {', '.join(Access)}")
@@ -52,12 +108,12 @@ def check_access(setting: str, access: str) -> None:
 
 def open_store(uri: str, endpoint_url: str = "", access: Access = Access.CREDENTIALS) -> ObjectStore:
     check_uri("the URI", uri)
+    check_endpoint("the endpoint", endpoint_url)
     if not names_directory(uri):
         # The import takes a third of a second, and directories do not need it.
         from kubetrain_components.object_store.s3.store import S3Store
 
-        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-        return S3Store(bucket, prefix, endpoint_url, access)
+        return S3Store(*split_bucket(uri.removeprefix("s3://")), endpoint_url, access)
 
     from kubetrain_components.object_store.directory_store import DirectoryStore
 

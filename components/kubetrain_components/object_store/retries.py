@@ -1,26 +1,78 @@
-"""Retry requests that a store could not answer."""
+"""How long a request that a store could not answer is tried again: for minutes, because servers restart."""
 
+import math
+import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from kubetrain_components.object_store.store import StoreUnavailable
 
-ATTEMPTS = 4
-FIRST_BACK_OFF_SECONDS = 0.5
+GIVE_UP_SECONDS = 300.0
+"""Time without progress after which a request fails."""
+FIRST_BACK_OFF_SECONDS = 0.25
+MAX_BACK_OFF_SECONDS = 10.0
+MAX_ATTEMPTS_BEFORE_FIRST_ANSWER = 4
+"""A server that never answered is rather a wrong address than a server that restarts."""
+ATTEMPTS_VARIABLE = "AWS_MAX_ATTEMPTS"
+QUIET_SECONDS = 10.0
 
 T = TypeVar("T")
+
+
+class Retries:
+    """The retries of one request since it last made progress."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._since = 0.0
+
+    def restart(self) -> None:
+        """Note that the request made progress."""
+        self._failures = 0
+
+    @property
+    def seconds(self) -> float:
+        """The time since the first failure."""
+        return time.monotonic() - self._since if self._failures else 0.0
+
+    def pause_after(self, error: StoreUnavailable) -> float:
+        """Return the seconds to wait before the next attempt: longer each time, or as long as the server asks.
+
+        Raises:
+            StoreUnavailable: this error, if it is time to give up.
+        """
+        if not self._failures:
+            self._since = time.monotonic()
+        self._failures += 1
+        left = GIVE_UP_SECONDS - self.seconds
+        if left <= 0 or self._failures >= _max_attempts(error):
+            raise error
+        back_off = min(MAX_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** min(self._failures - 1, 10))
+        return min(left, max(random.uniform(back_off / 2, back_off), error.retry_after))
 
 
 def with_retries(request: Callable[[], T]) -> T:
     """
     Raises:
-        StoreUnavailable: if the last attempt fails.
+        StoreUnavailable: if the request failed for too long.
     """
-    for attempt in range(1, ATTEMPTS):
+    retries, was_told = Retries(), False
+    while True:
         try:
             return request()
-        except StoreUnavailable:
-            time.sleep(random.uniform(0.5, 1) * FIRST_BACK_OFF_SECONDS * attempt)
-    return request()
+        except StoreUnavailable as error:
+            pause = retries.pause_after(error)
+            if not was_told and retries.seconds + pause > QUIET_SECONDS:
+                was_told = True
+                print(f"trying again for up to {GIVE_UP_SECONDS / 60:.0f} min: {error}", file=sys.stderr, flush=True)
+        time.sleep(pause)
+
+
+def _max_attempts(error: StoreUnavailable) -> float:
+    if not error.was_reached:
+        return MAX_ATTEMPTS_BEFORE_FIRST_ANSWER
+    allowed = os.environ.get(ATTEMPTS_VARIABLE, "")
+    return int(allowed) if allowed.isdecimal() else math.inf

@@ -26,9 +26,15 @@ class StoreError(KubetrainError):
 class StoreUnavailable(StoreError):
     """The store did not answer completely or is overloaded: a retry may succeed."""
 
-    def __init__(self, message: str, *, is_overloaded: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_overloaded: bool = False, retry_after: float = 0.0, was_reached: bool = True
+    ) -> None:
         super().__init__(message)
         self.is_overloaded = is_overloaded
+        self.retry_after = retry_after
+        """The seconds that the store asks to wait."""
+        self.was_reached = was_reached
+        """False if the store has never answered."""
 
 
 class AccessRefused(StoreError):

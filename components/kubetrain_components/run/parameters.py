@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
-from kubetrain_components.object_store.open_store import check_access, check_uri, is_inside
+from kubetrain_components.object_store.open_store import check_access, check_endpoint, check_uri, is_inside
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -47,6 +47,7 @@ class RunParameters:
 
     def __post_init__(self) -> None:
         check_uri("dataset_uri", self.dataset_uri)
+        check_endpoint("s3_endpoint", self.s3_endpoint)
         check_access("dataset_access", self.dataset_access)
         if not self.s3_secret:
             raise InvalidSetting(

@@ -1,6 +1,5 @@
 """The download of one object to its file, resumed after interruptions and verified by the store's checksum."""
 
-import random
 import threading
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from kubetrain_components.object_store.checksums import (
     checksum_of,
     format_checksum,
 )
+from kubetrain_components.object_store.retries import Retries
 from kubetrain_components.object_store.store import (
     ObjectChanged,
     ObjectContent,
@@ -28,11 +28,7 @@ from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 
-MAX_ATTEMPTS_WITHOUT_PROGRESS = 6
-MAX_ATTEMPTS_IF_OVERLOADED = 12
 MAX_CORRUPT_DOWNLOADS = 3
-FIRST_BACK_OFF_SECONDS = 0.25
-MAX_BACK_OFF_SECONDS = 10.0
 
 
 class NotAsListed(ObjectChanged):
@@ -112,7 +108,7 @@ class Downloader:
         """Write these bytes of an object to a file; return their checksum and the one that the store reports."""
         until = None if (start, end) == (0, wanted.size) else end
         hasher: Hasher | None = None
-        at, failures = start, 0
+        at, retries = start, Retries()
         while hasher is None or at < end:
             before = at
             try:
@@ -130,8 +126,9 @@ class Downloader:
                 if at < end:
                     raise StoreUnavailable(f"{self._store.uri} object {wanted.key!r} ended after {at} bytes of {end}")
             except StoreUnavailable as error:
-                failures = 1 if at > before else failures + 1
-                self._pause(error, failures)
+                if at > before:
+                    retries.restart()
+                self._pause(error, retries)
         return format_checksum(algorithm, hasher), expected
 
     def _request(self, wanted: StoredObject, start: int, end: int | None) -> ObjectContent:
@@ -150,22 +147,18 @@ class Downloader:
             raise StoreError(f"{self._store.uri} object {wanted.key!r} has more than the {end} bytes in its listing")
 
     def _expected_checksum(self, wanted: StoredObject) -> str | None:
-        failures = 0
+        retries = Retries()
         while True:
             try:
                 return self._store.checksum(wanted.key, wanted.etag)
             except ObjectChanged as error:
                 raise NotAsListed(wanted, error) from error
             except StoreUnavailable as error:
-                failures += 1
-                self._pause(error, failures)
+                self._pause(error, retries)
 
-    def _pause(self, error: StoreUnavailable, failures: int) -> None:
-        """Wait before a retry, longer each time; raise the error after too many failures."""
-        max_attempts = MAX_ATTEMPTS_WITHOUT_PROGRESS
+    def _pause(self, error: StoreUnavailable, retries: Retries) -> None:
+        """Wait before a retry, or raise the error."""
         if error.is_overloaded:
-            max_attempts = MAX_ATTEMPTS_IF_OVERLOADED
             self._in_flight.back_off()
-        seconds = min(MAX_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** (failures - 1))
-        if failures >= max_attempts or self._stop.wait(random.uniform(seconds / 2, seconds)):
+        if self._stop.wait(retries.pause_after(error)):
             raise error

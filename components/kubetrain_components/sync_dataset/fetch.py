@@ -115,7 +115,7 @@ class Fetch:
         except StoreError as error:
             self._failures.append(error)
             self._failed_in_a_row += 1
-            if self._failed_in_a_row == MAX_FAILURES_IN_A_ROW:
+            if self._failed_in_a_row >= MAX_FAILURES_IN_A_ROW:
                 raise
         else:
             self._failed_in_a_row = 0

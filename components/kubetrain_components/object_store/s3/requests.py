@@ -4,7 +4,7 @@ botocore finds the endpoint, credentials and CA certificates, so that they are c
 requests are our own, because botocore's overhead per request is longer than a small object takes to arrive.
 """
 
-import re
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,27 +14,22 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.exceptions import NoCredentialsError
+from botocore.credentials import Credentials
+from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 from botocore.session import Session
 
 from kubetrain_components.object_store.s3.http_connection import HttpConnection, HttpResponse
 from kubetrain_components.object_store.s3.origin import Origin
+from kubetrain_components.object_store.s3.refusals import RequestRefused, refusal_of
 from kubetrain_components.object_store.s3.signature import Signer
 from kubetrain_components.object_store.store import Access
 
 DEFAULT_REGION = "us-east-1"
+REGION_VARIABLES = ("AWS_DEFAULT_REGION", "AWS_REGION")
+"""botocore's own, and that of every other AWS tool."""
+REDIRECTED = (301, 302, 307, 400)
+MAX_REDIRECTS = 3
 EMPTY: Mapping[str, str] = MappingProxyType({})
-ERROR_PART = re.compile(rb"<(Code|Message)>([^<]*)<")
-
-
-class RequestRefused(Exception):
-    """The server answered with an error."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(f"{status} {code} {message}".strip())
-        self.status = status
-        self.code = code
-        self.message = message
 
 
 @dataclass(frozen=True)
@@ -44,10 +39,11 @@ class Location:
     origin: Origin
     path: str
     """Percent-encoded path before the keys: empty, or the name of the bucket."""
-    region: str
+    signer: Signer
 
     @classmethod
     def of_bucket(cls, session: Session, bucket: str, endpoint_url: str, region: str) -> Self:
+        region = region_of_arn(bucket) or region
         client = session.create_client(
             "s3",
             endpoint_url=endpoint_url or None,
@@ -57,7 +53,7 @@ class Location:
         url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"})
         verify = session.get_config_variable("ca_bundle")
         path = urlsplit(url).path.removesuffix("/key")
-        return cls(Origin.of_url(url, verify), path, client.meta.region_name)
+        return cls(Origin.of_url(url, verify), path, Signer(client.meta.region_name))
 
 
 class S3Requests:
@@ -67,7 +63,7 @@ class S3Requests:
         self._endpoint_url = endpoint_url
         self._default_headers = {"x-amz-request-payer": "requester"} if access == Access.REQUESTER_PAYS else {}
         self._idle: list[HttpConnection] = []
-        self._locate(self._session.get_config_variable("region") or DEFAULT_REGION)
+        self._locate(region_of(self._session))
         self._credentials = None if access == Access.ANONYMOUS else self._session.get_credentials()
         if self._credentials is None and access != Access.ANONYMOUS:
             raise NoCredentialsError
@@ -81,15 +77,17 @@ class S3Requests:
             RequestRefused: if the response is an error.
             ConnectionFailed: if no response arrives.
         """
-        while True:
+        for _ in range(MAX_REDIRECTS):
             location = self._location
             response = self._send_to(location, method, key, query, headers)
             if response.status in (200, 206):
                 return response
-            refused, region = self._read_error(response), response.headers.get("x-amz-bucket-region")
-            if not region or region == location.region or refused.status not in (301, 307, 400):
-                raise refused
+            refused = self._read_error(response)
+            region = self._region_after(refused)
+            if region in ("", location.signer.region):
+                break
             self._locate(region)
+        raise refused
 
     def body_of(self, response: HttpResponse) -> Iterator[memoryview]:
         """Yield the chunks of the body, each in the same buffer; then keep the connection for the next request."""
@@ -112,9 +110,8 @@ class S3Requests:
         encoded = urlencode(sorted(query.items()), quote_via=quote, safe="")
         sent = {"host": location.origin.authority, **self._default_headers, **headers}
         if self._credentials is not None:
-            frozen = self._credentials.get_frozen_credentials()
-            keys = (frozen.access_key, frozen.secret_key, frozen.token)
-            sent = self._signer.signed(method, path, encoded, sent, keys, datetime.now(UTC))
+            keys = frozen_keys(self._credentials)
+            sent = location.signer.signed(method, path, encoded, sent, keys, datetime.now(UTC))
         target = f"{path}?{encoded}" if encoded else path
         return self._connection_to(location.origin).request(method, target, sent)
 
@@ -125,11 +122,40 @@ class S3Requests:
             return HttpConnection(origin)
         return kept if kept.origin is origin else HttpConnection(origin)
 
+    def _region_after(self, refused: RequestRefused) -> str:
+        """Return the bucket's region if the server says that it is another one; empty if it does not."""
+        if refused.status not in REDIRECTED:
+            return ""
+        if refused.region or refused.status == 400:
+            return refused.region
+        return self._read_error(self._send_to(self._location, "HEAD", "", EMPTY, EMPTY)).region
+
     def _read_error(self, response: HttpResponse) -> RequestRefused:
         body = b"".join(map(bytes, self.body_of(response)))
-        parts = {name.decode(): value.decode(errors="replace") for name, value in ERROR_PART.findall(body)}
-        return RequestRefused(response.status, parts.get("Code", ""), parts.get("Message", ""))
+        return refusal_of(response.status, response.headers, body)
 
     def _locate(self, region: str) -> None:
         self._location = Location.of_bucket(self._session, self._bucket, self._endpoint_url, region)
-        self._signer = Signer(self._location.region)
+
+
+def region_of(session: Session) -> str:
+    """Return the configured region; for botocore alone, the variable of other AWS tools would not count."""
+    from_environment = (os.environ.get(name, "") for name in REGION_VARIABLES)
+    return next(filter(None, from_environment), "") or session.get_config_variable("region") or DEFAULT_REGION
+
+
+def region_of_arn(bucket: str) -> str:
+    return bucket.split(":")[3] if bucket.startswith("arn:") else ""
+
+
+def frozen_keys(credentials: Credentials) -> tuple[str, str, str | None]:
+    """Return the current access key, secret key and session token, after renewing them if it is time.
+
+    Raises:
+        BotoCoreError, ClientError: if they cannot be renewed.
+    """
+    try:
+        frozen = credentials.get_frozen_credentials()
+    except RuntimeError as error:  # the renewed ones have expired too
+        raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
+    return frozen.access_key, frozen.secret_key, frozen.token

@@ -13,7 +13,7 @@ class Signer:
     """Signs requests to one region, and caches the key of the day."""
 
     def __init__(self, region: str) -> None:
-        self._region = region
+        self.region = region
         self._cached = ("", "", b"")  # secret, day and key: one tuple, because threads share it
 
     def signed(
@@ -42,7 +42,7 @@ class Signer:
         names = sorted(signed)
         lines = "".join(f"{name}:{signed[name]}\n" for name in names)
         request = f"{method}\n{path}\n{query}\n{lines}\n{';'.join(names)}\n{EMPTY_SHA256}"
-        scope = f"{day}/{self._region}/s3/aws4_request"
+        scope = f"{day}/{self.region}/s3/aws4_request"
         to_sign = f"{ALGORITHM}\n{time}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
         signature = hmac.digest(self._signing_key(secret, day), to_sign.encode(), "sha256").hex()
         signed["authorization"] = (
@@ -54,7 +54,7 @@ class Signer:
         cached_secret, cached_day, key = self._cached
         if (cached_secret, cached_day) != (secret, day):
             key = f"AWS4{secret}".encode()
-            for part in (day, self._region, "s3", "aws4_request"):
+            for part in (day, self.region, "s3", "aws4_request"):
                 key = hmac.digest(key, part.encode(), "sha256")
             self._cached = (secret, day, key)
         return key

@@ -9,14 +9,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import BotoCoreError, CredentialRetrievalError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
 
 from kubetrain_components.object_store.checksums import HASHERS
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, condition, etag_of, is_of
 from kubetrain_components.object_store.s3.http_head import ConnectionFailed, Headers
 from kubetrain_components.object_store.s3.listing import check_page, list_objects
-from kubetrain_components.object_store.s3.requests import RequestRefused, S3Requests
+from kubetrain_components.object_store.s3.refusals import Place, RequestRefused, translated
+from kubetrain_components.object_store.s3.requests import S3Requests
 from kubetrain_components.object_store.store import (
     Access,
     AccessRefused,
@@ -31,17 +40,9 @@ from kubetrain_trainer.errors import InvalidSetting
 if TYPE_CHECKING:
     from kubetrain_components.object_store.s3.writer import S3Writer
 
-CHANGED = {"NoSuchKey", "404", "PreconditionFailed", "ConditionalRequestConflict"}
-OVERLOADED = {"SlowDown", "ServiceUnavailable", "TooManyRequests", "503", "429"}
-UNAVAILABLE = OVERLOADED | {"InternalError", "RequestTimeout", "500", "502", "504"}
-INVALID_CREDENTIALS = {
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "InvalidAccessKeyId",
-    "InvalidToken",
-    "SignatureDoesNotMatch",
-    "TokenRefreshRequired",
-}
+NEEDS_LOGIN = (SSOError, TokenRetrievalError, NoCredentialsError, PartialCredentialsError)
+"""Credentials that do not come back by themselves."""
+ARCHIVED = re.compile(b"<StorageClass>(?:GLACIER|DEEP_ARCHIVE)<")
 
 
 class S3Store:
@@ -58,8 +59,12 @@ class S3Store:
         self._endpoint_url = endpoint_url
         self._access = access
         self._server = endpoint_url or "AWS"
+        self._was_reached = False
+        self._place = Place(bucket, self.uri, self._server)
         try:
             self._requests = S3Requests(bucket, endpoint_url, access)
+        except InvalidSetting:
+            raise
         except (NoCredentialsError, CredentialRetrievalError) as error:
             raise AccessRefused(
                 f"no credentials for {self.uri} ({error}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a "
@@ -71,6 +76,7 @@ class S3Store:
             ) from error
 
     def list(self) -> Iterator[StoredObject]:
+        self._place.archived = 0
         with self._translated_errors("the listing"):
             yield from list_objects(self._page, self._prefix)
 
@@ -137,6 +143,7 @@ class S3Store:
             with self._translated_errors("the listing"):
                 page = b"".join(map(bytes, self._requests.body_of(self._requests.send("GET", query=whole))))
             check_page(page)
+            self._place.archived += len(ARCHIVED.findall(page))
             return page
 
         return with_retries(ask)
@@ -149,29 +156,25 @@ class S3Store:
     def _translated_errors(self, what: str) -> Iterator[None]:
         try:
             yield
+            self._was_reached = True
         except RequestRefused as error:
-            raise self._translated(what, error.code or str(error.status), error.message) from error
+            self._was_reached = True
+            raise translated(error, what, self._place) from error
+        except (*NEEDS_LOGIN, ClientError) as error:
+            raise self._without_credentials(error) from error
         except (BotoCoreError, ConnectionFailed) as error:
             raise StoreUnavailable(
                 f"cannot reach S3 at {self._server} for {what} of {self.uri} ({error}): "
-                "check the endpoint and the network"
+                "check the endpoint and the network",
+                was_reached=self._was_reached,
             ) from error
 
-    def _translated(self, what: str, code: str, message: str) -> StoreError:
-        if code == "NoSuchBucket":
-            return StoreError(f"bucket '{self._bucket}' does not exist at {self._server}: check {self.uri}")
-        if code in CHANGED:
-            return ObjectChanged(f"{what} of {self.uri} was changed or deleted")
-        if code in INVALID_CREDENTIALS:
-            return AccessRefused(f"S3 at {self._server} rejected the credentials for {self.uri} ({code}): renew them")
-        if code in ("AccessDenied", "403", "401", "AllAccessDisabled"):
-            return StoreError(
-                f"access to {what} of {self.uri} was denied ({code}): check the permissions of the credentials"
-            )
-        message = f"S3 at {self._server} rejected a request for {what} of {self.uri}: {code} {message}".rstrip()
-        if code in UNAVAILABLE:
-            return StoreUnavailable(message, is_overloaded=code in OVERLOADED)
-        return StoreError(message)
+    def _without_credentials(self, error: Exception) -> StoreError:
+        message = f"the credentials for {self.uri} cannot be obtained ({error}): check the role, profile or login"
+        response = error.response if isinstance(error, ClientError) else {}
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        is_busy = status >= 500 or status == 429 or "Throttl" in response.get("Error", {}).get("Code", "")
+        return StoreUnavailable(message) if is_busy else AccessRefused(message)
 
 
 def _range_problem(received: str, start: int, end: int | None) -> str:

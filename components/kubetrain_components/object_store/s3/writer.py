@@ -11,12 +11,24 @@ from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from botocore.session import Session
 
-from kubetrain_components.object_store.s3.requests import DEFAULT_REGION, RequestRefused
+from kubetrain_components.object_store.s3.refusals import RequestRefused, seconds_to_wait
+from kubetrain_components.object_store.s3.requests import region_of, region_of_arn
 from kubetrain_components.object_store.store import Access
 
 CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 3})
 WITHOUT_CHECKSUMS = Config(request_checksum_calculation="when_required", response_checksum_validation="when_required")
+OPERATIONS = {
+    "PutObject",
+    "HeadObject",
+    "DeleteObject",
+    "CreateMultipartUpload",
+    "UploadPart",
+    "CompleteMultipartUpload",
+    "AbortMultipartUpload",
+}
+"""Those of S3; botocore makes others to obtain credentials."""
 UNKNOWN_HEADER = {400, 411, 501, "SignatureDoesNotMatch"}
 """How servers refuse the headers of a checksum that they do not know, by status or code."""
 # On some machines boto3 would choose its CRT client, which ignores endpoint_url.
@@ -28,6 +40,7 @@ class S3Writer:
     Raises, in every method:
         RequestRefused: if the response is an error.
         BotoCoreError: if no response arrives.
+        ClientError: if the credentials cannot be obtained.
     """
 
     def __init__(self, bucket: str, endpoint_url: str, access: Access) -> None:
@@ -77,11 +90,11 @@ class S3Writer:
         self._may_omit_checksums = False
 
     def _connect(self, config: Config | None = None) -> Any:
-        session = boto3.session.Session()
-        return session.client(
+        session = Session()
+        return boto3.session.Session(botocore_session=session).client(
             "s3",
             endpoint_url=self._endpoint_url or None,
-            region_name=session.region_name or DEFAULT_REGION,
+            region_name=region_of_arn(self._bucket) or region_of(session),
             config=self._config.merge(config) if config else self._config,
         )
 
@@ -97,7 +110,11 @@ def _translated() -> Iterator[None]:
         raise _refused(error.__context__) from error
 
 
-def _refused(error: Any) -> RequestRefused:
-    details = error.response.get("Error", {})
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return RequestRefused(status, str(details.get("Code", "")), details.get("Message", ""))
+def _refused(error: Any) -> RequestRefused | ClientError:
+    if error.operation_name not in OPERATIONS:
+        return ClientError(error.response, error.operation_name)
+    details, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+    headers = metadata.get("HTTPHeaders", {})
+    wait = seconds_to_wait(headers.get("retry-after", ""), headers.get("date", ""))
+    status = metadata.get("HTTPStatusCode", 0)
+    return RequestRefused(status, str(details.get("Code", "")), details.get("Message", ""), wait)
