@@ -129,7 +129,7 @@ def test_an_accuracy_below_the_minimum_fails_the_run_but_metrics_and_report_are_
     assert (record["status"], record["stages"][-1]["status"]) == ("failed", "failed")
     assert record["model"] == {}
     assert "Failed in promote_model" in (tmp_path / "report.html").read_text()
-    assert not (tmp_path / "models").exists(), "nothing was published"
+    assert not any((tmp_path / "models").rglob("*.json")), "nothing was published"
 
 
 def crashing_run(folder: Path, data: Path, failure: str) -> tuple[Finished, dict]:
@@ -203,3 +203,11 @@ def test_no_secret_of_the_environment_is_written_down(workspace: Path, first: tu
     written = [path for path in workspace.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert written == []
     assert CANARY not in first[0].output
+
+
+@pytest.mark.slow
+def test_tensorflow_workers_reach_one_another_past_a_proxy(tmp_path: Path) -> None:
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    data = ("--set", "data=synthetic", "--set", "max_steps=2")
+    finished = kubetrain("train", "--framework", "tensorflow", "--output", tmp_path, *data, **nowhere)
+    assert finished.exit_code == 0, finished.output

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.local.loopback import LOOPBACK
+from kubetrain_components.jobs.local.pod import inherited_environment
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.local_run.embedded_s3 import (
     CREDENTIALS,
-    HOST,
     embedded_s3,
     replaced_environment,
     without_user_settings,
@@ -150,11 +151,28 @@ def test_only_an_error_in_our_own_table_stops_a_command(tmp_path: Path, content:
     assert (finished.exit_code, says in finished.output) == (code, True), finished.output
 
 
+def test_the_pods_of_a_local_job_reach_one_another_without_the_users_proxy() -> None:
+    found = inherited_environment({"http_proxy": "http://proxy:3128", "no_proxy": ".corp"})
+    assert (
+        found.items()
+        >= {
+            "http_proxy": "http://proxy:3128",
+            "no_proxy": f".corp,{LOOPBACK}",
+            "NO_PROXY": LOOPBACK,
+        }.items()
+    )
+
+
 class TestEmbeddedS3:
     def test_it_gets_nothing_of_the_users_aws(self) -> None:
         mine = {"AWS_DEFAULT_PROFILE": "team", "AWS_CONFIG_FILE": "/mine", "AWS_ENDPOINT_URL_STS": "https://sts"}
         found = without_user_settings({**mine, "PATH": "/bin", "NO_PROXY": "corp"})
-        assert found == {**CREDENTIALS, "PATH": "/bin", "NO_PROXY": f"corp,{HOST}", "no_proxy": HOST}
+        assert found == {
+            **CREDENTIALS,
+            "PATH": "/bin",
+            "NO_PROXY": "corp,127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+        }
 
     def test_only_new_objects_are_saved(self, tmp_path: Path) -> None:
         folder = tmp_path / MODELS

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubetrain_components.jobs.local.loopback import without_proxy
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_trainer.durable_files import write_atomically
 from kubetrain_trainer.errors import KubetrainError
@@ -80,8 +81,7 @@ def embedded_s3(environment: Mapping[str, str], log: Path, buckets: Mapping[str,
 
 def without_user_settings(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
-    direct = {name: f"{kept[name]},{HOST}" if kept.get(name) else HOST for name in ("NO_PROXY", "no_proxy")}
-    return kept | direct | CREDENTIALS
+    return kept | without_proxy(kept) | CREDENTIALS
 
 
 @contextlib.contextmanager

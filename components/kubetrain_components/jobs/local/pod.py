@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kubetrain_components.jobs.job import Phase, PodState, Replica
+from kubetrain_components.jobs.local.loopback import without_proxy
 from kubetrain_components.jobs.local.process_guard import end_marked
 from kubetrain_trainer.termination import LOG_VARIABLE
 
@@ -108,4 +109,5 @@ def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
     programs = str(Path(sys.executable).parent)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    return {**kept, "PATH": f"{programs}{os.pathsep}{kept.get('PATH', '')}", "GLOO_SOCKET_IFNAME": loopback}
+    path = f"{programs}{os.pathsep}{kept.get('PATH', '')}"
+    return {**kept, **without_proxy(kept), "PATH": path, "GLOO_SOCKET_IFNAME": loopback}

@@ -1,0 +1,13 @@
+"""Direct connections within this machine, whatever proxy the user has for others."""
+
+from collections.abc import Mapping
+
+LOOPBACK = "127.0.0.1,localhost"
+
+
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that keep requests to this machine from a proxy, which gRPC and S3 clients would use."""
+    return {
+        name: f"{environment[name]},{LOOPBACK}" if environment.get(name) else LOOPBACK
+        for name in ("NO_PROXY", "no_proxy")
+    }
