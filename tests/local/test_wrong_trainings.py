@@ -114,6 +114,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "metric-without-shape": {"model_args": {"metric": "a number"}},
     "nan-gradient": {"model_args": {"nan": "gradient"}, "clip_norm": 0, "checkpoint_every": 1},
     "nan-validation": {"model_args": {"nan": "validation"}},
+    "lost-files": {"dataset_files": 10_000},
     "nothing-left-of-epochs": {"resume_from": "right", "learning_rate": 0.1},
     "nothing-left-of-steps": {"resume_from": "right", "epochs": 2, "max_steps": 8},
     "goes-on": {"resume_from": "right", "epochs": 2, "weight_decay": 0.25, "momentum": 0.5},
@@ -204,6 +205,11 @@ def test_a_validation_loss_of_nan_ends_the_training_and_nothing_is_saved(
 ) -> None:
     assert "NotFinite: the validation loss is nan after step 2" in outcomes["nan-validation"]
     assert saved_steps(folder, "nan-validation") == []
+
+
+def test_a_dataset_version_that_lost_files_is_refused(outcomes: dict[str, str], folder: Path) -> None:
+    assert "files, but the dataset version was published with 10000" in outcomes["lost-files"]
+    assert not (folder / "output" / "lost-files").exists()
 
 
 def test_a_run_that_resumes_from_a_finished_one_is_refused(outcomes: dict[str, str]) -> None:

@@ -26,6 +26,8 @@ class Arguments:
     data_dir: Path
     output: TrainingOutput
     dataset_digest: str
+    dataset_files: int = 0
+    """Number of files in the dataset version; 0: unknown."""
 
 
 def run(program: Callable[[], None]) -> None:
@@ -73,6 +75,7 @@ def _parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--data-dir", type=Path, required=True, help="folder with the dataset's files (read-only)")
     parser.add_argument("--output-dir", type=Path, required=True, help="folder of this run on shared storage")
     parser.add_argument("--dataset-digest", default="", help="digest of the dataset version, recorded in manifests")
+    parser.add_argument("--dataset-files", type=int, default=0, help="number of its files, to notice lost ones")
     return parser
 
 
@@ -82,6 +85,7 @@ def _arguments(parsed: argparse.Namespace, config: TrainConfig) -> Arguments:
         data_dir=parsed.data_dir,
         output=TrainingOutput(parsed.output_dir),
         dataset_digest=parsed.dataset_digest,
+        dataset_files=parsed.dataset_files,
     )
 
 

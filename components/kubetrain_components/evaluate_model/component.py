@@ -56,6 +56,7 @@ def evaluate_model(
         run_id=run_id,
         data_dir=site.data_dir(place),
         dataset_digest=place.digest,
+        dataset_files=place.files,
         manifest_sha256=model.metadata["manifest_sha256"],
         placement=Placement.from_dict(placement),
         mounts=site.mounts(place, output_claim),

@@ -10,6 +10,7 @@ from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdenti
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.dataset_place import dataset_flags
 from kubetrain_components.run.stages import EVALUATE
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
@@ -25,6 +26,8 @@ class EvaluationRequest:
     run_id: str
     data_dir: Path
     dataset_digest: str
+    dataset_files: float = 0
+    """Number of files in the dataset version; 0: unknown."""
     manifest_sha256: str
     """Hash of the manifest of the checkpoint whose export is evaluated."""
     placement: Placement = Placement()
@@ -63,7 +66,7 @@ def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
             Replica(
                 role="Evaluation",
                 count=1,
-                command=(*command, *paths, "--dataset-digest", request.dataset_digest),
+                command=(*command, *paths, *dataset_flags(request.dataset_digest, request.dataset_files)),
                 env=UNBUFFERED,
             ),
         ),

@@ -87,6 +87,7 @@ def launch_training(
             data_dir=site.data_dir(place),
             output_dir=site.output(run_id).path,
             dataset_digest=place.digest,
+            dataset_files=place.files,
             workers=workers,
             processes_per_worker=processes_per_worker,
             min_workers=min_workers,

@@ -7,6 +7,7 @@ from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, 
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import host_port
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.dataset_place import dataset_flags
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
@@ -38,6 +39,8 @@ class TrainingJob:
     data_dir: Path
     output_dir: Path
     dataset_digest: str = ""
+    dataset_files: float = 0
+    """Number of files in the dataset version; 0: unknown."""
     workers: int = 2
     """Number of pods, including the Master or Chief."""
     processes_per_worker: int = 1
@@ -113,7 +116,7 @@ class TrainingJob:
             *("-m", f"{package}.train"),
             *("--data-dir", str(self.data_dir)),
             *("--output-dir", str(self.output_dir)),
-            *("--dataset-digest", self.dataset_digest),
+            *dataset_flags(self.dataset_digest, self.dataset_files),
             *self._config().to_flags(),
         )
 

@@ -109,9 +109,8 @@ def _check(options: TrainOptions, config: TrainConfig) -> None:
 def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     if not options.data and training.config.data != "synthetic":
         raise InvalidSetting("--data is missing: pass a dataset version or a folder, or set data=synthetic")
-    data_dir, digest = _dataset(Path(options.data).resolve(), training.config)
-    output_dir = Path(options.output).resolve() / training.run_id
-    return replace(training, data_dir=data_dir, dataset_digest=digest, output_dir=output_dir)
+    training = _with_dataset(training, Path(options.data).resolve())
+    return replace(training, output_dir=Path(options.output).resolve() / training.run_id)
 
 
 def _on_pvcs(training: TrainingJob, options: TrainOptions) -> TrainingJob:
@@ -124,14 +123,17 @@ def _on_pvcs(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     return replace(training, dataset_digest=dataset.digest, placement=placement, mounts=dataset.mounts(options.output))
 
 
-def _dataset(folder: Path, config: TrainConfig) -> tuple[Path, str]:
-    """Return the folder of the samples, and its digest if it is a dataset version."""
-    if not folder.is_dir() and config.data != "synthetic":
+def _with_dataset(training: TrainingJob, folder: Path) -> TrainingJob:
+    """Set the folder of the samples, and the digest and number of files if it is a dataset version."""
+    if not folder.is_dir() and training.config.data != "synthetic":
         raise KubetrainError(
             f"{folder} is not a directory: pass a dataset version, or a folder of <split>/<class>/<image>"
         )
     version = read_version(folder)
-    return (version.data, str(version.header["digest"])) if version else (folder, "")
+    if version is None:
+        return replace(training, data_dir=folder)
+    digest, files = str(version.header["digest"]), int(version.header["objects"])
+    return replace(training, data_dir=version.data, dataset_digest=digest, dataset_files=files)
 
 
 def _backend(options: TrainOptions, training: TrainingJob) -> AbstractContextManager[JobBackend]:

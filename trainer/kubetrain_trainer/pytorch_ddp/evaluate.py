@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.image_folder import log_notes
@@ -28,6 +29,7 @@ from kubetrain_trainer.sampling import evaluation_indices
 
 def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
+    check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     config, role = arguments.config, ProcessRole()
     device = choose_device(role)
     task = build_task(config, arguments.data_dir)

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.image_folder import log_notes
@@ -28,6 +29,7 @@ from kubetrain_trainer.tensorflow_multiworker.training import Training
 
 def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
+    check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     config = arguments.config
     prepare_devices(ProcessRole())
     use_precision(config)

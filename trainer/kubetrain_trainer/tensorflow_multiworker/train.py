@@ -10,6 +10,7 @@ from typing import Any
 
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, splits, validate_and_save
@@ -33,6 +34,7 @@ def train(arguments: Arguments) -> None:
     output = arguments.output
     with join_group(arguments.config, tensorflow_role()) as group:
         if group.role.is_chief:
+            check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
         if not group.from_chief(output.is_finished):
             with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
