@@ -39,6 +39,8 @@ role = torchrun_role()
 rank = role.rank
 with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
     assert group.from_chief(lambda: f"of {rank}") == "of 0"
+    group.from_chief(lambda: time.sleep(2.2))  # the first step may take three times as long
+    group.from_chief(lambda: time.sleep(4.5), takes_long=True)  # the chief saves before all stop
     model = torch.nn.BatchNorm1d(2)
     model.running_mean += rank + 1
     group.broadcast_statistics(model)

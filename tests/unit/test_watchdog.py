@@ -87,6 +87,16 @@ def test_a_pause_may_take_as_long_as_needed(tmp_path: Path) -> None:
     assert (exit_code, log, message) == (0, "well ended\n", {})
 
 
+@pytest.mark.parametrize("file", ["torch/nn/modules/conv.py", "torch/optim/sgd.py", "torchvision/models/resnet.py"])
+def test_on_a_gpu_a_process_may_wait_in_any_call_of_torch(file: str) -> None:
+    convolving = Call("_conv_forward", f"/usr/lib/python3/dist-packages/{file}", 12)
+    sleeping = Call("loss", "/code/own.py", 34)
+    assert StackSample((convolving, sleeping), on_gpu=True).is_waiting
+    assert "or for their GPU: look for another process" in str(StackSample((convolving, sleeping), on_gpu=True))
+    assert not StackSample((convolving, sleeping)).is_waiting, "on a CPU it computes there, or hangs"
+    assert not StackSample((sleeping, convolving), on_gpu=True).is_waiting
+
+
 def test_a_stack_sample_names_the_call_and_whether_it_waits_for_others() -> None:
     sleeping = Call("wait", "/usr/lib/torch/distributed/distributed_c10d.py", 12)
     own = Call("train", "/code/train.py", 34)

@@ -155,7 +155,7 @@ def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})
     with training.watchdog.paused():
-        raise Stopped(training.group.from_chief(training.writer.conclude_stop))
+        raise Stopped(training.group.from_chief(training.writer.conclude_stop, takes_long=True))
 
 
 def finish(training: AnyTraining) -> None:

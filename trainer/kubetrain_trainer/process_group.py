@@ -22,8 +22,11 @@ class ProcessGroup(Protocol):
     def describe(self, config: TrainConfig) -> str:
         """Return the log line that describes the processes and their hardware."""
 
-    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
-        """Return the chief's decision in every process, because on shared storage each could see a different state."""
+    def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
+        """Return the chief's decision in every process, because on shared storage each could see a different state.
+
+        If it takes long, such as writing a checkpoint, the others wait for it without a timeout.
+        """
 
     def sum(self, values: list[float]) -> list[float]:
         """Return each value's sum over all processes."""

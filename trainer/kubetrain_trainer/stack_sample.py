@@ -15,6 +15,8 @@ COLLECTIVES = (
     "tensorflow/python/framework/ops.py",
 )
 """Python files in which a process waits for other processes or a GPU."""
+GPU_CALLS = ("-packages/torch", "kubetrain_trainer/pytorch_ddp/")
+"""On a GPU, these too. The host runs ahead and, once the GPU's queue is full, waits in the next call that uses it."""
 PY_FUNCTION = "tensorflow/python/ops/script_ops.py"
 """The file in which another thread runs a user's Python function while the main thread waits for it."""
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
@@ -34,20 +36,22 @@ class Call:
 class StackSample:
     calls: tuple[Call, ...]
     """The calls on the stack, the innermost first."""
+    on_gpu: bool = False
 
     @property
     def is_waiting(self) -> bool:
         """Return True if the process waits for another one, which may be the one that hangs."""
-        return any(name in self.calls[0].file for name in COLLECTIVES)
+        return any(name in self.calls[0].file for name in (*COLLECTIVES, *(GPU_CALLS if self.on_gpu else ())))
 
     def __str__(self) -> str:
         """Return the innermost call and the innermost call outside of libraries."""
         own = next((call for call in self.calls if not call.file.startswith(LIBRARIES)), self.calls[0])
         text = str(self.calls[0]) + (f", called by {own}" if own != self.calls[0] else "")
-        return text + ", where processes wait for each other: look for another process that hangs" * self.is_waiting
+        waits = "processes wait for each other" + " or for their GPU" * self.on_gpu
+        return text + f", where {waits}: look for another process that hangs" * self.is_waiting
 
 
-def sample_stack() -> StackSample:
+def sample_stack(*, on_gpu: bool = False) -> StackSample:
     """Sample the stack of the thread that does the training's current work."""
     main = threading.main_thread().ident or 0
     stacks = {
@@ -58,4 +62,4 @@ def sample_stack() -> StackSample:
         for ident, frame in sys._current_frames().items()
     }
     in_py_function = (stack for stack in stacks.values() if any(PY_FUNCTION in call.file for call in stack))
-    return StackSample(next(in_py_function, stacks[main]))
+    return StackSample(next(in_py_function, stacks[main]), on_gpu)

@@ -28,8 +28,9 @@ BACKSTOP_SECONDS = 10.0
 class Watchdog:
     """A context manager that ends the process if the next call of beat() does not come in time."""
 
-    def __init__(self, config: TrainConfig, role: ProcessRole) -> None:
+    def __init__(self, config: TrainConfig, role: ProcessRole, *, on_gpu: bool = False) -> None:
         self.doing = "the first step"
+        self._on_gpu = on_gpu
         self._rank = role.rank
         self._seconds = config.nccl_timeout_seconds
         self._timeout = FIRST_STEP_FACTOR * self._seconds
@@ -66,7 +67,7 @@ class Watchdog:
             overdue = time.monotonic() - self._due
             self._set_alarm(-overdue)
             if overdue > 0:
-                stack = sample_stack()
+                stack = sample_stack(on_gpu=self._on_gpu)
                 # Two equal samples, because a process that has just lost a peer still moves, and fails by itself.
                 hangs_itself = stack == before and not stack.is_waiting
                 if hangs_itself or overdue > (PEERS_FACTOR - 1) * self._seconds:

@@ -17,15 +17,17 @@ from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.pytorch_ddp.precision import precision_of
 from kubetrain_trainer.start_banner import describe_start
-from kubetrain_trainer.watchdog import PEERS_FACTOR
+from kubetrain_trainer.watchdog import FIRST_STEP_FACTOR, PEERS_FACTOR
 
-EXPORT_TIMEOUT = timedelta(days=1)
+UNLIMITED = timedelta(days=1)
 
 
 @dataclass
 class Group(ProcessGroup):
     role: ProcessRole
     device: torch.device
+    patient: Any = None
+    """The same processes, connected by gloo without a timeout."""
 
     def describe(self, config: TrainConfig) -> str:
         return describe_start(
@@ -37,10 +39,10 @@ class Group(ProcessGroup):
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else cpu_name(),
         )
 
-    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+    def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
         decision = [decide() if self.role.is_chief else None]
         if self.role.world_size > 1:
-            dist.broadcast_object_list(decision)
+            dist.broadcast_object_list(decision, group=self.patient if takes_long else None)
         return decision[0]  # type: ignore[return-value]
 
     def sum(self, values: list[float]) -> list[float]:
@@ -74,19 +76,25 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
         return
     automatic = "nccl" if group.device.type == "cuda" else "gloo"
     communication = automatic if config.communication == "auto" else config.communication
-    dist.init_process_group(communication, timeout=timedelta(seconds=PEERS_FACTOR * config.nccl_timeout_seconds))
-    # All processes wait for the chief's export, which may take longer than the timeout of a collective.
-    leaving = dist.new_group(backend="gloo", timeout=EXPORT_TIMEOUT)
+    dist.init_process_group(communication, timeout=collective_timeout(config))
+    # All processes wait for the chief to export, or to save when they stop, which may take long.
+    group.patient = dist.new_group(backend="gloo", timeout=UNLIMITED)
     try:
         yield group
     except Stopped:
-        leave(leaving)
+        leave(group)
         raise
-    leave(leaving)
+    leave(group)
 
 
-def leave(leaving: Any) -> None:
-    dist.barrier(leaving)
+def collective_timeout(config: TrainConfig) -> timedelta:
+    """Return a timeout longer than the watchdog's, even for the first step: a collective that times out aborts the
+    process, and only the watchdog reports where it was."""
+    return timedelta(seconds=FIRST_STEP_FACTOR * PEERS_FACTOR * config.nccl_timeout_seconds)
+
+
+def leave(group: Group) -> None:
+    dist.barrier(group.patient)
     dist.destroy_process_group()
 
 

@@ -72,7 +72,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         writer=writer,
         staging=Staging(),
         recent=RecentSteps(config, group, writer.resume_hint),
-        watchdog=Watchdog(config, group.role),
+        watchdog=Watchdog(config, group.role, on_gpu=group.device.type == "cuda"),
         stop=Stop(group.role),
     )
 

@@ -51,7 +51,7 @@ class Group(ProcessGroup):
             device=" and ".join(names) or cpu_name(),
         )
 
-    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+    def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
         """Sum the chief's JSON bytes and the other processes' zeros, because TensorFlow cannot broadcast objects."""
         message = np.zeros(DECISION_BYTES)
         if self.role.is_chief:
