@@ -35,14 +35,21 @@ class Authority:
         self._name = _name("authority")
         self.certificate = _pem(self._sign("authority", self._key, is_authority=True))
 
-    def signed(self, name: str, *addresses: str) -> Signed:
+    def signed(self, name: str, *addresses: str, days: float = 1) -> Signed:
+        """Return a certificate that ends in this many days; a negative number: it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         plain = serialization.NoEncryption()
         pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-        return Signed(_pem(self._sign(name, key, addresses)), pem)
+        return Signed(_pem(self._sign(name, key, addresses, days=days)), pem)
 
     def _sign(
-        self, name: str, key: ec.EllipticCurvePrivateKey, addresses: tuple[str, ...] = (), *, is_authority: bool = False
+        self,
+        name: str,
+        key: ec.EllipticCurvePrivateKey,
+        addresses: tuple[str, ...] = (),
+        *,
+        days: float = 1,
+        is_authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         made = (
@@ -51,8 +58,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now - timedelta(days=2))
+            .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
         if addresses:

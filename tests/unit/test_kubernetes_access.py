@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -273,6 +274,24 @@ def test_after_a_401_the_plugin_runs_again_once(server: ApiServer, connect: Conn
     with pytest.raises(Unauthorized):
         api.create(PODS, {"metadata": {"name": "a"}})
     assert (runs(tmp_path), len(server.requests)) == (3, 4)
+
+
+def test_a_plugin_whose_certificate_a_gateway_rejects_runs_again(
+    authority: Authority, connect: Connect, tmp_path: Path
+) -> None:
+    for name, days in {"old": -1, "new": 1}.items():
+        mine = authority.signed(name, days=days)
+        credential = prints(clientCertificateData=mine.certificate.decode(), clientKeyData=mine.key.decode())
+        (tmp_path / name).write_text(credential)
+    context = authority.signed("server", "127.0.0.1").server_context(tmp_path, authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    user = plugin(tmp_path, f". {tmp_path}/$([ $(cat {tmp_path}/runs) = x ] && echo old || echo new)")
+    with ApiServer(tls=context) as server:
+        api = connect(trusting(server, authority), user)
+        api.retry_seconds = 10
+        api.get(PODS)
+        assert server.users == ["new"]
+    assert runs(tmp_path) == 2
 
 
 def test_a_401_for_a_static_token_is_final(server: ApiServer, connect: Connect) -> None:

@@ -278,8 +278,8 @@ class KubernetesApi:
     def _check_configuration(self, error: HTTPError) -> None:
         """Raise if the configuration seems to cause the error."""
         text = str(error).lower()
-        if "certificate" in text and "alert" in text:
-            raise Misconfigured(
+        if "alert" in text and ("certificate" in text or "unknown ca" in text):  # the server's word about ours
+            raise Unauthorized(
                 f"{self._host} rejects our client certificate ({error}): log in to the cluster again"
             ) from error
         if "certificate" in text:
