@@ -1,4 +1,4 @@
-"""What a run would do with its parameters: the admission and plan of its first step, before anything is sent."""
+"""Admit and plan a run as its first step would, before anything is sent."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

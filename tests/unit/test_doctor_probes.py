@@ -107,11 +107,14 @@ def test_a_step_has_the_account_and_the_ca_of_the_run_and_nothing_of_its_placeme
     env = [{"name": "CABUNDLE_CONFIGMAP_NAME", "value": "ca"}, {"name": "CABUNDLE_KEY_NAME", "value": "root.pem"}]
     pod = {"containers": [{"name": "api", "env": env}]}
     server.put("/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline", spec={"template": {"spec": pod}})
-    examine("service_account=trainer", 'image_pull_secrets=["other"]', 'env={"AWS_CA_BUNDLE": "/x"}', "s3_secret=mine")
+    found = examine(
+        "service_account=trainer", 'image_pull_secrets=["other"]', 'env={"AWS_CA_BUNDLE": "/x"}', "s3_secret=mine"
+    )
     specs = {stage: job["spec"]["template"]["spec"] for stage, job in jobs_by_stage(server).items()}
     step, (container,) = specs["step"], specs["step"]["containers"]
     assert (step["serviceAccountName"], step["imagePullSecrets"]) == ("runner", [{"name": "registry"}])
     assert specs["write"]["serviceAccountName"] == "trainer"
+    assert (found["secret registry"].status, found["secret other"].status) == (Status.MISSING, Status.MISSING)
     assert container["image"] == images.COMPONENTS
     keys = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each}
     assert keys["AWS_SECRET_ACCESS_KEY"] == {"name": "mine", "key": "AWS_SECRET_ACCESS_KEY", "optional": True}

@@ -10,7 +10,7 @@ Kind = TypeVar("Kind", bound=Settings)
 
 
 def combine_settings(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]]) -> Kind:
-    """Combine the settings of several sources. Whatever a source contains counts as set, even at its default.
+    """Combine the settings of several sources. Everything in a source counts as set, even at its default.
 
     Args:
         sources: The settings of each source, by its name in messages.

@@ -12,6 +12,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
 from kubetrain_components.sync_dataset.sync import transfer_placement
+from kubetrain_pipelines import images
 from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown
@@ -71,7 +72,8 @@ class Examination:
         from_pods = list(self._pod_findings())
         yield from from_pods
         s3 = next((each.status for each in from_pods if each.check == "S3 dataset"), Status.SKIPPED)
-        for name, needed in self.needs.secrets.items():
+        of_steps = {name: NeededSecret(pulls_images=True) for name in images.PULL_SECRETS}
+        for name, needed in {**self.needs.secrets, **of_steps}.items():
             yield self._run_check(f"secret {name}", partial(self._secret, name, needed, s3))
         # Last, because the API server seems to be down if the service of Kubeflow Pipelines has no pods.
         yield self._run_check("Kubeflow Pipelines", partial(check_pipelines, self.cluster, self.connection))

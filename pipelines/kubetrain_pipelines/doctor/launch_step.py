@@ -12,7 +12,7 @@ QUOTA = {
     "limits.cpu": Decimal("0.5"),
     "limits.memory": Decimal(256 << 20),
 }
-"""What the pod uses of a quota at least: the resources of its init container in Kubeflow Pipelines 2.17.
+"""The pod uses at least this much of a quota: the resources of its init container in Kubeflow Pipelines 2.17.
 
 No other pod of the run's steps exists at the same time as the training.
 """

@@ -20,7 +20,7 @@ MARK = "kubetrain-doctor"
 WARNING = "warning: "
 ERROR = "error: "
 CA_OF_STEPS = Path("/kfp/certs/ca.crt")
-"""Where Kubeflow Pipelines mounts the CA that it is configured with."""
+"""Kubeflow Pipelines mounts its configured CA here."""
 SYSTEM_CAS = Path("/etc/ssl/certs/ca-certificates.crt")
 
 

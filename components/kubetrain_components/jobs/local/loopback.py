@@ -1,4 +1,4 @@
-"""Direct connections within this machine, whatever proxy the user has for others."""
+"""Connections within this machine, which bypass the proxy that the user has for others."""
 
 from collections.abc import Mapping
 
