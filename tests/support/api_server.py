@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import re
+import signal
 import socket
 import ssl
 import threading
@@ -416,6 +418,12 @@ def cut(after_bytes: int) -> Fault:
         return False
 
     return fault
+
+
+def interrupt(handler: Handler) -> bool:
+    """Press Ctrl-C while a request is under way, which is then answered as usual."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return False
 
 
 def end_at_once(handler: Handler) -> bool:

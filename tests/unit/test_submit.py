@@ -17,7 +17,7 @@ from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.upload import ensure_version
 from kubetrain_trainer.errors import InvalidSetting
-from support.api_server import answer, cut
+from support.api_server import answer, cut, interrupt
 from support.kfp_runs import play, write_pipeline
 from support.kfp_server import KfpServer, recorded_run
 
@@ -68,6 +68,26 @@ def test_a_run_that_its_first_step_would_refuse_is_not_sent(server: KfpServer, a
     with pytest.raises(InvalidSetting, match="workers must be a number from 1"):
         submit_and_show(api, RunOptions(pipeline=str(TRAIN), pairs=pairs))
     assert server.requests == []
+
+
+def test_a_compiled_file_cannot_run_code(tmp_path: Path) -> None:
+    path, proof = tmp_path / "evil.yaml", tmp_path / "proof"
+    path.write_text(
+        f"pipelineInfo: !!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{proof}]]"
+    )
+    with pytest.raises(InvalidSetting, match=r"evil\.yaml is not valid YAML"):
+        CompiledFile.read(path)
+    assert not proof.exists()
+
+
+def test_a_run_that_was_started_is_reported_even_if_interrupted(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fail("POST /apis/v2beta1/runs", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+    (run_id,) = server.kinds["runs"]
+    assert f"run {run_id} of greetings-" in capsys.readouterr().out
 
 
 def test_a_version_is_uploaded_only_if_the_content_is_new(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
