@@ -167,6 +167,30 @@ def test_parallel_stages_have_their_own_causes(
     assert causes == ["cause: count: count ran out of memory", "cause: Greet the user: greet ran out of memory"]
 
 
+def test_the_cluster_has_the_causes_of_the_steps_that_failed_for_good(
+    server: KfpServer,
+    api: KfpApi,
+    start: Callable[..., str],
+    cluster: ApiServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_id = start(workflow([Step(task="greet", attempts=2), FAIL], "FAILED"))
+    failed = {"type": "Pod", "phase": "Failed", "startedAt": "2026-11-22T04:00:01Z"}
+    driver = FAIL.node.replace("fail(0).executor(0)", "count-driver(0)")
+    messages = {
+        GREET.node: "node lost",
+        FAIL.node: "main: Error (exit code 1): rank 1 left",
+        driver: "no such value",
+    }
+    nodes = {name: {**failed, "name": name, "message": message} for name, message in messages.items()}
+    add_pod(cluster, run_id, FAIL)
+    path = "/apis/argoproj.io/v1alpha1/namespaces/tests/workflows/train-x"
+    cluster.put(path, metadata={"labels": {"pipeline/runid": run_id}}, status={"nodes": nodes})
+    status_and_show(api, run_id)
+    causes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("cause")]
+    assert causes == ["cause: fail: rank 1 left", "cause: count-driver: no such value"]
+
+
 def test_the_logs_of_a_run_whose_version_was_deleted(
     server: KfpServer, api: KfpApi, start: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, follow_an
 from kubetrain_pipelines.kubeflow.upload import ensure_version
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import answer, cut, interrupt
-from support.kfp_runs import play, write_pipeline
+from support.kfp_runs import Step, play, workflow, write_pipeline
 from support.kfp_server import KfpServer, recorded_run
 
 ROOT = Path(__file__).parents[2]
@@ -72,9 +72,7 @@ def test_a_run_that_its_first_step_would_refuse_is_not_sent(server: KfpServer, a
 
 def test_a_compiled_file_cannot_run_code(tmp_path: Path) -> None:
     path, proof = tmp_path / "evil.yaml", tmp_path / "proof"
-    path.write_text(
-        f"pipelineInfo: !!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{proof}]]"
-    )
+    path.write_text(f"pipelineInfo: !!python/object/apply:os.mkdir [{proof}]\nroot: {{}}\n")
     with pytest.raises(InvalidSetting, match=r"evil\.yaml is not valid YAML"):
         CompiledFile.read(path)
     assert not proof.exists()
@@ -141,6 +139,25 @@ def test_a_run_is_followed_to_its_end(
     assert "Greet the user: started\nGreet the user: finished after 9.0 s\ncount: started\ncount: finished" in output
     assert output.endswith("succeeded\n")
     assert "driver" not in output
+
+
+def test_each_iteration_of_a_loop_is_followed(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [f"root(0)/for-loop-1(0)/item({number}:{number})(0)" for number in range(2)]
+    over = Step(task="greet", within=places[0])
+    running = Step(task="greet", within=places[1], state="RUNNING", ended=None)
+    ended = Step(task="greet", within=places[1])
+    server.next_story = [workflow([over, running])] * 4 + [workflow([over, ended], "SUCCEEDED")]
+    submit_and_show(api, RunOptions(pipeline=str(pipeline)))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "iteration" in line]
+    first, second = (f"Greet the user (iteration {number}): " for number in range(2))
+    assert lines == [
+        f"{first}started",
+        f"{first}finished after 9.0 s",
+        f"{second}started",
+        f"{second}finished after 9.0 s",
+    ]
 
 
 def test_a_run_is_followed_through_an_outage(
