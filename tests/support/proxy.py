@@ -8,11 +8,17 @@ import threading
 from typing import Self
 from urllib.parse import urlsplit
 
+ACCOUNT = "proxy-authorization: "
+
 
 class Proxy:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.seen: list[str] = []
         """Method and target of each connection."""
+        self.accounts: list[str] = []
+        """Proxy-Authorization of each connection."""
+        self.upstreams: dict[str, int] = {}
+        """Ports on this machine of hosts whose names only the proxy knows."""
         self._tls = tls
         self._listening = socket.create_server(("127.0.0.1", 0))
         port = self._listening.getsockname()[1]
@@ -48,7 +54,10 @@ class Proxy:
             parts = urlsplit(target if "://" in target else f"//{target}")
             is_tunnel = method == "CONNECT"
             self.seen.append(f"{method} {target if is_tunnel else f'http://{parts.netloc}'}")
-            server = open_sockets.enter_context(socket.create_connection((parts.hostname, parts.port)))
+            self.accounts += [line[21:] for line in head.decode().splitlines() if line.lower().startswith(ACCOUNT)]
+            known = self.upstreams.get(parts.hostname or "")
+            upstream = ("127.0.0.1", known) if known else (parts.hostname, parts.port)
+            server = open_sockets.enter_context(socket.create_connection(upstream))
             if is_tunnel:
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:

@@ -24,11 +24,10 @@ from kubetrain_components.jobs.kubernetes.access.proxies import proxy_for
 from kubetrain_components.jobs.kubernetes.access.transport import raise_descriptor_limit
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError, Unauthorized
-from kubetrain_trainer.errors import KubetrainError
 from support.api_server import PODS, ApiServer, Handler, answer
 from support.certificates import Authority
 from support.cli import kubetrain
-from support.proxy import Proxy, running_proxy
+from support.proxy import Proxy
 
 V1 = "client.authentication.k8s.io/v1"
 Connect = Callable[..., KubernetesApi]
@@ -56,7 +55,7 @@ def tls_server(authority: Authority, tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    with running_proxy() as proxy:
+    with Proxy() as proxy:
         yield proxy
 
 
@@ -410,9 +409,9 @@ def test_a_broken_certificate_is_named(tls_server: ApiServer, connect: Connect) 
 def test_the_proxy_of_the_kubeconfig_is_used(
     tls_server: ApiServer, authority: Authority, connect: Connect, proxy: Proxy
 ) -> None:
-    url = f"http://me:p%40ss@{proxy.address}"
+    url = f"http://me:p%40ss@{proxy.url.removeprefix('http://')}"
     connect(trusting(tls_server, authority, **{"proxy-url": url}), {"token": "of-me"}).get(PODS)
-    assert proxy.requests == [f"CONNECT {tls_server.url.removeprefix('https://')}"]
+    assert proxy.seen == [f"CONNECT {tls_server.url.removeprefix('https://')}"]
     assert proxy.accounts == [f"Basic {in_base64(b'me:p@ss')}"]
     assert tls_server.headers[-1]["authorization"] == "Bearer of-me"
     assert "proxy-authorization" not in tls_server.headers[-1]
@@ -421,11 +420,11 @@ def test_the_proxy_of_the_kubeconfig_is_used(
 def test_the_proxy_of_the_environment_is_used(
     server: ApiServer, connect: Connect, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", proxy.address)
-    api = connect({"server": server.url.replace("127.0.0.1", "localhost.localdomain")}, {"token": "of-me"})
-    with pytest.raises(KubetrainError):  # the proxy cannot resolve it either
-        api.get(PODS)
-    assert proxy.requests == [f"GET {api.connection.server}{PODS}"]
+    monkeypatch.setenv("http_proxy", proxy.url.removeprefix("http://"))
+    proxy.upstreams["inside.invalid"] = int(server.url.rpartition(":")[2])
+    connect({"server": "http://inside.invalid:8080"}, {"token": "of-me"}).get(PODS)
+    assert proxy.seen == ["GET http://inside.invalid:8080"]
+    assert server.headers[-1]["authorization"] == "Bearer of-me"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def quick(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "MAX_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(kubernetes_backend, "ANNOTATE_SECONDS", 0.2)
+    monkeypatch.setattr(kubernetes_backend, "JOB_RETRY_SECONDS", 20.0)  # or a test that fails lasts for an hour
 
 
 @pytest.fixture
