@@ -123,14 +123,16 @@ def test_older_servers_would_end_the_runs_of_a_schedule_with_it(
     assert server.schedules == []
 
 
-@pytest.mark.parametrize(("catchup", "missed"), [(False, "the last run it missed"), (True, "each run it missed")])
+@pytest.mark.parametrize(
+    ("catchup", "missed"), [(False, "the last one starts now"), (True, "all start, one by one, now")]
+)
 def test_resuming_says_what_starts_at_once(
     server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str], catchup: bool, missed: str
 ) -> None:
     schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY, catchup=catchup))
     manage(api, pause="nightly")
     manage(api, resume="nightly")
-    assert f"'nightly' is enabled: {missed} starts now" in capsys.readouterr().out
+    assert f"'nightly' is enabled; if it missed runs, {missed}" in capsys.readouterr().out
     manage(api, resume="nightly")
     assert "enabled already" in capsys.readouterr().out
 

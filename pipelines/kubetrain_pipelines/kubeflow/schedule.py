@@ -111,8 +111,8 @@ def _resume(api: KfpApi, wanted: str, *, force: bool) -> None:
         print(f"schedule '{wanted}' is enabled already")
         return
     set_enabled(api, found[0], True)
-    missed = "the last run it missed starts" if found[0].get("no_catchup") else "each run it missed starts"
-    print(f"schedule '{wanted}' is enabled: {missed} now")
+    missed = "the last one starts" if found[0].get("no_catchup") else "all start, one by one,"
+    print(f"schedule '{wanted}' is enabled; if it missed runs, {missed} now")
 
 
 def _delete(api: KfpApi, wanted: str, *, force: bool) -> None:

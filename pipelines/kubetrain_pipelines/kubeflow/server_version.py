@@ -21,7 +21,7 @@ class ServerHealth:
     tag: str
     is_multi_user: bool
     is_ready: bool
-    """Whether the API server answers: the UI server reports its own health even without it."""
+    """True if the API server answers. The UI server reports its own health even without it."""
 
     @classmethod
     def of(cls, answer: Message) -> Self:
