@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -223,6 +225,23 @@ def test_logs_that_may_not_be_read_are_a_warning(server: ApiServer, launch: Laun
     launch.succeed()
     assert isinstance(launch.result(), JobState)
     assert any("warning" in line and "pods/log" in line for line in launch.lines)
+
+
+def test_a_launcher_survives_that_nobody_reads_its_output() -> None:
+    """`kubetrain train | head` closes stdout after ten lines."""
+    program = (
+        "from kubetrain_components.jobs.job import LogLine; from kubetrain_components.jobs.job_logs import print_line\n"
+        "for number in range(1000): print_line(LogLine('chief-0', 'x' * 1000))\n"
+        "print('trained')"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert launcher.stdout is not None and launcher.stderr is not None
+    launcher.stdout.readline()
+    launcher.stdout.close()
+    noted = launcher.stderr.read().decode()
+    launcher.stderr.close()
+    assert (launcher.wait(20), noted.count("stdout is closed")) == (0, 1)
+    assert "BrokenPipe" not in noted
 
 
 def failed_with_verdict(server: ApiServer, job: Job) -> None:
