@@ -67,6 +67,8 @@ BARS = (
     Bar("listing", CPU_SECONDS, False, 5),
     Bar("listing", PEAK_MEGABYTES, False, 600),
     Bar("latency", OBJECTS_PER_SECOND, True, 900),
+    Bar("mixed", OBJECTS_PER_SECOND, True, 500),
+    Bar("late-body", OBJECTS_PER_SECOND, True, 500),
 )
 
 

@@ -104,7 +104,7 @@ def write_aws_config(home: Path, in_flight: int) -> None:
 def _sync(download: Download) -> list[str]:
     program = Path(sys.executable).with_name("kubetrain")
     place = [SOURCE, str(download.target), "--endpoint-url", download.endpoint_url]
-    return [str(program), "sync", *place, "--concurrency", str(download.in_flight), "--json"]
+    return [str(program), "sync", *place, "--json"]  # it finds the number of requests by itself
 
 
 def _script(python: str, name: str) -> Callable[[Download], list[str]]:

@@ -82,6 +82,8 @@ def all_scenarios(options: Options) -> dict[str, Scenario]:
         _large_crc(options),
         _listing(options),
         _latency(options),
+        _latency(options, "mixed", "one answer in 16 at once"),
+        _latency(options, "late-body", "heads at once"),
     )
     return {each.name: each for each in scenarios}
 
@@ -105,11 +107,13 @@ def _crc(options: Options) -> Scenario:
     return _small_objects("crc", title, dataset, lambda folder: stub_server(arguments), in_flight=16)
 
 
-def _latency(options: Options) -> Scenario:
+def _latency(options: Options, kind: str = "steady", note: str = "") -> Scenario:
     dataset = Dataset(options.objects or 5000)
-    arguments = [f"--objects={dataset.objects}", f"--checksum={options.checksum}", f"--latency-ms={LATENCY_MS}"]
-    title = f"100 KB, {LATENCY_MS} ms away"
-    return _small_objects("latency", title, dataset, lambda folder: stub_server(arguments), in_flight=64)
+    arguments = [f"--objects={dataset.objects}", f"--checksum={options.checksum}"]
+    arguments += [f"--latency-ms={LATENCY_MS}", f"--latency-kind={kind}"]
+    title = f"100 KB, {LATENCY_MS} ms away{f', {note}' if note else ''}"
+    name = "latency" if kind == "steady" else kind
+    return _small_objects(name, title, dataset, lambda folder: stub_server(arguments), in_flight=64)
 
 
 def _small_objects(

@@ -1,6 +1,7 @@
 """A cheap S3 stub: canned objects and listings, S3's checksums, configurable latency.
 
-python benchmarks/stub_server.py --port 9000 --objects 5000 [--checksum crc64nvme] [--latency-ms 30] [--listing-only]
+python benchmarks/stub_server.py --port 9000 --objects 5000 [--checksum crc64nvme] [--latency-ms 30]
+    [--latency-kind mixed] [--listing-only]
 """
 
 import argparse
@@ -16,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from urllib.parse import parse_qs, unquote
 
 from awscrt.checksums import crc64nvme
@@ -24,6 +26,10 @@ from dataset import BODY_SIZES, PREFIX, Dataset, bodies
 WORKERS = 2
 PAGE_OBJECTS = 1000
 SEND_BUFFER_BYTES = 1 << 20
+LATENCY_KINDS = ("steady", "mixed", "late-body")
+"""Mixed: some answers come at once, as from a cache. Late body: the head comes at once, as from gateways."""
+FAST_ONE_IN = 16
+NUMBERS = count()
 LATEST_KEY = "\U0010ffff"
 MODIFIED = "2026-01-01T00:00:00.000Z"
 
@@ -171,9 +177,10 @@ class Stub:
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, answer: Callable[[bytes], bytes], latency_seconds: float) -> None:
+    def __init__(self, answer: Callable[[bytes], bytes], latency_seconds: float, kind: str) -> None:
         self._answer = answer
         self._latency_seconds = latency_seconds
+        self._kind = kind
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -189,10 +196,13 @@ class Connection(asyncio.Protocol):
             self._send(self._answer(head))
 
     def _send(self, content: bytes) -> None:
-        if self._latency_seconds:
-            asyncio.get_running_loop().call_later(self._latency_seconds, self._transport.write, content)
-        else:
+        if not self._latency_seconds or (self._kind == "mixed" and next(NUMBERS) % FAST_ONE_IN == 0):
             self._transport.write(content)
+            return
+        early = content.find(b"\r\n\r\n") + 4 if self._kind == "late-body" else 0
+        if early:
+            self._transport.write(content[:early])
+        asyncio.get_running_loop().call_later(self._latency_seconds, self._transport.write, content[early:])
 
 
 def checksum_header(algorithm: str, content: bytes) -> str:
@@ -203,8 +213,8 @@ def checksum_header(algorithm: str, content: bytes) -> str:
     return f"x-amz-checksum-{algorithm}: {encoded}\r\nx-amz-checksum-type: FULL_OBJECT\r\n"
 
 
-async def serve(port: int, answer: Callable[[bytes], bytes], latency_seconds: float) -> None:
-    connection = partial(Connection, answer, latency_seconds)
+async def serve(port: int, answer: Callable[[bytes], bytes], latency_seconds: float, kind: str) -> None:
+    connection = partial(Connection, answer, latency_seconds, kind)
     # Each worker has its own socket on the port; the kernel distributes connections.
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", port, reuse_port=True, backlog=512)
     await server.serve_forever()
@@ -217,6 +227,7 @@ def main() -> None:
     parser.add_argument("--object-bytes", type=int, default=0, help="size of each object (default: about 100 KB)")
     parser.add_argument("--checksum", choices=["crc64nvme", "crc32"], default="")
     parser.add_argument("--latency-ms", type=float, default=0)
+    parser.add_argument("--latency-kind", choices=LATENCY_KINDS, default="steady")
     parser.add_argument("--listing-only", action="store_true")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -230,7 +241,7 @@ def main() -> None:
     for _ in range(WORKERS - 1):
         if os.fork() == 0:
             break
-    asyncio.run(serve(options.port, stub.answer, options.latency_ms / 1000))
+    asyncio.run(serve(options.port, stub.answer, options.latency_ms / 1000, options.latency_kind))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Compare `kubetrain sync` with its peers, side by side on this machine.
 
-python benchmarks/sync.py [small] [crc] [large] [large-crc] [listing] [latency] [--rounds 3] [--json FILE]
+python benchmarks/sync.py [small] [crc] [large] [large-crc] [listing] [latency] [mixed]
+    [late-body] [--rounds 3] [--json FILE]
 """
 
 import argparse
@@ -24,7 +25,7 @@ from scenarios import SHARD_BYTES, Options, all_scenarios
 from table import notes, results_table, verdicts_table
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("small", "crc", "large", "large-crc", "listing", "latency")
+NAMES = ("small", "crc", "large", "large-crc", "listing", "latency", "mixed", "late-body")
 
 
 def main() -> None:

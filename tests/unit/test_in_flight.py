@@ -1,106 +1,148 @@
-"""Enough parallel requests to hide the latency, but fewer if the store is overloaded."""
+"""As many parallel requests as throughput gains from, but fewer if the store is overloaded."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
 from kubetrain_components.sync_dataset import in_flight
-from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS, InFlight
+from kubetrain_components.sync_dataset.in_flight import InFlight
+from kubetrain_components.sync_dataset.throughput_search import START
 
-ASKED: list[InFlight] = []
-
-
-def answer(requests: InFlight, *seconds: float) -> None:
-    for each in seconds:
-        requests.record_latency(each)
+Store = Callable[[int], float]
+"""Objects per second with this number of requests at a time."""
 
 
-@pytest.mark.parametrize(("seconds", "limit"), [(0.0001, MIN_REQUESTS), (0.01, 20), (0.03, 60), (1.0, 64)])
-def test_the_limit_follows_the_latency(seconds: float, limit: int) -> None:
+def after(seconds: float, most: float = 2000.0) -> Store:
+    """A store that answers after some time; above `most` objects per second, our own work is the limit."""
+    return lambda requests: min(requests / seconds, most)
+
+
+class Sync:
+    """Objects that arrive as a store delivers them, on a clock that only the test moves."""
+
+    def __init__(self, requests: InFlight) -> None:
+        self.requests = requests
+        self.completed = 0.0
+        self.now = requests._window[0]
+
+    def run(self, store: Store, seconds: float) -> None:
+        for _ in range(round(seconds / 0.05)):
+            self.completed += 0.05 * store(self.requests.limit)
+            self.now += 0.05
+            self.requests.steer(self.now, int(self.completed), int(self.completed) * 100_000)
+
+
+def searching(store: Store, seconds: float = 10.0, maximum: int = 64) -> Sync:
+    sync = Sync(InFlight(maximum))
+    sync.requests.lower_minimum()
+    sync.run(store, seconds)
+    return sync
+
+
+def test_latency_is_hidden_within_a_second() -> None:
+    assert searching(after(0.03), 1.0).requests.limit >= 60
+    assert searching(after(0.3), 2.0).requests.limit >= 60
+
+
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0005, 2, 3), (0.002, 3, 7), (0.01, 16, 32), (1.0, 60, 64)])
+def test_no_more_requests_than_throughput_gains_from(seconds: float, fewest: int, most: int) -> None:
+    sync = searching(after(seconds), 20)
+    limits = set[int]()
+    for _ in range(100):
+        sync.run(after(seconds), 0.05)
+        limits.add(sync.requests.limit)
+    assert fewest <= sorted(limits)[len(limits) // 2] <= most
+
+
+def test_a_store_that_becomes_slower_gets_more_requests() -> None:
+    sync = searching(after(0.001))
+    assert sync.requests.limit < 10
+    sync.run(after(0.05), 10)
+    assert sync.requests.limit >= 40
+
+
+def test_a_number_that_the_user_chose_is_used() -> None:
+    sync = Sync(InFlight(20, is_fixed=True))
+    assert sync.requests.limit == 20
+    sync.run(after(0.0005), 5)
+    assert sync.requests.limit == 20
+
+
+def test_large_objects_are_searched_by_bytes() -> None:
     requests = InFlight(64)
-    answer(requests, *[seconds] * 10)
-    assert requests.limit == limit
-
-
-def test_small_objects_of_a_fast_store_need_fewer_workers() -> None:
-    requests = InFlight(64)
-    requests.lower_minimum()
-    answer(requests, 0.0001)
-    assert requests.limit == MIN_REQUESTS_FOR_SMALL_OBJECTS < MIN_REQUESTS
-    answer(requests, *[0.03] * in_flight.SAMPLES)
-    assert requests.limit == 60
-
-
-def test_waits_of_our_own_threads_do_not_count_as_latency() -> None:
-    requests = InFlight(64)
-    answer(requests, 0.05, 0.001, 0.05, 0.05)
-    assert requests.limit == MIN_REQUESTS
+    now = requests._window[0]
+    received = 0.0
+    for _ in range(200):
+        received += 0.05 * min(requests.limit * 20e6, 600e6)
+        now += 0.05
+        requests.steer(now, 0, int(received))
+    assert 20 <= requests.limit <= 48
 
 
 def test_a_burst_of_refusals_halves_the_limit_once_and_responses_raise_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    requests = InFlight(64)
-    answer(requests, 1.0)
+    sync = searching(after(1.0))
+    before = sync.requests.limit
+    assert before > 40
     for _ in range(20):
-        requests.back_off()
-    assert requests.limit == 32
-    answer(requests, *[1.0] * 200)
-    assert 32 < requests.limit < 64
+        sync.requests.back_off()
+    halved = sync.requests.limit
+    assert halved == before // 2
+    sync.run(after(1.0), 3)
+    assert halved < sync.requests.limit < before
     monkeypatch.setattr(in_flight, "BURST_SECONDS", 0.0)
     for _ in range(20):
-        requests.back_off()
-    assert requests.limit == 1
+        sync.requests.back_off()
+    assert sync.requests.limit == 1
 
 
 def test_others_run_instead_of_stuck_workers() -> None:
     requests = InFlight(64)
     requests.set_stuck(2)
-    assert has_turn(requests, MIN_REQUESTS + 1)
-    assert not has_turn(requests, MIN_REQUESTS + 2)
+    assert has_turn(requests, START + 1)
+    assert not has_turn(requests, START + 2)
     requests.set_stuck(0)
-    assert not has_turn(requests, MIN_REQUESTS + 1)
+    assert not has_turn(requests, START + 1)
 
 
 def test_no_worker_runs_instead_of_a_stuck_one_if_the_store_is_overloaded() -> None:
     requests = InFlight(8)
     requests.back_off()
     requests.set_stuck(8)
-    assert not has_turn(requests, MIN_REQUESTS)
-
-
-@pytest.fixture(autouse=True)
-def asked() -> Iterator[None]:
-    yield
-    while ASKED:
-        ASKED.pop().end()  # whose workers still wait
+    assert not has_turn(requests, START)
 
 
 def has_turn(requests: InFlight, worker: int) -> bool:
-    ASKED.append(requests)
     waiting = threading.Thread(target=requests.wait_for_turn, args=(worker,), daemon=True)
     waiting.start()
     waiting.join(0.2)
-    return not waiting.is_alive()
+    has_passed = not waiting.is_alive()
+    with requests._turns:  # let the thread end, not the others
+        requests._is_over = True
+        requests._turns.notify_all()
+    waiting.join(5)
+    requests._is_over = False
+    return has_passed
 
 
 def test_workers_above_the_limit_wait_until_it_rises_or_the_work_ends() -> None:
-    requests = InFlight(64)
+    requests = InFlight(16)
     passed: list[int] = []
 
     def worker(number: int) -> None:
         requests.wait_for_turn(number)
         passed.append(number)
 
-    threads = [threading.Thread(target=worker, args=(number,)) for number in (MIN_REQUESTS - 1, MIN_REQUESTS, 40)]
+    threads = [threading.Thread(target=worker, args=(number,)) for number in (START - 1, START, 40)]
     for thread in threads:
         thread.start()
     threads[0].join(5)
-    assert passed == [MIN_REQUESTS - 1]
-    answer(requests, 0.01)
+    assert passed == [START - 1]
+    Sync(requests).run(after(0.03), 1)
     threads[1].join(5)
-    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS]
+    assert passed == [START - 1, START]
     requests.end()
     threads[2].join(5)
-    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS, 40]
+    assert passed == [START - 1, START, 40]

@@ -53,6 +53,8 @@ class Downloader:
 
     def __init__(self, store: ObjectStore, partial: PartialVersion, in_flight: InFlight, stop: threading.Event) -> None:
         self.bytes = 0
+        self.completed = 0
+        """Number of objects, and parts of large ones."""
         self.waiting_since = inf
         """Time of the last chunk, or of the start of the download; infinite between downloads."""
         self._store = store
@@ -132,13 +134,10 @@ class Downloader:
         return format_checksum(algorithm, hasher), expected
 
     def _request(self, wanted: StoredObject, start: int, end: int | None) -> ObjectContent:
-        started = time.perf_counter()
         try:
-            content = self._store.read(wanted.key, wanted.etag, start, end)
+            return self._store.read(wanted.key, wanted.etag, start, end)
         except ObjectChanged as error:
             raise NotAsListed(wanted, error) from error
-        self._in_flight.record_latency(time.perf_counter() - started)
-        return content
 
     def _check(self, wanted: StoredObject, at: int, end: int) -> None:
         if self._stop.is_set():

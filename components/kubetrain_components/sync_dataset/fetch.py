@@ -20,6 +20,7 @@ from kubetrain_components.sync_dataset.partial_version import PartialVersion
 
 PART_BYTES = 32 << 20
 LARGE_BYTES = 2 * PART_BYTES
+MAX_REQUESTS = 64
 MAX_FAILURES_IN_A_ROW = 8
 """After this many failures without a success, the store is to blame, not the objects."""
 SHOWN_FAILURES = 5
@@ -35,21 +36,26 @@ class Fetch:
     """One download of many objects."""
 
     def __init__(
-        self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, limit: int
+        self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, limit: int | None = None
     ) -> None:
+        """
+        Args:
+            limit: Number of parallel requests; by default, the number adapts to the store.
+        """
+        most = limit or MAX_REQUESTS
         self._large = [partial.large_object(each, PART_BYTES) for each in objects if each.size >= LARGE_BYTES]
         self.needed_bytes = sum(each.size for each in objects) - sum(each.allocated_bytes for each in self._large)
         """Space on the volume that the download needs."""
         self._small = [each for each in objects if each.size < LARGE_BYTES]
         self._pieces = deque[Piece]()
         self._partial = partial
-        self._in_flight = InFlight(limit)
+        self._in_flight = InFlight(most, is_fixed=limit is not None)
         self._stop = threading.Event()
         self._fetched: deque[Fetched] = deque()
         self._failures: list[StoreError] = []
         self._failed_in_a_row = 0
         self._fatal: BaseException | None = None
-        workers = range(limit if self._large else min(limit, len(self._small)))
+        workers = range(most if self._large else min(most, len(self._small)))
         self._downloaders = [Downloader(store, partial, self._in_flight, self._stop) for _ in workers]
         # Daemon threads, because a process would wait for an executor's threads even if a server hangs.
         self._threads = [threading.Thread(target=self._work, args=(worker,), daemon=True) for worker in workers]
@@ -72,6 +78,7 @@ class Fetch:
             while any(thread.is_alive() for thread in self._threads):
                 time.sleep(POLL_SECONDS)
                 self._in_flight.set_stuck(self._count_stuck())
+                self._in_flight.steer(time.monotonic(), sum(each.completed for each in self._downloaders), self.bytes)
                 yield self._arrived()
             yield self._arrived()
             self._raise_failures()
@@ -119,6 +126,7 @@ class Fetch:
                 raise
         else:
             self._failed_in_a_row = 0
+            downloader.completed += 1
             if fetched is not None:
                 self._fetched.append(fetched)
         finally:

@@ -1,51 +1,65 @@
-"""The number of parallel requests: enough to hide the latency, but fewer if the store is overloaded."""
+"""The number of parallel requests: as many as throughput gains from, but fewer if the store is overloaded."""
 
 import threading
 import time
-from collections import deque
 
-MIN_REQUESTS = 4
-"""Minimum for large pieces: this many threads can write and hash in parallel."""
+from kubetrain_components.sync_dataset.throughput_search import START, ThroughputSearch
+
 MIN_REQUESTS_FOR_SMALL_OBJECTS = 2
-"""One waits for the store while the other works; more would wait for the interpreter lock."""
-WORK_SECONDS = 0.0005
-"""Our own work for a small object: a latency n times as long is hidden by n requests."""
-SAMPLES = 64
+"""One waits for the store while the other works; large pieces can be written and hashed by more at a time."""
+WORK_SECONDS, WORK_SECONDS_PER_BYTE = 0.0005, 1e-9
+"""Our own work for an object and its bytes, which makes objects of all sizes comparable."""
+PIECE_BYTES = 4 << 20
+"""As many bytes of large objects say as much about the throughput as a small object."""
+WINDOW_SECONDS, MAX_WINDOW_SECONDS = 0.1, 1.0
 BURST_SECONDS = 1.0
 
 
 class InFlight:
     """Lets workers run if their number is below a limit, which adapts to the store."""
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, *, is_fixed: bool = False) -> None:
+        """
+        Args:
+            is_fixed: Use the maximum, unless the store is overloaded.
+        """
         self._maximum = maximum
+        self._search = None if is_fixed else ThroughputSearch(maximum)
         self._ceiling = float(maximum)
         self._overloaded_at = 0.0
-        self._latencies: deque[float] = deque(maxlen=SAMPLES)
         self._turns = threading.Condition()
         self._is_over = False
         self._stuck = 0
-        self._minimum = MIN_REQUESTS
-        self.limit = min(MIN_REQUESTS, maximum)
+        self._pieces = 0.0
+        self._window = (time.monotonic(), 0.0, 0.0)
+        """The start of the window, and the pieces and the work done until then."""
+        self.limit = maximum if is_fixed else min(START, maximum)
 
     def wait_for_turn(self, worker: int) -> None:
         if not self._has_turn(worker):
             with self._turns:
                 self._turns.wait_for(lambda: self._has_turn(worker) or self._is_over)
 
-    def record_latency(self, seconds: float) -> None:
-        """Record the latency of a response.
-
-        The limit follows the shortest recent latency: longer ones include our own threads waiting for each other.
-        """
-        self._latencies.append(seconds)
+    def steer(self, now: float, completed: int, received: int) -> None:
+        """Adapt the limit to the throughput, from the requests completed and the bytes received until now."""
+        work = completed * WORK_SECONDS + received * WORK_SECONDS_PER_BYTE
+        pieces = completed + received / PIECE_BYTES
+        started, pieces_before, work_before = self._window
+        seconds = now - started
         with self._turns:
-            self._ceiling = min(self._maximum, self._ceiling + 1 / self._ceiling)
-            self._set_limit(int(min(self._latencies) / WORK_SECONDS))
+            self._ceiling = min(self._maximum, self._ceiling + (pieces - self._pieces) / self._ceiling)
+            self._pieces = pieces
+            is_measured = seconds >= WINDOW_SECONDS and pieces - pieces_before >= self.limit
+            if is_measured or seconds >= MAX_WINDOW_SECONDS:
+                self._window = (now, pieces, work)
+                if self._search:
+                    self._search.record((work - work_before) / seconds)
+            self._set_limit(self._search.limit if self._search else self._maximum)
 
     def lower_minimum(self) -> None:
         """Allow fewer requests, because only small objects are left to start."""
-        self._minimum = MIN_REQUESTS_FOR_SMALL_OBJECTS
+        if self._search:
+            self._search.minimum = min(MIN_REQUESTS_FOR_SMALL_OBJECTS, self._maximum)
 
     def set_stuck(self, workers: int) -> None:
         """Let other workers run instead of those that are stuck."""
@@ -72,6 +86,6 @@ class InFlight:
         return worker < min(self.limit + self._stuck, max(self.limit, self._ceiling))
 
     def _set_limit(self, wanted: int) -> None:
-        before, self.limit = self.limit, min(max(self._minimum, wanted), int(self._ceiling))
+        before, self.limit = self.limit, min(wanted, int(self._ceiling))
         if self.limit > before:
             self._turns.notify_all()

@@ -38,17 +38,18 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import report_result
 
 MAX_LISTINGS = 3
-DEFAULT_CONCURRENCY = 64
-"""Maximum number of parallel requests; the actual number adapts to the store."""
 
 
 def transfer_dataset(
     store: ObjectStore,
     staging: Path,
-    concurrency: int = DEFAULT_CONCURRENCY,
+    concurrency: int | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> SyncReport:
     """Make a version of the store's objects, downloading only those that the volume does not have yet.
+
+    Args:
+        concurrency: Number of parallel requests; by default, the number adapts to the store.
 
     Raises:
         KubetrainError: if the dataset is missing, empty, changing or corrupt, or the volume cannot be written; no
@@ -67,7 +68,7 @@ def transfer_dataset(
     ) from cause
 
 
-def _make_version(store: ObjectStore, staging: Path, concurrency: int, on_progress: OnProgress) -> SyncReport:
+def _make_version(store: ObjectStore, staging: Path, concurrency: int | None, on_progress: OnProgress) -> SyncReport:
     started = time.monotonic()
     listed = _list(store)
     report = SyncReport.of_plan(listed)
@@ -131,7 +132,12 @@ def _garbage_collection_paused() -> Iterator[None]:
 
 
 def _fetch_all(
-    store: ObjectStore, staging: Path, plan: SyncPlan, concurrency: int, report: SyncReport, on_progress: OnProgress
+    store: ObjectStore,
+    staging: Path,
+    plan: SyncPlan,
+    concurrency: int | None,
+    report: SyncReport,
+    on_progress: OnProgress,
 ) -> dict[str, str]:
     """Add all objects to the partial version and return their checksums by key."""
     partial = PartialVersion(partial_path(staging, plan))

@@ -70,9 +70,7 @@ def compile_(check: bool, output: Path, **output_format: Any) -> None:
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 256),
-    default=64,
-    show_default=True,
-    help="Max concurrent requests; the actual number adapts to the latency.",
+    help="Number of concurrent requests. Default: up to 64, as many as throughput gains from.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be transferred, and transfer nothing.")
 @AS_JSON

@@ -28,7 +28,7 @@ def sync_and_show(
     *,
     endpoint_url: str,
     access: str | None,
-    concurrency: int,
+    concurrency: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
