@@ -141,6 +141,31 @@ class TestListing:
         assert {"data/10/", "data/15/"} <= set(after)
         assert "data/05/" not in after, "it had been listed by then"
 
+    @pytest.mark.parametrize("disorder_from", [0, 20])
+    def test_a_server_that_lists_folder_by_folder_is_listed_from_end_to_end(self, disorder_from: int) -> None:
+        keys = [f"data/{folder:02}{end}{file}" for folder in range(40) for end in ("/", "-", "!") for file in range(3)]
+        by_folder = sorted(keys, key=lambda key: key.split("/"))  # "00-" comes after "00/" although its bytes do not
+        order = [key for key in sorted(keys) if int(key[5:7]) < disorder_from]
+        order += [key for key in by_folder if int(key[5:7]) >= disorder_from]
+        s3 = FaultyS3()
+
+        def page(query: dict[str, str]) -> bytes:
+            if "delimiter" in query:
+                return s3.page(query)
+            token, after = query.get("continuation-token", ""), query.get("start-after", "")
+            begin = int(token) if token else next((at for at, key in enumerate(order) if key > after), len(order))
+            rows = "".join(
+                f"<Contents><Key>{key}</Key><LastModified>x</LastModified><ETag>{key}</ETag><Size>1</Size></Contents>"
+                for key in order[begin : begin + 5]
+            )
+            more = begin + 5 < len(order)
+            following = f"<NextContinuationToken>{begin + 5}</NextContinuationToken>" if more else ""
+            return f"<IsTruncated>{str(more).lower()}</IsTruncated>{following}{rows}".encode()
+
+        for key in keys:
+            s3.put(key, b"x")
+        assert sorted(each.key for each in list_objects(page, "data/", 4)) == sorted(key[5:] for key in keys)
+
     def test_short_listings_are_not_split(self) -> None:
         s3 = FaultyS3()
         s3.page_keys = 10

@@ -61,21 +61,34 @@ def check_page(page: bytes) -> None:
 
 
 def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterator[StoredObject]:
-    """List objects sorted by UTF-8 key, with keys relative to the prefix."""
-    last = ""
+    """List objects, with keys relative to the prefix, in the server's order: almost always that of the UTF-8 keys."""
     pages = _pages(get_page, prefix)
+    seen: list[StoredObject] = []
     for rows in islice(pages, PAGES_BEFORE_SPLIT):
         yield from rows
-        last = rows[-1].key if rows else last
+        seen += rows
     following = next(pages, None)
     if following is None:
         return
     yield from following
-    last = prefix + (following[-1].key if following else last)
+    seen += following
+    found = _list_split(get_page, prefix, prefix + seen[-1].key, ranges) if seen and _is_sorted(seen) else []
+    # Some servers list folder by folder: their ranges overlap, so that only one listing from end to end is right.
+    is_right = bool(found) and all(map(_is_sorted, found))
+    for rows in found if is_right else pages:
+        yield from rows
+
+
+def _list_split(get_page: GetPage, prefix: str, last: str, ranges: int) -> list[list[StoredObject]]:
+    """List what follows the last key, split into ranges."""
     bounds = [last, *(each for each in split_points(get_page, prefix, ranges) if each > last)]
     spans = zip(bounds, [*bounds[1:], None], strict=True)
-    for found in _run_in_parallel([partial(_list_range, get_page, prefix, *span) for span in spans]):
-        yield from found
+    return list(_run_in_parallel([partial(_list_range, get_page, prefix, *span) for span in spans]))
+
+
+def _is_sorted(objects: Sequence[StoredObject]) -> bool:
+    keys = [each.key for each in objects]
+    return keys == sorted(keys)
 
 
 def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
