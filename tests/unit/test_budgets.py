@@ -149,6 +149,13 @@ def test_a_success_that_a_pod_has_no_part_in_fails_with_the_pods_name() -> None:
     assert "worker-0 is still Pending" in reason
 
 
+def test_pods_that_have_all_succeeded_end_a_job_that_does_not_report_it() -> None:
+    ended = replace(RUNNING, pods=tuple(replace(pod, phase=Phase.SUCCEEDED) for pod in RUNNING.pods))
+    watching = Watching()
+    assert watching.see(ended, 120) is None
+    assert "all pods have ended, but the job does not report it" in str(watching.reason(ended, 1))
+
+
 @pytest.mark.parametrize(
     ("kind", "seconds"),
     [

@@ -110,6 +110,18 @@ def test_new_steps_for_a_while_forgive_restarts(training: Training) -> None:
     assert training.count() == 1
 
 
+def test_time_before_a_disruption_forgives_nothing(training: Training) -> None:
+    training.reach(100)
+    training.restart(*range(PODS))
+    training.reach(101)
+    training.lose(0)
+    training.replace(0)
+    training.reach(102, HEADWAY_SECONDS)
+    assert training.count() == PODS
+    training.reach(103, HEADWAY_SECONDS)
+    assert training.count() == 0
+
+
 def test_steps_that_were_reached_before_forgive_nothing(training: Training) -> None:
     training.reach(1000)
     for attempt in range(5):
