@@ -23,7 +23,7 @@ def make_version(dataset: Dataset, target: Path) -> None:
     with partial.opened(SOURCE):
         for each in plan.objects:
             _make_file(partial.data / each.key, each.size)
-        publish(target, plan, {each.key: checksums[_body(dataset.number_of(each.key))] for each in plan.objects})
+        publish(target, plan, ((each.key, checksums[_body(dataset.number_of(each.key))]) for each in plan.objects))
 
 
 def _make_file(path: Path, size: int) -> None:

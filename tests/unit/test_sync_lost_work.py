@@ -23,7 +23,7 @@ from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.progress import SyncProgress
 from kubetrain_components.sync_dataset.report import SyncReport
-from kubetrain_components.sync_dataset.transfer import plan_from_listing, transfer_dataset
+from kubetrain_components.sync_dataset.transfer import preview_sync, transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from support.faulty_s3 import FaultyS3, replaced
@@ -128,14 +128,14 @@ class TestLostFiles:
     def test_a_dry_run_says_what_is_to_be_downloaded(self, tmp_path: Path, staging: Path) -> None:
         source = make_source(tmp_path / "source")
         self.lose(staging / "versions" / sync(source, staging).digest, how="deleted")
-        assert not plan_from_listing(DirectoryStore(source), staging).exists
+        assert not preview_sync(DirectoryStore(source), staging).exists
 
 
 class TestNesting:
     @pytest.mark.parametrize("below", ["", "versions-here", "a/b"])
     def test_versions_inside_the_dataset_are_refused(self, tmp_path: Path, below: str) -> None:
         source = make_source(tmp_path / "source")
-        for act in (transfer_dataset, plan_from_listing):
+        for act in (transfer_dataset, preview_sync):
             with pytest.raises(KubetrainError, match="is inside the dataset"):
                 act(DirectoryStore(source), source / below)
         assert len(list(source.iterdir())) == 4

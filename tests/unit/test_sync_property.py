@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectStore
-from kubetrain_components.sync_dataset import fetch
+from kubetrain_components.sync_dataset import fetch, sorted_records
 from kubetrain_components.sync_dataset.publish import published_versions, verify_version
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
@@ -40,6 +40,7 @@ def quick_and_small() -> object:
         patch.setattr(retries, "MAX_BACK_OFF_SECONDS", 0.004)
         patch.setattr(fetch, "POLL_SECONDS", 0.005)
         patch.setattr(fetch, "PART_BYTES", 500)
+        patch.setattr(sorted_records, "MAX_IN_MEMORY", 5)
         patch.setattr(fetch, "LARGE_BYTES", 1000)
         yield
 

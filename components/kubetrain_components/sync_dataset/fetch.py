@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator
 from math import inf
 
 from kubetrain_components.object_store.store import (
@@ -17,6 +17,7 @@ from kubetrain_components.sync_dataset.download import Downloader, Fetched, Stop
 from kubetrain_components.sync_dataset.in_flight import InFlight
 from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
+from kubetrain_components.sync_dataset.plan import Objects
 
 PART_BYTES = 32 << 20
 LARGE_BYTES = 2 * PART_BYTES
@@ -35,9 +36,7 @@ Piece = StoredObject | tuple[LargeObject, Span]
 class Fetch:
     """One download of many objects."""
 
-    def __init__(
-        self, store: ObjectStore, objects: Sequence[StoredObject], partial: PartialVersion, limit: int | None = None
-    ) -> None:
+    def __init__(self, store: ObjectStore, objects: Objects, partial: PartialVersion, limit: int | None = None) -> None:
         """
         Args:
             limit: Number of parallel requests; by default, the number adapts to the store.
@@ -46,8 +45,9 @@ class Fetch:
         self._large = [partial.large_object(each, PART_BYTES) for each in objects if each.size >= LARGE_BYTES]
         self.needed_bytes = sum(each.size for each in objects) - sum(each.allocated_bytes for each in self._large)
         """Space on the volume that the download needs."""
-        self._small = [each for each in objects if each.size < LARGE_BYTES]
-        self._pieces = deque[Piece]()
+        self._small = (each for each in objects if each.size < LARGE_BYTES)
+        self._pieces: Iterator[Piece] = iter(())
+        self._taking = threading.Lock()
         self._partial = partial
         self._in_flight = InFlight(most, is_fixed=limit is not None)
         self._stop = threading.Event()
@@ -55,7 +55,7 @@ class Fetch:
         self._failures: list[StoreError] = []
         self._failed_in_a_row = 0
         self._fatal: BaseException | None = None
-        workers = range(most if self._large else min(most, len(self._small)))
+        workers = range(most if self._large else min(most, len(objects)))
         self._downloaders = [Downloader(store, partial, self._in_flight, self._stop) for _ in workers]
         # Daemon threads, because a process would wait for an executor's threads even if a server hangs.
         self._threads = [threading.Thread(target=self._work, args=(worker,), daemon=True) for worker in workers]
@@ -72,7 +72,7 @@ class Fetch:
             StoreError: at the end if some objects failed, or immediately if none can be downloaded.
         """
         try:
-            self._plan_pieces()
+            self._pieces = self._plan_pieces()
             for thread in self._threads:
                 thread.start()
             while any(thread.is_alive() for thread in self._threads):
@@ -85,12 +85,12 @@ class Fetch:
         finally:
             self._stop_threads()
 
-    def _plan_pieces(self) -> None:
+    def _plan_pieces(self) -> Iterator[Piece]:
         """Take large objects first, because the work that starts last should not take the longest."""
         for large in self._large:
             large.make_file()
-            self._pieces.extend((large, span) for span in large.spans)
-        self._pieces.extend(self._small)
+            yield from ((large, span) for span in large.spans)
+        yield from self._small
 
     def _work(self, worker: int) -> None:
         try:
@@ -103,10 +103,8 @@ class Fetch:
 
     def _next_piece(self, worker: int) -> Piece | None:
         self._in_flight.wait_for_turn(worker)
-        try:
-            piece = self._pieces.popleft()
-        except IndexError:
-            return None
+        with self._taking:
+            piece = next(self._pieces, None)
         if isinstance(piece, StoredObject):
             self._in_flight.lower_minimum()
         return piece

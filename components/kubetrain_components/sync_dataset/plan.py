@@ -2,19 +2,21 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from json.encoder import encode_basestring as quoted
-from operator import itemgetter
-from typing import NamedTuple, NoReturn
+from pathlib import Path
+from typing import NoReturn, Protocol
 
 from kubetrain_components.object_store.store import StoredObject
+from kubetrain_components.sync_dataset.sorted_records import Sorted
 from kubetrain_trainer.errors import KubetrainError
 
 MAX_NAME_BYTES = 255
 SHOWN_PROBLEMS = 5
 LINES_PER_HASH_UPDATE = 4096
+MAX_FOLDERS = 1000
 ESCAPING = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
 MAY_ESCAPE = ("\n\n", "\n/", "//", "/\n", "\n.", "/.")
 """Strings that reveal an empty part, or one that begins with a dot, in keys joined by newlines."""
@@ -22,37 +24,28 @@ CONTROLS = bytes([*range(ord("\n")), *range(ord("\n") + 1, 32), 127])
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # keys that are not UTF-8 have surrogates
 
 
-class Reusable(NamedTuple):
-    """The version that already has an object, and its checksum there."""
+class Objects(Protocol):
+    """The objects of a version, sorted by UTF-8 key, which may be too many for the memory."""
 
-    version: str
-    checksum: str
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[StoredObject]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPlan:
     dataset_uri: str
     sha256: str
-    objects: tuple[StoredObject, ...]
-    """Sorted by UTF-8 key."""
+    objects: Objects
+    bytes: int
+    folders: tuple[str, ...] = ()
+    """The first parts of the keys, sorted, up to a limit."""
     unusable: tuple[str, ...] = ()
     """Keys that cannot be files, with the reasons: the other objects are downloaded, but no version is published."""
-    exists: bool = False
-    """The version is already published."""
-    reuse: Mapping[str, Reusable] = field(default_factory=dict)
-    """Objects that other versions have, by key."""
 
     @property
     def digest(self) -> str:
         return self.sha256[:16]
-
-    @property
-    def fetch(self) -> tuple[StoredObject, ...]:
-        return () if self.exists else tuple(each for each in self.objects if each.key not in self.reuse)
-
-    @property
-    def bytes(self) -> int:
-        return sum(each.size for each in self.objects)
 
     def check_keys(self) -> None:
         """
@@ -63,29 +56,79 @@ class SyncPlan:
             _refuse(self.dataset_uri, self.unusable)
 
 
-def plan_sync(dataset_uri: str, listed: Iterable[StoredObject]) -> SyncPlan:
+def plan_sync(dataset_uri: str, listed: Iterable[StoredObject], folder: Path | None = None) -> SyncPlan:
     """Plan a sync from a listing.
+
+    Args:
+        folder: Folder for temporary files.
 
     Raises:
         KubetrainError: if there is nothing to sync, or if keys conflict.
     """
-    # Python sorts strings like their UTF-8 bytes.
-    objects = tuple(sorted([each for each in listed if each[1] or not _is_folder(each)], key=itemgetter(0)))
-    if not objects:
+    objects, problems = Sorted[StoredObject](StoredObject._make, folder), dict[str, str]()
+    left = iter(listed)
+    while batch := list(islice(left, LINES_PER_HASH_UPDATE)):
+        objects.extend(_usable([each for each in batch if each[1] or not _is_folder(each)], problems))
+    if not objects and not problems:
         raise KubetrainError(
             f"no objects under {dataset_uri}: check the bucket and the prefix, which must name a folder"
         )
+    survey = _Survey(objects)
+    unusable = tuple(f"{key!r} {problems[key]}" for key in sorted(problems))
+    if survey.conflicts or not objects:
+        _refuse(dataset_uri, [*sorted(survey.conflicts), *unusable])
+    return SyncPlan(
+        dataset_uri=dataset_uri,
+        sha256=listing_sha256(objects),
+        objects=objects,
+        bytes=survey.bytes,
+        folders=tuple(survey.folders),
+        unusable=unusable,
+    )
+
+
+def _usable(objects: Sequence[StoredObject], problems: dict[str, str]) -> Iterable[StoredObject]:
+    """Return the objects that can be files, and add the problems of the others by key."""
     keys = [each.key for each in objects]
-    problems = {} if _are_plain(keys) else {key: problem for key in keys if (problem := _problem_of(key))}
-    if problems:
-        objects = tuple(each for each in objects if each.key not in problems)
-        keys = [each.key for each in objects]
-    conflicts = [f"{key!r} is a file and a folder at once" for key in sorted(_folders(keys).intersection(keys))]
-    conflicts += [f"{key!r} is listed twice" for key, following in pairwise(keys) if key == following]
-    unusable = tuple(f"{key!r} {problem}" for key, problem in problems.items())
-    if conflicts or not objects:
-        _refuse(dataset_uri, [*conflicts, *unusable])
-    return SyncPlan(dataset_uri=dataset_uri, sha256=listing_sha256(objects), objects=objects, unusable=unusable)
+    if not keys or _are_plain(keys):
+        return objects
+    found = {key: problem for key in keys if (problem := _problem_of(key))}
+    problems.update(found)
+    return [each for each in objects if each.key not in found]
+
+
+class _Survey:
+    """What one look at all objects tells."""
+
+    def __init__(self, objects: Iterable[StoredObject]) -> None:
+        self.bytes = 0
+        self.folders: list[str] = []
+        self.conflicts: set[str] = set()
+        begins: list[str] = []
+        """The keys with which the present key begins: in sorted order, other keys may come between a and a/b."""
+        last = "/"
+        for key, size, _ in objects:
+            self.bytes += size
+            while begins and not key.startswith(begins[-1]):
+                begins.pop()
+            if begins:
+                self._compare(key, begins)
+            begins.append(key)
+            if not key.startswith(last):
+                last = self._add_folder(key)
+
+    def _compare(self, key: str, begins: Sequence[str]) -> None:
+        for each in begins:
+            if key == each:
+                self.conflicts.add(f"{key!r} is listed twice")
+            elif key[len(each)] == "/":
+                self.conflicts.add(f"{each!r} is a file and a folder at once")
+
+    def _add_folder(self, key: str) -> str:
+        folder, slash, _ = key.partition("/")
+        if slash and len(self.folders) < MAX_FOLDERS:
+            self.folders.append(folder)
+        return f"{folder}/" if slash else "/"
 
 
 def listing_sha256(objects: Iterable[StoredObject]) -> str:
@@ -133,20 +176,3 @@ def _problem_of(key: str) -> str | None:
 
 def _longest_part(key: str) -> int:
     return max(len(part.encode()) for part in key.split("/"))
-
-
-def _folders(keys: Iterable[str]) -> set[str]:
-    found: set[str] = set()
-    last = ""
-    for key in keys:
-        folder = key.rpartition("/")[0]
-        if folder != last:  # keys of a folder are adjacent
-            last = folder
-            found.update(_with_parents(folder))
-    return found
-
-
-def _with_parents(folder: str) -> Iterator[str]:
-    while folder:
-        yield folder
-        folder = folder.rpartition("/")[0]

@@ -15,13 +15,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.leftovers import move_aside
 from kubetrain_components.sync_dataset.manifest import MANIFEST, Entry, file_size
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
-from kubetrain_components.sync_dataset.plan import Reusable, SyncPlan, listing_sha256
+from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
 from kubetrain_components.sync_dataset.space import delete_abandoned
 from kubetrain_trainer.durable_files import flush_directory
 from kubetrain_trainer.errors import KubetrainError
@@ -121,20 +121,38 @@ def _first_loss(data: str, objects: Iterable[StoredObject]) -> str | None:
     return None
 
 
-def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> dict[str, Reusable]:
-    """Return the published versions that have these objects, by key."""
-    wanted, found = {each.key: each for each in objects}, dict[str, Reusable]()
+class Reusable(NamedTuple):
+    """The version that already has an object, and its checksum there."""
+
+    version: str
+    checksum: str
+
+
+Reuse = Iterator[tuple[StoredObject, Reusable | None]]
+
+
+def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> Reuse:
+    """Yield each object with the newest published version that has it."""
+    found: Reuse = ((each, None) for each in objects)
     for version in published_versions(staging):
-        if not wanted:
-            break
-        if not version.has_intact_manifest():
+        if version.has_intact_manifest():
+            found = _with_version(found, version)
+        else:
             log.warning("not reusing files of %s: its %s was edited", version.path, MANIFEST)
-            continue
-        for entry in version.entries():
-            if wanted.get(entry.object.key) == entry.object:
-                del wanted[entry.object.key]
-                found[entry.object.key] = Reusable(version.path.name, entry.checksum)
     return found
+
+
+def _with_version(found: Reuse, version: DatasetVersion) -> Reuse:
+    """Yield what an older version has in addition; manifests are sorted like the objects."""
+    entries = version.entries()
+    entry = next(entries, None)
+    for each, reusable in found:
+        while entry is not None and entry.object.key < each.key:
+            entry = next(entries, None)
+        if reusable is None and entry is not None and entry.object == each:
+            yield each, Reusable(version.path.name, entry.checksum)
+        else:
+            yield each, reusable
 
 
 def note_use(staging: Path, plan: SyncPlan) -> None:
@@ -147,8 +165,12 @@ def partial_path(staging: Path, plan: SyncPlan) -> Path:
     return staging / "versions" / f".{plan.digest}.partial"
 
 
-def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
-    """Write the manifest of a finished version and publish it, so that it survives a power cut."""
+def publish(staging: Path, plan: SyncPlan, checksums: Iterable[tuple[str, str]]) -> None:
+    """Write the manifest of a finished version and publish it, so that it survives a power cut.
+
+    Args:
+        checksums: Keys and checksums, sorted by key.
+    """
     partial, final = PartialVersion(partial_path(staging, plan)), staging / "versions" / plan.digest
     _write_manifest(partial.path / MANIFEST, plan, checksums)
     partial.delete_temporary_files()
@@ -161,18 +183,24 @@ def publish(staging: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None
     delete_abandoned(staging, plan.dataset_uri)
 
 
-def _write_manifest(path: Path, plan: SyncPlan, checksums: Mapping[str, str]) -> None:
-    hashed = hashlib.sha256()
-    for line in _lines(plan, checksums):
-        hashed.update(line)
+def _write_manifest(path: Path, plan: SyncPlan, checksums: Iterable[tuple[str, str]]) -> None:
     path.unlink(missing_ok=True)
+    hashed, header = hashlib.sha256(), _header(plan)
     with path.open("xb") as file:
-        file.write(json.dumps(_header(plan, hashed.hexdigest()), ensure_ascii=False).encode() + b"\n")
-        file.writelines(_lines(plan, checksums))
+        file.write(_header_line(header, hashed.hexdigest()))
+        for line in _lines(plan, checksums):
+            hashed.update(line)
+            file.write(line)
+        file.seek(0)
+        file.write(_header_line(header, hashed.hexdigest()))  # as long as before
     path.chmod(0o444)
 
 
-def _header(plan: SyncPlan, lines_sha256: str) -> dict[str, Any]:
+def _header_line(header: Mapping[str, Any], lines_sha256: str) -> bytes:
+    return json.dumps({**header, "lines_sha256": lines_sha256}, ensure_ascii=False).encode() + b"\n"
+
+
+def _header(plan: SyncPlan) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "source": plan.dataset_uri,
@@ -181,12 +209,13 @@ def _header(plan: SyncPlan, lines_sha256: str) -> dict[str, Any]:
         "objects": len(plan.objects),
         "bytes": plan.bytes,
         "created": utc_now(),
-        "lines_sha256": lines_sha256,
     }
 
 
-def _lines(plan: SyncPlan, checksums: Mapping[str, str]) -> Iterator[bytes]:
-    return (Entry(each, checksums[each.key]).to_line() for each in plan.objects)
+def _lines(plan: SyncPlan, checksums: Iterable[tuple[str, str]]) -> Iterator[bytes]:
+    for each, (key, checksum) in zip(plan.objects, checksums, strict=True):
+        assert key == each.key, "every object has one checksum"
+        yield Entry(each, checksum).to_line()
 
 
 def verify_version(version: DatasetVersion) -> list[str]:

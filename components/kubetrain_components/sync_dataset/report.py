@@ -1,20 +1,16 @@
 """The JSON report of what a sync found and did, which has to fit into a termination message."""
 
 import json
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import itemgetter
 from typing import Self
 
-from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.download import Fetched
 from kubetrain_components.sync_dataset.plan import SyncPlan
 
 MAX_FOLDERS_LENGTH = 2000
 """Maximum length of the list of folders as JSON."""
-AFTER_SLASH = chr(ord("/") + 1)
 
 
 @dataclass(kw_only=True)
@@ -50,15 +46,14 @@ class SyncReport:
 
     @classmethod
     def of_plan(cls, plan: SyncPlan) -> Self:
-        folders = list(_first_folders(plan.objects))
-        shown = _fit_report(folders)
+        shown = _fit_report(plan.folders)
         return cls(
             digest=plan.digest,
             source=plan.dataset_uri,
             objects=len(plan.objects),
             bytes=plan.bytes,
             folders=shown,
-            folders_cut=len(shown) < len(folders),
+            folders_cut=len(shown) < len(plan.folders),
         )
 
     def set_seconds(self, seconds: float) -> None:
@@ -69,18 +64,6 @@ class SyncReport:
         self.downloaded += 1
         self.downloaded_bytes += fetched.entry.object.size
         self.unverified += not fetched.is_verified
-
-
-def _first_folders(objects: Sequence[StoredObject]) -> Iterator[str]:
-    """Yield each folder once; the keys of a folder are adjacent."""
-    at = 0
-    while at < len(objects):
-        folder, slash, _ = objects[at].key.partition("/")
-        if slash:
-            yield folder
-            at = bisect_left(objects, f"{folder}{AFTER_SLASH}", at, key=itemgetter(0))
-        else:
-            at += 1
 
 
 def _fit_report(folders: Sequence[str]) -> list[str]:

@@ -1,64 +1,104 @@
-"""The objects of a new version that need no download: other versions and interrupted syncs have them."""
+"""The objects of a new version: which arrived, and which are missing because nothing on the volume has them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.locks import InUse, version_locked
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
-from kubetrain_components.sync_dataset.plan import SyncPlan
+from kubetrain_components.sync_dataset.plan import Objects, SyncPlan
+from kubetrain_components.sync_dataset.publish import find_reusable
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.resume import IntactFiles
+from kubetrain_components.sync_dataset.sorted_records import Sorted, paired
 from kubetrain_components.sync_dataset.space import check_space
 
 OnResumed = Callable[[int, int], None]
 """Called with the number of objects that are intact, and of bytes that were hashed."""
+Checksums = Sorted[tuple[str, str]]
+"""Keys and checksums."""
 
 
-def reuse_published(staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> dict[str, str]:
-    """Reuse the objects that other versions have; return their checksums by key."""
-    checksums: dict[str, str] = {}
-    left = plan.bytes
-    for each in plan.objects if plan.reuse else ():
-        if (reusable := plan.reuse.get(each.key)) is not None:
-            source = f"{staging}/versions/{reusable.version}/data/{each.key}"
-            if method := partial.reuse(source, Entry(each, reusable.checksum)):
+class Arrivals:
+    """The checksums of the objects that are in an unfinished version."""
+
+    def __init__(self, staging: Path, plan: SyncPlan, partial: PartialVersion, report: SyncReport) -> None:
+        self._staging = staging
+        self._folder = staging / "versions"
+        self._plan = plan
+        self._partial = partial
+        self._report = report
+        self.checksums = Checksums(tuple, self._folder)
+
+    def add(self, entry: Entry) -> None:
+        self.checksums.add((entry.object.key, entry.checksum))
+
+    def reuse_published(self) -> Objects:
+        """Reuse the objects that other versions have; return the missing ones."""
+        missing, left = self._no_objects(), self._plan.bytes
+        for each, reusable in find_reusable(self._staging, self._plan.objects):
+            entry = reusable and Entry(each, reusable.checksum)
+            source = reusable and f"{self._staging}/versions/{reusable.version}/data/{each.key}"
+            if entry and source and (method := self._partial.reuse(source, entry)):
                 left -= each.size
-                if method == "copied" and not report.copied:
-                    check_space(staging, left)  # rather than after hours of copying
-                setattr(report, method, getattr(report, method) + 1)
-                checksums[each.key] = reusable.checksum
-    return checksums
+                self._count(method, left)
+                self.add(entry)
+            else:
+                missing.add(each)
+        return missing
 
+    def reuse_interrupted(self, missing: Objects, on_resumed: OnResumed) -> Objects:
+        """Reuse the intact objects that interrupted syncs of this source downloaded; return the missing ones."""
+        files = IntactFiles()
+        for other in partial_versions(self._staging):
+            with ExitStack() as stack, suppress(InUse):
+                if other.path != self._partial.path:
+                    if not other.is_from(self._plan.dataset_uri):
+                        continue
+                    stack.enter_context(version_locked(self._staging, other.digest, wait=False))
+                missing = self._reuse_from(other, missing, files, on_resumed)
+        return missing
 
-def reuse_interrupted(
-    staging: Path, plan: SyncPlan, partial: PartialVersion, present: Iterable[str], on_resumed: OnResumed
-) -> dict[str, str]:
-    """Reuse the intact objects that interrupted syncs of this source downloaded; return their checksums by key."""
-    missing, checksums, files = {each.key: each for each in plan.objects}, dict[str, str](), IntactFiles()
-    for key in present:
-        del missing[key]
-    for other in partial_versions(staging):
-        with ExitStack() as stack, suppress(InUse):
-            if other.path != partial.path:
-                if not other.is_from(plan.dataset_uri):
-                    continue
-                stack.enter_context(version_locked(staging, other.digest, wait=False))
-            wanted = (entry for entry in other.recorded() if missing.get(entry.object.key) == entry.object)
-            for found in stack.enter_context(closing(files.of(wanted, other.data))):
-                for entry in found:
-                    if missing.pop(entry.object.key, None) and (
-                        other.path == partial.path or _link(other, partial, entry)
-                    ):
-                        checksums[entry.object.key] = entry.checksum
-                on_resumed(len(checksums), files.bytes)
-    return checksums
+    def _reuse_from(
+        self, other: PartialVersion, missing: Objects, files: IntactFiles, on_resumed: OnResumed
+    ) -> Objects:
+        added = Checksums(tuple, self._folder)
+        with closing(files.of(self._recorded(other, missing), other.data)) as intact:
+            for entries in intact:
+                for entry in entries:
+                    if other.path == self._partial.path or self._link(other, entry):
+                        added.add((entry.object.key, entry.checksum))
+                on_resumed(self._report.resumed + len(added), files.bytes)
+        self._report.resumed += len(added)
+        self.checksums.extend(added)
+        return self._without(missing, added) if len(added) else missing
 
+    def _recorded(self, other: PartialVersion, missing: Objects) -> Iterator[Entry]:
+        """Yield the missing objects that the journal has: the last line for a key counts."""
+        recorded = Sorted[tuple[str, int, str, str]](tuple, self._folder)
+        recorded.extend((*entry.object, entry.checksum) for entry in other.recorded())
+        for each, line in paired(missing, recorded):
+            if line is not None and line[:3] == each:
+                yield Entry(each, line[3])
 
-def _link(other: PartialVersion, partial: PartialVersion, entry: Entry) -> bool:
-    """Add a file of another unfinished version."""
-    is_added = partial.reuse(f"{other.data}/{entry.object.key}", entry) is not None
-    if is_added:
-        partial.record_all([entry])
-    return is_added
+    def _without(self, missing: Objects, added: Checksums) -> Objects:
+        left = self._no_objects()
+        left.extend(each for each, found in paired(missing, added) if found is None)
+        return left
+
+    def _link(self, other: PartialVersion, entry: Entry) -> bool:
+        """Add a file of another unfinished version."""
+        is_added = self._partial.reuse(f"{other.data}/{entry.object.key}", entry) is not None
+        if is_added:
+            self._partial.record_all([entry])
+        return is_added
+
+    def _count(self, method: str, left: int) -> None:
+        if method == "copied" and not self._report.copied:
+            check_space(self._staging, left)  # rather than after hours of copying
+        setattr(self._report, method, getattr(self._report, method) + 1)
+
+    def _no_objects(self) -> Sorted[StoredObject]:
+        return Sorted(StoredObject._make, self._folder)

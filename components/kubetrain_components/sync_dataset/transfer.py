@@ -5,10 +5,11 @@ python -m kubetrain_components.sync_dataset.transfer --dataset-uri URI --staging
 
 import argparse
 import gc
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import is_inside, open_store
@@ -19,7 +20,7 @@ from kubetrain_components.sync_dataset.fetch import Fetch
 from kubetrain_components.sync_dataset.leftovers import leftovers
 from kubetrain_components.sync_dataset.locks import version_locked, volume_shared
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
-from kubetrain_components.sync_dataset.plan import SyncPlan, plan_sync
+from kubetrain_components.sync_dataset.plan import Objects, SyncPlan, plan_sync
 from kubetrain_components.sync_dataset.progress import OnProgress, SyncProgress, progress_printer
 from kubetrain_components.sync_dataset.publish import (
     find_reusable,
@@ -30,7 +31,7 @@ from kubetrain_components.sync_dataset.publish import (
     published_versions,
 )
 from kubetrain_components.sync_dataset.report import SyncReport
-from kubetrain_components.sync_dataset.reuse import reuse_interrupted, reuse_published
+from kubetrain_components.sync_dataset.reuse import Arrivals, OnResumed
 from kubetrain_components.sync_dataset.space import check_space
 from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.entry_point import run
@@ -70,16 +71,16 @@ def transfer_dataset(
 
 def _make_version(store: ObjectStore, staging: Path, concurrency: int | None, on_progress: OnProgress) -> SyncReport:
     started = time.monotonic()
-    listed = _list(store)
-    report = SyncReport.of_plan(listed)
-    with version_locked(staging, listed.digest) as waited:
-        plan = _compare(listed, staging)
-        checksums = {} if plan.exists else _fetch_all(store, staging, plan, concurrency, report, on_progress)
-        plan.check_keys()
-        if plan.exists:
+    plan = _list(store, staging / "versions")
+    report = SyncReport.of_plan(plan)
+    with version_locked(staging, plan.digest) as waited:
+        if is_published(staging, plan):
+            plan.check_keys()
             note_use(staging, plan)
         else:
-            publish(staging, plan, checksums)
+            arrivals = _fetch_all(store, staging, plan, concurrency, report, on_progress)
+            plan.check_keys()
+            publish(staging, plan, arrivals.checksums)
     report.versions, report.leftovers = len(published_versions(staging)), len(leftovers(staging))
     report.set_seconds(time.monotonic() - started - waited)
     return report
@@ -104,21 +105,34 @@ def _check_outside(store: ObjectStore, staging: Path) -> None:
         )
 
 
-def plan_from_listing(store: ObjectStore, staging: Path) -> SyncPlan:
+@dataclass(frozen=True, kw_only=True)
+class SyncPreview:
+    """What a sync would do."""
+
+    plan: SyncPlan
+    exists: bool
+    to_download: int = 0
+    to_download_bytes: int = 0
+    to_link: int = 0
+
+
+def preview_sync(store: ObjectStore, staging: Path) -> SyncPreview:
     _check_outside(store, staging)
-    return _compare(_list(store), staging)
-
-
-def _list(store: ObjectStore) -> SyncPlan:
-    with _garbage_collection_paused():
-        return plan_sync(store.uri, store.list())
-
-
-def _compare(plan: SyncPlan, staging: Path) -> SyncPlan:
-    """Add what the volume already has to a plan."""
+    plan = _list(store)
+    plan.check_keys()
     if is_published(staging, plan):
-        return replace(plan, exists=True)
-    return replace(plan, reuse=find_reusable(staging, plan.objects))
+        return SyncPreview(plan=plan, exists=True)
+    counts = {True: 0, False: 0}
+    size = 0
+    for each, reusable in find_reusable(staging, plan.objects):
+        counts[reusable is None] += 1
+        size += 0 if reusable else each.size
+    return SyncPreview(plan=plan, exists=False, to_download=counts[True], to_download_bytes=size, to_link=counts[False])
+
+
+def _list(store: ObjectStore, folder: Path | None = None) -> SyncPlan:
+    with _garbage_collection_paused():
+        return plan_sync(store.uri, store.list(), folder)
 
 
 @contextmanager
@@ -138,50 +152,46 @@ def _fetch_all(
     concurrency: int | None,
     report: SyncReport,
     on_progress: OnProgress,
-) -> dict[str, str]:
-    """Add all objects to the partial version and return their checksums by key."""
+) -> Arrivals:
+    """Add all objects to the partial version."""
     partial = PartialVersion(partial_path(staging, plan))
     with partial.opened(plan.dataset_uri):
         if partial.ignores_case():
             check_case_conflicts(plan, partial.is_one_file)
-        checksums = reuse_published(staging, plan, partial, report)
-        checksums |= _resume(staging, plan, partial, checksums, on_progress)
-        report.resumed = len(checksums) - report.linked - report.cloned - report.copied
-        missing = [each for each in plan.objects if each.key not in checksums]
+        arrivals = Arrivals(staging, plan, partial, report)
+        missing = arrivals.reuse_published()
+        missing = arrivals.reuse_interrupted(missing, _resuming(_progress(plan, missing), on_progress))
         fetch = Fetch(store, missing, partial, concurrency)
         check_space(staging, fetch.needed_bytes)
-        present = _progress(plan, len(checksums), plan.bytes - sum(each.size for each in missing))
-        return checksums | _download(fetch, present, on_progress, report)
+        _download(fetch, _progress(plan, missing), on_progress, report, arrivals)
+    return arrivals
 
 
-def _progress(plan: SyncPlan, objects: int, size: int) -> SyncProgress:
-    return SyncProgress(objects, min(size, plan.bytes), len(plan.objects), plan.bytes, len(plan.unusable))
+def _progress(plan: SyncPlan, missing: Objects) -> SyncProgress:
+    total, size = len(plan.objects), plan.bytes
+    left = sum(each.size for each in missing)
+    return SyncProgress(total - len(missing), size - left, total, size, len(plan.unusable))
 
 
-def _resume(
-    staging: Path, plan: SyncPlan, partial: PartialVersion, reused: Mapping[str, str], on_progress: OnProgress
-) -> dict[str, str]:
-    """Reuse the objects of interrupted syncs and return their checksums by key."""
-    size = sum(each.size for each in plan.objects if each.key in reused)
-
+def _resuming(present: SyncProgress, on_progress: OnProgress) -> OnResumed:
     def show(objects: int, hashed: int) -> None:
-        on_progress(replace(_progress(plan, len(reused) + objects, size + hashed), is_resuming=True))
+        size = min(present.bytes + hashed, present.total_bytes)
+        on_progress(replace(present, objects=present.objects + objects, bytes=size, is_resuming=True))
 
-    return reuse_interrupted(staging, plan, partial, reused, show)
+    return show
 
 
-def _download(fetch: Fetch, present: SyncProgress, on_progress: OnProgress, report: SyncReport) -> dict[str, str]:
-    """Download the missing objects and return their checksums by key."""
-    checksums: dict[str, str] = {}
+def _download(
+    fetch: Fetch, present: SyncProgress, on_progress: OnProgress, report: SyncReport, arrivals: Arrivals
+) -> None:
     on_progress(present)
-    with closing(fetch.arriving()) as arrivals:
-        for arrived in arrivals:
+    with closing(fetch.arriving()) as arriving:
+        for arrived in arriving:
             for fetched in arrived:
-                checksums[fetched.entry.object.key] = fetched.entry.checksum
+                arrivals.add(fetched.entry)
                 report.count(fetched)
             arrived_bytes = min(present.bytes + fetch.bytes, present.total_bytes)
-            on_progress(replace(present, objects=present.objects + len(checksums), bytes=arrived_bytes))
-    return checksums
+            on_progress(replace(present, objects=present.objects + report.downloaded, bytes=arrived_bytes))
 
 
 def main() -> None:
@@ -194,6 +204,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for directory in arguments.check_writable:
         check_writable(directory)
+    if arguments.staging.is_dir():
+        tempfile.tempdir = str(arguments.staging)  # long listings take space, which the pod's own disk may not have
     store = open_store(arguments.dataset_uri, arguments.endpoint_url, arguments.access)
     report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())
     report_result({"status": "completed", **asdict(report)})

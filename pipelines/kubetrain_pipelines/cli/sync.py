@@ -14,10 +14,9 @@ from rich.filesize import decimal
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access
-from kubetrain_components.sync_dataset.plan import SyncPlan
 from kubetrain_components.sync_dataset.progress import OnProgress, SyncProgress
 from kubetrain_components.sync_dataset.report import SyncReport
-from kubetrain_components.sync_dataset.transfer import plan_from_listing, transfer_dataset
+from kubetrain_components.sync_dataset.transfer import SyncPreview, preview_sync, transfer_dataset
 
 LINE_SECONDS = 10.0
 
@@ -34,9 +33,7 @@ def sync_and_show(
 ) -> None:
     store = open_store(source, endpoint_url, Access(access or Access.CREDENTIALS))
     if dry_run:
-        plan = plan_from_listing(store, directory)
-        plan.check_keys()
-        facts = describe_plan(plan)
+        facts = describe_preview(preview_sync(store, directory))
         print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
         return
     with progress_bar() if sys.stderr.isatty() else progress_lines() as on_progress:
@@ -100,16 +97,16 @@ def count_of(progress: SyncProgress) -> str:
     return f"{progress.objects}/{progress.total_objects} objects{unusable}"
 
 
-def describe_plan(plan: SyncPlan) -> dict[str, Any]:
+def describe_preview(found: SyncPreview) -> dict[str, Any]:
     return {
-        "digest": plan.digest,
-        "source": plan.dataset_uri,
-        "objects": len(plan.objects),
-        "bytes": plan.bytes,
-        "exists": plan.exists,
-        "to_download": len(plan.fetch),
-        "to_download_bytes": sum(each.size for each in plan.fetch),
-        "to_link": len(plan.reuse),
+        "digest": found.plan.digest,
+        "source": found.plan.dataset_uri,
+        "objects": len(found.plan.objects),
+        "bytes": found.plan.bytes,
+        "exists": found.exists,
+        "to_download": found.to_download,
+        "to_download_bytes": found.to_download_bytes,
+        "to_link": found.to_link,
     }
 
 

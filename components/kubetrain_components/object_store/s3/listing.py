@@ -4,13 +4,16 @@ A page has a thousand keys, and requesting it takes a token from the previous pa
 listing is therefore split at folders into ranges of keys, which are listed in parallel.
 """
 
+import marshal
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
-from queue import SimpleQueue
-from typing import TypeVar
+from queue import Full, Queue, SimpleQueue
+from tempfile import TemporaryFile
+from typing import IO, TypeVar
 from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import unescape
 
@@ -35,6 +38,8 @@ RANGES = 16
 PAGES_BEFORE_SPLIT = 8
 """Shorter listings are not split."""
 MAX_SPLIT_DEPTH = 3
+MAX_WAITING_PAGES = 64
+POLL_SECONDS = 0.5
 ENTITIES = {"&quot;": '"', "&#34;": '"', "&apos;": "'", "&#39;": "'"}
 
 T = TypeVar("T")
@@ -61,7 +66,7 @@ def check_page(page: bytes) -> None:
 
 
 def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterator[StoredObject]:
-    """List objects, with keys relative to the prefix, in the server's order: almost always that of the UTF-8 keys."""
+    """List objects, with keys relative to the prefix, in any order."""
     pages = _pages(get_page, prefix)
     seen: list[StoredObject] = []
     for rows in islice(pages, PAGES_BEFORE_SPLIT):
@@ -72,18 +77,39 @@ def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterat
         return
     yield from following
     seen += following
-    found = _list_split(get_page, prefix, prefix + seen[-1].key, ranges) if seen and _is_sorted(seen) else []
-    # Some servers list folder by folder: their ranges overlap, so that only one listing from end to end is right.
-    is_right = bool(found) and all(map(_is_sorted, found))
-    for rows in found if is_right else pages:
-        yield from rows
+    with TemporaryFile() as spool:
+        # Some servers list folder by folder: their ranges overlap, so that only one listing from end to end is right.
+        is_right = (
+            _is_sorted(seen) and bool(seen) and _spool_ranges(get_page, prefix, prefix + seen[-1].key, ranges, spool)
+        )
+        for rows in _spooled(spool) if is_right else pages:
+            yield from rows
 
 
-def _list_split(get_page: GetPage, prefix: str, last: str, ranges: int) -> list[list[StoredObject]]:
-    """List what follows the last key, split into ranges."""
+def _spool_ranges(get_page: GetPage, prefix: str, last: str, ranges: int, spool: IO[bytes]) -> bool:
+    """List what follows the last key in parallel, split into ranges; return False if a range is not in order.
+
+    The pages wait in a file, because millions of objects would take gigabytes of memory.
+    """
     bounds = [last, *(each for each in split_points(get_page, prefix, ranges) if each > last)]
-    spans = zip(bounds, [*bounds[1:], None], strict=True)
-    return list(_run_in_parallel([partial(_list_range, get_page, prefix, *span) for span in spans]))
+    spans = list(zip(bounds, [*bounds[1:], None], strict=True))
+    last_keys = [""] * len(spans)
+    with closing(_merged([_pages(get_page, prefix, *span) for span in spans])) as merged:
+        for number, rows in merged:
+            if not rows:
+                continue
+            if rows[0].key < last_keys[number] or not _is_sorted(rows):
+                return False
+            last_keys[number] = rows[-1].key
+            marshal.dump(list(map(tuple, rows)), spool)
+    return True
+
+
+def _spooled(spool: IO[bytes]) -> Iterator[list[StoredObject]]:
+    end = spool.tell()
+    spool.seek(0)
+    while spool.tell() < end:
+        yield list(map(StoredObject._make, marshal.load(spool)))  # noqa: S302 - our own
 
 
 def _is_sorted(objects: Sequence[StoredObject]) -> bool:
@@ -123,14 +149,44 @@ def _run_in_parallel(calls: Sequence[Callable[[], list[T]]]) -> Iterator[list[T]
         yield outcome
 
 
+def _merged(ranges: Sequence[Iterator[T]]) -> Generator[tuple[int, T], None, None]:
+    """Read the ranges in parallel and yield their pages as they come, with the number of the range."""
+    waiting, is_over = Queue[tuple[int, T] | BaseException | None](MAX_WAITING_PAGES), threading.Event()
+
+    def put(outcome: tuple[int, T] | BaseException | None) -> bool:
+        while not is_over.is_set():
+            with suppress(Full):
+                waiting.put(outcome, timeout=POLL_SECONDS)
+                return True
+        return False
+
+    def read(number: int) -> None:
+        try:
+            if all(put((number, page)) for page in ranges[number]):
+                put(None)
+        except BaseException as error:  # noqa: BLE001 - for the thread that waits for it
+            put(error)
+
+    for number in range(len(ranges)):
+        threading.Thread(target=read, args=(number,), daemon=True).start()
+    try:
+        running = len(ranges)
+        while running:
+            outcome = waiting.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome is None:
+                running -= 1
+            else:
+                yield outcome
+    finally:
+        is_over.set()
+
+
 def _folders(get_page: GetPage, prefix: str) -> list[str]:
     """Return the folders on the first page, which are enough to split by."""
     page = _text_of(get_page({"prefix": prefix, "delimiter": "/"}))
     return list(_decode_names(FOLDER.findall(page), page))
-
-
-def _list_range(get_page: GetPage, prefix: str, after: str, until: str | None) -> list[StoredObject]:
-    return [each for rows in _pages(get_page, prefix, after, until) for each in rows]
 
 
 def _pages(
