@@ -297,6 +297,15 @@ def test_a_job_whose_pods_are_disrupted_is_retried_three_times() -> None:
     assert [line.text.rpartition("; ")[2] for line in heard] == 3 * ["the job restarts once all of its pods have ended"]
 
 
+def test_a_verdict_that_cannot_be_written_costs_no_attempt() -> None:
+    backend = MemoryBackend()
+    backend.annotate = lambda handle, values: False
+    made = failing_by(True, backend)
+    with pytest.raises(JobFailed, match="chief-0 was killed by SIGTERM"):
+        run_job(JOB, backend, ignore)
+    assert made == [NAME, f"{NAME}-a2", f"{NAME}-a3", f"{NAME}-a4"]
+
+
 def test_a_job_that_fails_by_itself_is_not_retried() -> None:
     backend = MemoryBackend()
     made = failing_by(False, backend)

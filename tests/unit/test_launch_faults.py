@@ -59,7 +59,7 @@ class Launch:
         self.lines.append(line.text)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -92,7 +92,7 @@ class Launch:
         self.server.put(self._path, **{**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
 
     def result(self) -> object:
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the launcher still follows the job"
         return self.outcome[0]
 

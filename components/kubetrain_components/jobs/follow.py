@@ -14,6 +14,7 @@ A job that failed because the cluster disrupted one of its pods is retried immed
 
 import contextlib
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
@@ -64,10 +65,10 @@ def run_job(
         JobFailed: if the job failed, with the pod, the cause, and the last lines of the pod's log.
         JobNotOurs: if another job has the name.
     """
-    furthest, attempts = -1, 0
+    furthest, attempts, judged = -1, 0, set[str]()
     while True:
         try:
-            return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock)
+            return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock, judged)
         except PodsDisrupted as disruption:
             attempts = 1 if disruption.step > furthest else attempts + 1
             furthest = max(furthest, disruption.step)
@@ -76,16 +77,19 @@ def run_job(
             on_line(LogLine(job.lead, f"{disruption}; the job restarts once all of its pods have ended"))
 
 
-def _run_attempt(job: Job, backend: JobBackend, on_line: OnLine, budgets: Budgets, clock: Clock) -> JobState:
+def _run_attempt(
+    job: Job, backend: JobBackend, on_line: OnLine, budgets: Budgets, clock: Clock, judged: set[str]
+) -> JobState:
     handle: JobHandle | None = None
     try:
-        handle = create_or_attach(job, backend, on_line, clock)
+        handle = create_or_attach(job, backend, on_line, clock, judged)
         logs = JobLogs(backend.logs(handle), on_line, job.lead)
         state = Following(job, handle, backend, logs, budgets, clock).until_over()
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind
             _let_go(job, handle, backend, on_line)
         raise
+    judged.add(handle.uid)
     _record_verdict(job, state, backend, logs)
     return state
 
@@ -138,9 +142,17 @@ def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLog
 
 
 def create_or_attach(
-    job: Job, backend: JobBackend, on_line: OnLine = lambda line: None, clock: Clock = time.monotonic
+    job: Job,
+    backend: JobBackend,
+    on_line: OnLine = lambda line: None,
+    clock: Clock = time.monotonic,
+    judged: Collection[str] = (),
 ) -> JobHandle:
-    """Return the job to follow, according to the table at the top of this file."""
+    """Return the job to follow, according to the table at the top of this file.
+
+    Args:
+        judged: UIDs of the jobs that this launcher has judged, perhaps without being able to annotate them.
+    """
     # Earlier attempts may be gone, so the newest one decides.
     job = replace(job, identity=job.identity.newest_of(backend.attempts(job)))
     waiting = Waiting(job, backend, on_line, clock)
@@ -154,7 +166,9 @@ def create_or_attach(
         _check_is_ours(job, found)
         if found.is_deleting:
             waiting.until(found.handle, "is being deleted: waiting until it is gone", lambda state: False)
-        elif found.phase.is_final and found.annotations.get(VERDICT_ANNOTATION) == FAILED:
+        elif found.phase.is_final and (
+            found.handle.uid in judged or found.annotations.get(VERDICT_ANNOTATION) == FAILED
+        ):
             # Two attempts must never write to the same folder.
             backend.clean(found.handle, "Running")
             waiting.until(found.handle, "has failed: waiting until its last pods have ended", have_pods_ended)
