@@ -29,7 +29,7 @@ class ImageFolder:
     paths: tuple[str, ...]
     labels: tuple[int, ...]
     notes: tuple[str, ...] = ()
-    """What users should know about these images, such as how many other files are left out."""
+    """Notes for users, such as how many other files are left out."""
 
     def read(self, sample: int) -> bytes:
         return Path(self.paths[sample]).read_bytes()

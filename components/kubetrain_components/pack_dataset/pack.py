@@ -90,7 +90,7 @@ class PackPlan:
     classes: tuple[str, ...]
     shards: tuple[Shard, ...]
     notes: tuple[str, ...]
-    """What users should know about the images, such as how many other files are left out."""
+    """Notes for users, such as how many other files are left out."""
 
 
 OnSample = Callable[[Sample], None]
