@@ -96,7 +96,7 @@ def training_of(options: TrainOptions) -> TrainingJob:
 
 def _check(options: TrainOptions, config: TrainConfig) -> None:
     RunParameters(
-        dataset_uri=options.data or "none",
+        dataset_uri="none",  # nothing is synced, so the output may be inside the data
         framework=options.framework,
         train_config=config,
         workers=options.workers,
