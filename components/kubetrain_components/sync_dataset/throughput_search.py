@@ -4,7 +4,7 @@ START = 4
 RAMP = 4.0
 STEP = 1.5
 UP_SHARE = 0.3
-"""More requests must gain this share of what they would gain if each added its own throughput."""
+"""More requests must gain this share of the gain in proportion, which counts up to twice the throughput."""
 DOWN_SHARE = 0.97
 """Fewer requests must keep this share of the throughput."""
 WINDOWS_BETWEEN_TRIALS = 6
@@ -37,8 +37,10 @@ class ThroughputSearch:
             self._try()
 
     def _judge(self, rate: float) -> None:
-        wanted = 1 + UP_SHARE * (self.limit / self._best - 1) if self.limit > self._best else DOWN_SHARE
+        wanted = 1 + UP_SHARE * min(self.limit / self._best - 1, 1) if self.limit > self._best else DOWN_SHARE
         if rate >= wanted * self._rate:
+            if self.limit < self._best:
+                self._trials = 2  # go down slowly, because too few requests cost more than too many
             self._best, self._rate = self.limit, rate
         else:
             self._factor = 1 / STEP if self.limit > self._best else STEP
