@@ -96,7 +96,7 @@ def test_the_same_run_again_reuses_its_result_and_a_different_one_is_refused(fin
     assert "already exists" in other.output
 
 
-def test_a_failed_run_started_again_resumes_as_the_next_attempt(tmp_path: Path) -> None:
+def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "import os, torch\n"
         "from kubetrain_trainer.pytorch_ddp.task import build_task as built_in\n"
@@ -123,8 +123,6 @@ def test_a_failed_run_started_again_resumes_as_the_next_attempt(tmp_path: Path) 
     assert again.exit_code == 0, again.output
     assert "resumes from" in again.output
     assert newest(tmp_path / "output" / "run").step == 20
-    first, second = sorted(path.name for path in (tmp_path / "output" / ".jobs").glob("*-*"))
-    assert second == f"{first}-a2"
 
 
 @pytest.mark.slow
