@@ -518,7 +518,8 @@ def test_an_operator_that_is_away_when_all_pods_have_succeeded_does_not_keep_the
     assert isinstance(run_job(JOB, backend, ignore, clock=steps_of(100.0)), JobState)
 
 
-def test_a_cause_is_told_even_if_the_job_cannot_be_deleted() -> None:
+def test_a_cause_is_told_even_if_the_job_cannot_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "DRAIN_SECONDS", 0.1)  # the log of the job that stays does not end
     backend = MemoryBackend()
     backend.create(JOB)
     chief, worker = backend.jobs[NAME].pods
