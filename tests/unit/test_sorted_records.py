@@ -38,6 +38,7 @@ def test_records_come_sorted_wherever_they_are_kept(records: list[StoredObject],
         assert list(made) == expected, "records of one key keep their order"
         assert list(made) == expected, "they can be read again"
         assert len(made) == len(records)
+        assert len(made._files) <= 3, "open files are few"
         assert all(type(each) is StoredObject for each in made)
 
 

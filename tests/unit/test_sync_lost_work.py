@@ -22,6 +22,7 @@ from kubetrain_components.sync_dataset.large_object import LargeObject
 from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.progress import SyncProgress
+from kubetrain_components.sync_dataset.publish import published_versions
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import preview_sync, transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
@@ -283,6 +284,7 @@ class TestLocks:
         big, small = make_source(tmp_path / "big"), make_source(tmp_path / "small")
         with SlowSync(big, staging):
             assert sync(small, staging).downloaded == 4
+            assert len(published_versions(staging)) == 1, "the other sync still runs"
 
     def test_waiting_does_not_count_as_time(
         self, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
