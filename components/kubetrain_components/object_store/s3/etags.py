@@ -1,4 +1,4 @@
-"""What identifies the content of an object: its ETag, or the time of its last change if the ETag says nothing.
+"""Tags that identify the content of an object: its ETag, or the time of its last change if the ETag says nothing.
 
 Some servers list files that they did not write themselves with an empty or constant ETag. The listing then writes
 the time of the last change in its place, and requests are bound to that time instead.

@@ -32,7 +32,7 @@ def receive_head(source: socket.socket, head_buffer: bytearray) -> tuple[str, tu
 
     Raises:
         OSError: if the connection is lost.
-        ConnectionFailed: if it is no response.
+        ConnectionFailed: if what arrives is not a response.
     """
     head, (start, end) = _receive_one(source, head_buffer, 0)
     while 100 <= (status := status_of(head)) < 200 and status != SWITCHING_PROTOCOLS:  # the answer is yet to come

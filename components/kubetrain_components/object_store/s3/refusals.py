@@ -65,7 +65,7 @@ def seconds_to_wait(retry_after: str, date: str) -> float:
 
 @dataclass
 class Place:
-    """Where requests go, for messages."""
+    """The names in messages of the place that requests go to."""
 
     bucket: str
     uri: str

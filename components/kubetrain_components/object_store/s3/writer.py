@@ -28,7 +28,7 @@ OPERATIONS = {
     "CompleteMultipartUpload",
     "AbortMultipartUpload",
 }
-"""Those of S3; botocore makes others to obtain credentials."""
+"""Requests to S3: botocore makes others to obtain credentials."""
 UNKNOWN_HEADER = {400, 411, 501, "SignatureDoesNotMatch"}
 """How servers refuse the headers of a checksum that they do not know, by status or code."""
 # On some machines boto3 would choose its CRT client, which ignores endpoint_url.
