@@ -12,9 +12,13 @@ def check_no_file_is_lost(data_dir: Path, published: int) -> None:
     Raises:
         KubetrainError: if there are fewer.
     """
-    found = sum(len(files) for _, _, files in os.walk(data_dir)) if published else 0
+    found = sum(len(files) for _, _, files in os.walk(data_dir, onerror=_refuse)) if published else 0
     if found < published:
         raise KubetrainError(
             f"{data_dir} has {found} files, but the dataset version was published with {published}: the others were "
             "lost since (is its volume purged, or was it restored?); delete the version and sync the dataset again"
         )
+
+
+def _refuse(error: OSError) -> None:
+    raise KubetrainError(f"cannot read {error.filename} ({error.strerror}): check its permissions") from error

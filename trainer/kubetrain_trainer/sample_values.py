@@ -1,6 +1,6 @@
 """Check that losses and metrics have one value for each sample, because a wrong shape would train silently."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
@@ -18,17 +18,18 @@ def check_sample_values(what: str, values: Any, samples: int) -> None:
         KubetrainError: if it is not (samples,), with further dimensions of size 1 at most.
     """
     shape = tuple(getattr(values, "shape", ()))
-    if not (shape and shape[0] == samples and all(size == 1 for size in shape[1:])):
+    is_only_one = samples == 1 and not shape  # squeeze() makes this of a last batch of one sample
+    if not is_only_one and not (shape and shape[0] == samples and all(size == 1 for size in shape[1:])):
         raise KubetrainError(f"the {what} of a batch of {samples} samples has shape {_text(shape)}: {REMEDY}")
 
 
 def count_samples(batch: Any) -> int:
-    """Return the number of samples in a batch of any structure."""
-    if isinstance(batch, dict):
-        return count_samples(next(iter(batch.values())))
-    if isinstance(batch, list | tuple) and not isinstance(batch[0], str | bytes):
-        return count_samples(batch[0])
-    return len(batch)
+    """Return the number of samples in a batch of any structure; 0 if it has no values, such as targets of ()."""
+    is_nested = isinstance(batch, Mapping | list | tuple)
+    parts = list(batch.values() if isinstance(batch, Mapping) else batch) if is_nested else []
+    if not is_nested or (parts and (isinstance(parts[0], str | bytes) or not hasattr(parts[0], "__len__"))):
+        return len(batch)
+    return next((count for part in parts if (count := count_samples(part))), 0)
 
 
 def _text(shape: Sequence[int]) -> str:

@@ -204,10 +204,11 @@ class TrainingOutput:
 
 
 def _with_metric_mode(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what metric_mode=auto meant for metrics of any name, up to release 0.1.0."""
+    """Fill in what metric_mode=auto meant for metrics of any name, up to release 0.1.0, where it is refused now."""
     is_unknown = not recorded.get("metric", "accuracy").endswith(tuple(AUTOMATIC_MODES))
     is_automatic = recorded.get("metric_mode", "auto") == "auto"
-    return {**recorded, "metric_mode": "max"} if is_automatic and is_unknown else dict(recorded)
+    is_used = recorded.get("select_checkpoint", "best") == "best"
+    return {**recorded, "metric_mode": "max"} if is_automatic and is_unknown and is_used else dict(recorded)
 
 
 def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:

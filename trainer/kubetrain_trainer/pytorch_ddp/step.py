@@ -60,7 +60,7 @@ def add_gradients(training: Training, inputs: object, targets: object, batch: Ba
 def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
     outputs = forward(training.model, inputs, training.config, training.group.device)
     losses = (training.task.training_loss or training.task.loss)(outputs, targets)
-    check_sample_values("training loss", losses, count_samples(targets))
+    check_sample_values("training loss", losses, count_samples([targets, inputs]))
     loss = losses.sum() * weight
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()

@@ -84,7 +84,7 @@ class Tally:
     def add(self, outputs: Any, targets: Any) -> None:
         measures = {"loss": self._task.loss, **self._task.metrics}
         values = {name: measure(outputs, targets) for name, measure in measures.items()}
-        samples = count_samples(targets)
+        samples = count_samples([targets, outputs])
         for name, each in values.items():
             check_sample_values(f"validation {name}", each, samples)
         totals = [tf.reduce_sum(tf.cast(each, tf.float64)) for each in values.values()]

@@ -97,7 +97,8 @@ def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
 
     What a graph cannot know, such as the shape of a Python function's result, is checked by the first validation.
     """
-    samples = tf.nest.flatten(targets)[0].shape[0]
+    tensors = [each for each in tf.nest.flatten(targets) if each.shape.rank != 0]
+    samples = tensors[0].shape[0] if tensors else None
     if samples is not None and losses.shape.is_fully_defined():
         check_sample_values("training loss", losses, samples)
 
