@@ -26,6 +26,7 @@ from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, sta
 from support.manifests import batch
 from support.stray_refusals import STRAY
 
+pytestmark = pytest.mark.slow
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
 PLUGIN_API = "client.authentication.k8s.io/v1"
 WEBHOOK = 'Internal error occurred: failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org"'
