@@ -36,6 +36,7 @@ QUEUED, STARTING, RUNNING, ENDING = (
         (Phase.SUCCEEDED, Phase.PENDING),
     ]
 )
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 EACH_TEN = Budgets(queue_seconds=10, start_seconds=10, run_seconds=10)
 
 
@@ -270,13 +271,43 @@ class TestManifests:
             assert watching.see(elastic_state(*phases, minimum=minimum), seconds) is None
             assert watching.see(whole, 1) is None
 
+    @pytest.mark.parametrize("conditions", [[EVICTED], []], ids=["evicted", "deleted by a person"])
+    def test_pods_whose_sidecars_use_their_grace_periods_do_not_add_up(self, conditions: list[dict[str, str]]) -> None:
+        watching = Watching()
+        whole, leaving = elastic_state("Running", "Running", minimum=2), leaving_state(conditions)
+        assert leaving.pods[0].lingering, "its main container has ended, its sidecar has not"
+        for _ in range(5):
+            assert watching.see(whole, 86400) is watching.see(leaving, 1) is watching.see(leaving, 30) is None
+
+    def test_an_evicted_pod_may_use_a_long_grace_period(self) -> None:
+        watching, leaving = Watching(), leaving_state([EVICTED])
+        assert not leaving.is_ending
+        assert watching.see(leaving, 0) is watching.see(leaving, 600) is None
+
+
+def leaving_state(conditions: list[dict[str, str]]) -> JobState:
+    """Return a job of two pods of which one is being deleted: only its sidecar still runs."""
+    ended = {"exitCode": 143, "reason": "Error", "finishedAt": "2026-11-22T00:00:30Z"}
+    statuses = [
+        {"name": "pytorch", "state": {"terminated": ended}},
+        {"name": "vault-agent", "state": {"running": {}}},
+    ]
+    leaving, other = (pod_manifest(index, "Running") for index in range(2))
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-22T00:01:00Z"
+    leaving["status"] |= {"containerStatuses": statuses, "conditions": conditions}
+    return state_of([leaving, other], minimum=2)
+
 
 def elastic_state(*phases: str, minimum: int) -> JobState:
-    job = elastic(elastic=Elastic(min_replicas=minimum, max_replicas=len(phases)))
-    made = job_manifest(replace(job, replicas=(replace(job.replicas[0], count=len(phases)),)))
+    return state_of([pod_manifest(*each) for each in enumerate(phases)], minimum=minimum)
+
+
+def state_of(pods: list[dict[str, Any]], *, minimum: int) -> JobState:
+    job = elastic(elastic=Elastic(min_replicas=minimum, max_replicas=len(pods)))
+    made = job_manifest(replace(job, replicas=(replace(job.replicas[0], count=len(pods)),)))
     made["metadata"]["uid"] = "job"
     made["status"] = {"conditions": [{"type": "Running", "status": "True"}]}
-    return job_state(JobKind.PYTORCH_JOB, made, [pod_manifest(*each) for each in enumerate(phases)])
+    return job_state(JobKind.PYTORCH_JOB, made, pods)
 
 
 def pod_manifest(index: int, phase: str) -> dict[str, Any]:

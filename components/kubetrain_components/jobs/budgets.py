@@ -1,7 +1,8 @@
 """Limit the time that a job may stay in each stage, and in each kind of trouble, before it fails.
 
 Queued, starting and running time is counted separately: a job that waits for admission is not slow. Once the job is
-under way, the time that it waited is forgotten: a pod that is replaced later has the whole time again.
+under way, the time that it waited is forgotten: a pod that is replaced later has the whole time again. So is the time
+that it was ending, if it did not end.
 """
 
 import time
@@ -78,6 +79,8 @@ class BudgetTracker:
         self._last = now
         if state.is_under_way:
             self._spent[QUEUE] = self._spent[START] = 0.0
+        if stage != END:
+            self._spent[END] = 0.0
         return self._exceeded_trouble(state, now) or self._exceeded_stage(state, stage)
 
     @property

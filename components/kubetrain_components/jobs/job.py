@@ -232,6 +232,12 @@ class PodState:
     def name(self) -> str:
         return f"{self.role.lower()}-{self.index}"
 
+    @property
+    def blocks_the_end(self) -> bool:
+        """True if containers run on after the main one failed. The cluster ends those of a pod that it takes."""
+        is_taken = self.was_disrupted or self.is_lost
+        return self.phase is Phase.FAILED and bool(self.lingering) and not is_taken
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
@@ -257,7 +263,7 @@ class JobState:
         """True if the job reports success, or its main containers have ended although the job does not report it."""
         if self.phase.is_final:
             return self.phase is Phase.SUCCEEDED
-        is_blocked = any(pod.phase is Phase.FAILED and pod.lingering for pod in self.pods)
+        is_blocked = any(pod.blocks_the_end for pod in self.pods)
         have_succeeded = all(pod.phase is Phase.SUCCEEDED for pod in self.pods)
         return is_blocked or (self.is_under_way and have_succeeded)
 
