@@ -16,7 +16,8 @@ PODS = 4
 class Training:
     """A job of four pods whose states a test changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, needed: int = PODS) -> None:
+        self.needed = needed
         self.now = 0.0
         self.counter = RestartCounter(lambda: self.now)
         self.pods = [PodState(role="Worker", index=index, phase=Phase.RUNNING) for index in range(PODS)]
@@ -25,7 +26,7 @@ class Training:
 
     def count(self) -> int:
         handle = JobHandle(kind=JobKind.PYTORCH_JOB, name="j", uid="1")
-        state = JobState(handle=handle, phase=Phase.RUNNING, pods=tuple(self.pods))
+        state = JobState(handle=handle, phase=Phase.RUNNING, pods=tuple(self.pods), needed=self.needed)
         return self.counter.count(state, self.progress)
 
     def change(self, index: int, **changes: object) -> None:
@@ -85,6 +86,28 @@ def test_others_that_restart_again_and_again_while_a_node_is_lost_do_not_count(t
     training.lose(0)
     for _ in range(100):
         training.restart(1, 2, 3)
+    assert training.count() == 0
+
+
+def test_an_elastic_training_that_crashes_while_it_waits_for_a_pod_still_ends() -> None:
+    training = Training(needed=2)
+    training.lose(0)
+    for _ in range(10):
+        training.restart(1, 2, 3)
+    assert training.count() == 30 - PODS, "one restart of each pod belongs to the loss"
+    training.replace(0)
+    assert training.count() == 30 - PODS
+
+
+def test_each_loss_of_an_elastic_training_excuses_the_restarts_that_follow() -> None:
+    training = Training(needed=2)
+    for step in range(1, 20):
+        training.reach(step)
+        for lost in (0, 1):
+            training.lose(lost)
+            training.restart(2, 3)
+        training.replace(0)
+        training.replace(1)
     assert training.count() == 0
 
 

@@ -1,7 +1,8 @@
 """Count the restarts of a training that are its own fault.
 
-A restart does not count while the cluster owes the job a pod that it took, and neither does the restart of each other
-pod that follows: a process ends when it loses another one. Progress gives restarts back.
+A restart does not count while the job cannot run without a pod that the cluster took, and neither does the restart of
+each other pod that follows a loss: a process ends when it loses another one. An elastic job that runs with fewer pods
+may wait for days, so its later restarts count. Progress gives restarts back.
 """
 
 from kubetrain_components.jobs.budgets import Clock
@@ -20,6 +21,8 @@ class RestartCounter:
         self._counted = 0
         self._excused = 0
         """Restarts that may still follow a disruption."""
+        self._lost: set[str] = set()
+        """Pods that were lost in the previous state."""
         self._step = self._furthest = -1
         self._counted_at_step = 0
         """Restarts that counted when the last step was reported: the pods of that step had not been lost yet."""
@@ -35,12 +38,18 @@ class RestartCounter:
         total = sum(pod.restarts - pod.replacements for pod in state.pods)
         new = max(total - (total if self._seen is None else self._seen), 0)
         self._seen = total
-        if any(pod.is_lost for pod in state.pods):
+        if self._is_disrupted(state):
             self._excused, self._counted = len(state.pods), self._counted_at_step
             self._headway_since = None
         else:
             self._add(new)
         return self._counted
+
+    def _is_disrupted(self, state: JobState) -> bool:
+        """Return True if a pod has just been lost, or if the job cannot run without the lost ones."""
+        before, self._lost = self._lost, {pod.name for pod in state.pods if pod.is_lost}
+        present = len(state.pods) - len(self._lost)
+        return bool(self._lost) and (present < (state.needed or len(state.pods)) or not self._lost <= before)
 
     def _add(self, restarts: int) -> None:
         excused = min(restarts, self._excused)
