@@ -236,6 +236,13 @@ def test_a_restarted_launcher_continues_the_count_of_the_deadline() -> None:
     assert watching.tracker.seconds_running == 11
 
 
+@pytest.mark.parametrize("unreadable", ["", "9 s", "nan"])
+def test_a_count_of_an_earlier_launcher_that_cannot_be_read_is_0(unreadable: str) -> None:
+    watching = Watching(EACH_TEN)
+    assert watching.see(replace(RUNNING, annotations={SECONDS_RUNNING_ANNOTATION: unreadable}), 1) is None
+    assert watching.tracker.seconds_running == 1
+
+
 class TestManifests:
     """Budgets over the states of real manifests, with a clock that the test sets."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.reaper import Found, decide
+from kubetrain_components.jobs.kubernetes.reaper import Action, Found, decide
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
@@ -48,6 +48,12 @@ def run(phase: str = "Failed", hours_ago: float = 30, uid: str = "w") -> dict:
 )
 def test_a_job_is_deleted_only_if_its_run_ended_long_ago(its_job: dict, its_run: dict | None, decision: str) -> None:
     assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, its_run), DAY, NOW)) == decision
+
+
+@pytest.mark.parametrize("left_at", ["yesterday", "2026-11-20T12:00:00"])
+def test_a_job_whose_launcher_left_it_at_an_unreadable_time_is_kept(left_at: str) -> None:
+    action, reason = decide(Found(JobKind.PYTORCH_JOB, job(None, **{LEFT_ANNOTATION: left_at})), DAY, NOW)
+    assert action is Action.KEEP and f"{LEFT_ANNOTATION}={left_at}" in reason
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ under way, the time that it waited is forgotten: a pod that is replaced later ha
 that it was ending, if it did not end.
 """
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -90,7 +92,7 @@ class BudgetTracker:
     def _take_over(self, state: JobState) -> None:
         """Continue the count of an earlier launcher."""
         if self._is_first:
-            self._spent[RUN] += float(state.annotations.get(SECONDS_RUNNING_ANNOTATION, 0))
+            self._spent[RUN] += _seconds(state.annotations.get(SECONDS_RUNNING_ANNOTATION, ""))
         self._is_first = False
 
     def _exceeded_trouble(self, state: JobState, now: float) -> Failure | None:
@@ -124,6 +126,13 @@ class BudgetTracker:
         if is_paused or self._waits_for_volume or TroubleKind.QUEUE in kinds:
             return QUEUE
         return RUN if state.is_under_way else START
+
+
+def _seconds(text: str) -> float:
+    """Read a number of seconds; one that cannot be read, because someone changed it, counts as 0."""
+    with contextlib.suppress(ValueError):
+        return seconds if math.isfinite(seconds := float(text)) else 0.0
+    return 0.0
 
 
 def _cause(state: JobState, stage: str) -> Failure:

@@ -57,8 +57,7 @@ def decide(found: Found, retry_window: timedelta, now: datetime) -> tuple[Action
     if state.phase.is_final:
         return _decide_on_pods(found, state, now)
     if left_at := state.annotations.get(LEFT_ANNOTATION):
-        age = now - datetime.fromisoformat(left_at)
-        return _by_age(age, retry_window, f"its launcher left it {_hours(age)} ago")
+        return _by_time_left(left_at, retry_window, now)
     if (owner := _owner(found.job)) is None:
         return Action.KEEP, "has no run"
     if found.run is None or found.run["metadata"]["uid"] != owner["uid"]:
@@ -68,6 +67,14 @@ def decide(found: Found, retry_window: timedelta, now: datetime) -> tuple[Action
         return Action.KEEP, f"its run {owner['name']} is still active"
     age = now - datetime.fromisoformat(status["finishedAt"])
     return _by_age(age, retry_window, f"its run {owner['name']} ended {_hours(age)} ago: {status['phase']}")
+
+
+def _by_time_left(left_at: str, retry_window: timedelta, now: datetime) -> tuple[Action, str]:
+    try:
+        age = now - datetime.fromisoformat(left_at)
+    except (ValueError, TypeError):  # no time, or one without a time zone
+        return Action.KEEP, f"{LEFT_ANNOTATION}={left_at} is not a time with a time zone: correct it, or delete the job"
+    return _by_age(age, retry_window, f"its launcher left it {_hours(age)} ago")
 
 
 def _by_age(age: timedelta, retry_window: timedelta, what: str) -> tuple[Action, str]:
