@@ -394,6 +394,24 @@ def test_a_drained_launcher_releases_its_job_from_the_run_and_the_next_one_adopt
     assert adopted["ownerReferences"] == [RUN] and LEFT_ANNOTATION not in adopted["annotations"]
 
 
+def test_a_drained_launcher_retries_to_release_its_job(server: ApiServer, step: None) -> None:
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    server.fail("PATCH", answer(503, "no leader", Retry_After="1"))  # longer than ANNOTATE_SECONDS
+    interrupted_run(server)
+    assert metadata_of_job(server)["ownerReferences"] == []
+
+
+def test_a_drained_launcher_that_cannot_release_its_job_tells_when_it_ends(
+    server: ApiServer, step: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kubernetes_backend, "LEAVE_SECONDS", 0.1)
+    server.fail(f"{NAME}&watch=true", interrupting(as_usual))
+    server.fail("PATCH", answer(500, WEBHOOK), times=1000)
+    interrupted_run(server)
+    assert metadata_of_job(server)["ownerReferences"] == [RUN]
+    assert "still belongs to its run and ends with it about an hour later: retry the run" in caplog.text
+
+
 def test_an_adoption_that_the_server_rejects_is_repeated_with_the_next_note(server: ApiServer, step: None) -> None:
     server.fail(f"{NAME}&watch=true", interrupting(as_usual))
     interrupted_run(server)

@@ -1,5 +1,6 @@
 """Jobs on a Kubernetes cluster: PyTorchJob and TFJob of the training operator, and batch Jobs."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -25,6 +26,8 @@ JOB_RETRY_SECONDS = 3600.0
 """Time for which requests about an existing job are retried: it runs without the API server and without us."""
 ANNOTATE_SECONDS = 5.0
 ANNOTATE_AGAIN_SECONDS = 60.0
+LEAVE_SECONDS = 20.0
+"""Time to release a job from its run: within the 30 s in which an evicted pod must end."""
 JOIN_SECONDS = 2.0
 LAST_REQUESTS_SECONDS = 5.0
 """Time for the last requests of an interrupted launcher, which is about to be killed."""
@@ -105,20 +108,22 @@ class KubernetesBackend:
 
     def _patch(self, handle: JobHandle, metadata: Manifest) -> bool:
         """Change the job's metadata, if that works within seconds: the webhook of an absent operator rejects it."""
-        annotations = {**self._adoption.get("annotations", {}), **metadata.get("annotations", {})}
-        # With the uid, the server rejects the patch if another job has this name now.
-        patch = {"metadata": {"uid": handle.uid, **self._adoption, **metadata, "annotations": annotations}}
         try:
-            self._api.patch(self._path(handle.kind, handle.name), patch, ANNOTATE_SECONDS)
-        except Conflict:
-            return True  # the job is gone
+            self._send_patch(handle, metadata, ANNOTATE_SECONDS)
         except Exception as error:  # noqa: BLE001 - a note on the job decides nothing about it
             level = logging.INFO if self._has_warned else logging.WARNING
             log.log(level, "cannot annotate job %s (%s); the job continues", handle.name, error)
             self._has_warned = True
             return False
-        self._adoption = {}
         return True
+
+    def _send_patch(self, handle: JobHandle, metadata: Manifest, retry_seconds: float) -> None:
+        annotations = {**self._adoption.get("annotations", {}), **metadata.get("annotations", {})}
+        # With the uid, the server rejects the patch if another job has this name now.
+        patch = {"metadata": {"uid": handle.uid, **self._adoption, **metadata, "annotations": annotations}}
+        with contextlib.suppress(Conflict):  # the job is gone
+            self._api.patch(self._path(handle.kind, handle.name), patch, retry_seconds)
+            self._adoption = {}
 
     def clean(self, handle: JobHandle, pods: str) -> None:
         if pods == "None":
@@ -136,9 +141,18 @@ class KubernetesBackend:
 
     def leave(self, handle: JobHandle) -> None:
         """Release the job from its Workflow, whose deletion, an hour after the failure of the step, would end it."""
-        if self._run is not None:
-            left_at = datetime.now(UTC).isoformat(timespec="seconds")
-            self._patch(handle, {"ownerReferences": [], "annotations": {LEFT_ANNOTATION: left_at}})
+        if self._run is None:
+            return
+        left_at = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            self._send_patch(handle, {"ownerReferences": [], "annotations": {LEFT_ANNOTATION: left_at}}, LEAVE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the launcher ends in any case
+            log.warning(
+                "cannot release job %s from its run (%s): the job still belongs to its run and ends with it about "
+                "an hour later: retry the run before then",
+                handle.name,
+                error,
+            )
 
     def adopt(self, job: JobState) -> None:
         if self._run is not None and LEFT_ANNOTATION in job.annotations:
