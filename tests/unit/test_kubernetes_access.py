@@ -247,8 +247,11 @@ def test_a_plugin_gives_a_token_once(server: ApiServer, connect: Connect, tmp_pa
     }
 
 
-def test_a_plugin_whose_token_expires_runs_again(server: ApiServer, connect: Connect, tmp_path: Path) -> None:
-    script = prints(token="old", expirationTimestamp="2020-01-01T00:00:00Z")
+@pytest.mark.parametrize("zone", ["Z", ""])
+def test_a_plugin_whose_token_expires_runs_again(
+    server: ApiServer, connect: Connect, tmp_path: Path, zone: str
+) -> None:
+    script = prints(token="old", expirationTimestamp=f"2020-01-01T00:00:00{zone}")
     api = connect({"server": server.url}, plugin(tmp_path, script))
     api.get(PODS)
     api.get(PODS)

@@ -110,7 +110,7 @@ def _parse(plugin: ExecPlugin, printed: bytes) -> PluginCredential:
             token=(status.get("token") or "").encode(),
             certificate=(status.get("clientCertificateData") or "").encode(),
             key=(status.get("clientKeyData") or "").encode(),
-            expires=datetime.fromisoformat(expires) if expires else None,
+            expires=_time(expires) if expires else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError):  # its text may quote a token
         raise AccessError(f"{_name(plugin)} did not print an ExecCredential: check what it prints") from None
@@ -119,6 +119,12 @@ def _parse(plugin: ExecPlugin, printed: bytes) -> PluginCredential:
     if not found.token and not (found.certificate and found.key):
         raise AccessError(f"{_name(plugin)} printed neither a token nor a certificate with its key: log in again")
     return found
+
+
+def _time(text: str) -> datetime:
+    """Read a time; one without a time zone is in UTC."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _name(plugin: ExecPlugin) -> str:
