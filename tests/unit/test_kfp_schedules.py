@@ -176,6 +176,33 @@ def test_an_old_schedule_that_cannot_be_deleted_is_reported_and_stays_disabled(s
     assert enabled(server) == ["0 0 2 * * *"]
 
 
+@pytest.mark.parametrize(("tag", "is_retried"), [("2.15.0", False), ("2.17.0", True)])
+def test_only_an_old_schedule_that_can_be_deleted_is_promised_another_attempt(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str], tag: str, is_retried: bool
+) -> None:
+    server.tag = tag
+    server.fail("DELETE", answer(500, "no database"))
+    for _ in range(2):
+        schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
+    output = capsys.readouterr().out
+    assert "warning: the old schedule" in output
+    assert ("tries again" in output) == is_retried
+    manage(api, list=True)
+    assert ("several have this name" in capsys.readouterr().out) == is_retried
+
+
+def test_several_enabled_schedules_of_a_name_are_marked_on_an_older_server_too(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.tag = "2.15.0"
+    for _ in range(2):
+        replace_schedule(api, wanted(NIGHTLY))
+    for each in server.schedules:
+        each["mode"] = "ENABLE"
+    manage(api, list=True)
+    assert capsys.readouterr().out.count("several have this name") == 2
+
+
 def test_two_concurrent_replacements_do_not_both_succeed(server: KfpServer, api: KfpApi) -> None:
     """Another schedule of this name appears after ours has listed them."""
 

@@ -127,4 +127,7 @@ def _delete_all(api: KfpApi, leftovers: list[Message], version: str) -> Iterator
         try:
             delete_schedule(api, each)
         except KfpError as error:
-            yield f"the old schedule {each['recurring_run_id']} is disabled, but could not be deleted ({error})"
+            yield (
+                f"the old schedule {each['recurring_run_id']} is disabled, but could not be deleted ({error}); the "
+                "next `kubetrain schedule` with this name tries again"
+            )

@@ -69,7 +69,7 @@ def _create_or_replace(api: KfpApi, run: RunOptions, options: ScheduleOptions) -
         print(f"replaced {describe_all(api, done.replaced)}")
     print(f"schedule '{wanted['display_name']}' is enabled: {describe_trigger(wanted)}")
     for each in done.leftovers:
-        print(f"warning: {each}; the next `kubetrain schedule` with this name tries again")
+        print(f"warning: {each}")
     if options.cron:
         print(describe_cron_zone())
 
@@ -79,18 +79,24 @@ def _list(api: KfpApi) -> None:
     if not found:
         print("no schedules: create one with `kubetrain schedule PIPELINE --cron …`")
         return
+    has_several = len({(each["display_name"], pipeline_of(each)) for each in found}) < len(found)
+    keeps_old = has_several and bool(ends_runs(api))
     for each in sorted(found, key=lambda schedule: (schedule["display_name"], not is_enabled(schedule))):
         state = "enabled" if is_enabled(each) else "paused"
         line = f"{each['recurring_run_id']}  {each['display_name']}  {describe_trigger(each)}  {state}"
-        print(f"{line}{_note(each, found)}")
+        print(f"{line}{_note(each, found, keeps_old=keeps_old)}")
     if any("cron_schedule" in each.get("trigger", {}) for each in found):
         print(describe_cron_zone())
 
 
-def _note(schedule: Message, found: Sequence[Message]) -> str:
+def _note(schedule: Message, found: Sequence[Message], *, keeps_old: bool) -> str:
+    """
+    Args:
+        keeps_old: Replaced schedules stay, disabled, so only enabled ones count as several.
+    """
     if not is_ours(schedule):
         return "  (not made by kubetrain)"
-    same = [each for each in found if _is_same(each, schedule)]
+    same = [each for each in found if _is_same(each, schedule) and (is_enabled(each) or not keeps_old)]
     return "  (several have this name: schedule it again)" if len(same) > 1 else ""
 
 
