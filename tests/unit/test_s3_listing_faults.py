@@ -1,5 +1,6 @@
 """Listings that are not whole, and objects whose ETag says nothing: neither may become a wrong version."""
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,8 +9,8 @@ import pytest
 
 from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.s3.etags import MODIFIED, find_constants
-from kubetrain_components.object_store.s3.listing import rows_of
+from kubetrain_components.object_store.s3.etags import MODIFIED, find_shared
+from kubetrain_components.object_store.s3.listing import list_objects, rows_of
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from support.faulty_s3 import Fault, FaultyS3, Handler, Stored, list_page
@@ -50,6 +51,10 @@ def keys(store: ObjectStore) -> list[str]:
     ("fault", "says"),
     [
         (without(b"<NextContinuationToken>", b"</NextContinuationToken>"), "marks it as truncated, but names no next"),
+        (
+            list_page(lambda page: re.sub(rb"(?<=<NextContinuationToken>)\w+", b"", page)),
+            "marks it as truncated, but names no next",
+        ),
         (list_page(lambda _: b"<html>Sign in</html>"), "not a listing of S3, it begins with '<html>Sign in"),
         (list_page(lambda page: page[: len(page) // 2]), "was cut after"),
         (list_page(lambda page: page.replace(b"Contents", b"s3:Contents")), "cannot be read"),
@@ -82,6 +87,13 @@ def test_a_token_beside_the_mark_of_the_end_is_not_followed(s3: FaultyS3, store:
     s3.page_keys = 9
     more = b"<NextContinuationToken>31</NextContinuationToken></ListBucketResult>"
     s3.fail("list", list_page(lambda page: page.replace(b"</ListBucketResult>", more)), times=99)
+    assert keys(store) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("mark", [b"True", b"TRUE", b"1", b" true\n"])
+def test_a_mark_of_truncation_in_another_spelling_is_believed(s3: FaultyS3, store: ObjectStore, mark: bytes) -> None:
+    spelled = list_page(lambda page: page.replace(b"<IsTruncated>true", b"<IsTruncated>" + mark))
+    s3.fail("list", spelled, times=99)
     assert keys(store) == ["0", "1", "2", "3"]
 
 
@@ -150,12 +162,44 @@ def ignores_time(handler: Handler, _: Stored) -> bool:
     return False
 
 
-def test_only_etags_that_say_nothing_are_replaced() -> None:
+def test_only_etags_that_contents_of_different_sizes_share_say_nothing() -> None:
     md5 = "0cc175b9c0f1b6a831c399e269772661"
-    assert find_constants([md5, md5, "a-1"], ["1", "1", "2"]) == set(), "equal contents have equal MD5s"
-    assert find_constants([md5, md5, "a-1"], ["1", "2", "2"]) == {md5}
-    assert find_constants(["tag", "tag", md5], ["1", "1", "2"]) == {"tag"}
-    assert find_constants([md5] * 16, ["1"] * 16) == {md5}
+    assert find_shared([md5, md5, "a-1"], ["1", "1", "2"]) == set(), "equal contents have equal MD5s"
+    assert find_shared([md5, md5, "a-1"], ["1", "2", "2"]) == {md5}
+    assert find_shared(["tag", "tag", md5], ["1", "1", "2"]) == set(), "the tag may come from the content"
+    assert find_shared([md5] * 16, ["1"] * 16) == set()
+
+
+class TestObjectsWithTheSameEtagAndSize:
+    """What identifies an object does not depend on where a page ends."""
+
+    MD5 = "0cc175b9c0f1b6a831c399e269772661"
+
+    def identities(self, etags: list[str], page_keys: int, sizes: list[int] | None = None) -> list[str]:
+        s3 = FaultyS3()
+        s3.page_keys = page_keys
+        for number, (etag, size) in enumerate(zip(etags, sizes or [1] * len(etags), strict=True)):
+            s3.put(f"data/{number % 4}/{number:02}", b"x" * size, etag=etag)
+        found = sorted(list_objects(s3.page, "data/", 4), key=lambda each: each.key[-2:])
+        return [each.etag.partition(":")[0] for each in found]
+
+    @pytest.mark.parametrize("page_keys", [1, 2, 3, 99])
+    def test_the_tag_stays_if_other_objects_have_others(self, page_keys: int) -> None:
+        assert self.identities(["tag", "tag", "tag", "other"], page_keys) == ["tag", "tag", "tag", "other"]
+
+    @pytest.mark.parametrize("page_keys", [1, 2, 3, 99])
+    def test_a_tag_that_all_objects_have_says_nothing(self, page_keys: int) -> None:
+        assert self.identities(["tag"] * 40, page_keys) == ["modified"] * 40
+        assert self.identities(["tag"] * 40, page_keys, [1] * 36 + [2, 3, 4, 5]) == ["modified"] * 40
+
+    @pytest.mark.parametrize("page_keys", [1, 7, 99])
+    def test_an_md5_or_the_tag_of_a_single_object_stays(self, page_keys: int) -> None:
+        assert self.identities([self.MD5] * 40, page_keys) == [self.MD5] * 40
+        assert self.identities(["tag"], page_keys) == ["tag"]
+
+    def test_ranges_know_the_constants_of_the_first_pages(self) -> None:
+        sizes = [number + 1 if number % 4 == 0 else 1 for number in range(80)]
+        assert self.identities([self.MD5] * 80, 2, sizes) == ["modified"] * 80
 
 
 def test_an_etag_that_a_proxy_made_weak_is_the_same(s3: FaultyS3, store: ObjectStore) -> None:

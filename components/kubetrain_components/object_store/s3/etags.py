@@ -5,12 +5,12 @@ the time of the last change in its place, and requests are bound to that time in
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 
 from kubetrain_components.object_store.s3.http_head import Headers
-from kubetrain_components.object_store.store import StoreError
+from kubetrain_components.object_store.store import StoredObject, StoreError
 
 MODIFIED = "modified:"
 """Prefix of a time that stands for an ETag."""
@@ -18,19 +18,32 @@ MD5 = re.compile(r"[0-9a-fA-F]{32}(?:-\d+)?")
 ZEROS = "0" * 32
 PLACEHOLDERS = frozenset({"", ZEROS, f"{ZEROS}-1", f"{ZEROS}-2", "d41d8cd98f00b204e9800998ecf8427e"})
 """ETags that say nothing about an object that has bytes; the last one is the MD5 of nothing."""
-MANY = 16
 
 
-def find_constants(etags: Sequence[str], sizes: Sequence[str]) -> set[str]:
-    """Return the ETags of a page that different contents share: no MD5 is equal for different sizes."""
+def find_shared(etags: Sequence[str], sizes: Sequence[str]) -> set[str]:
+    """Return the ETags of a page that different contents share: contents of different sizes differ."""
     if len(set(etags)) == len(etags):
         return set()
-    sizes_of: dict[str, list[str]] = {}
+    sizes_of: dict[str, set[str]] = {}
     for etag, size in zip(etags, sizes, strict=True):
-        sizes_of.setdefault(etag, []).append(size)
-    is_only_one = len(sizes_of) == 1 and len(etags) >= MANY
-    repeated = {etag: found for etag, found in sizes_of.items() if len(found) > 1}
-    return {etag for etag, found in repeated.items() if is_only_one or len(set(found)) > 1 or not MD5.fullmatch(etag)}
+        sizes_of.setdefault(etag, set()).add(size)
+    return {etag for etag, found in sizes_of.items() if len(found) > 1}
+
+
+def find_only(pages: Iterable[Sequence[StoredObject]]) -> set[str]:
+    """Return the ETag that all of several objects have, unless it is an MD5, or nothing."""
+    count, etags = 0, set[str]()
+    for rows in pages:
+        count += len(rows)
+        etags.update(each.etag for each in rows)
+        if not may_be_constant(etags):
+            return set()
+    return etags if count > 1 else set()
+
+
+def may_be_constant(etags: set[str]) -> bool:
+    """Return True for a single ETag that is not an MD5, which may or may not come from the content."""
+    return len(etags) == 1 and not any(MD5.fullmatch(each) or each.startswith(MODIFIED) for each in etags)
 
 
 def condition(etag: str | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import IO, TypeVar
 from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import unescape
 
-from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, find_constants, modified
+from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, find_only, find_shared, may_be_constant, modified
 from kubetrain_components.object_store.store import StoredObject, StoreError, StoreUnavailable
 
 # The elements of an object, in the order in which S3 writes them.
@@ -67,7 +67,8 @@ def check_page(page: bytes) -> None:
 
 def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterator[StoredObject]:
     """List objects, with keys relative to the prefix, in any order."""
-    pages = _pages(get_page, prefix)
+    constants = set(PLACEHOLDERS)
+    pages = _checked_pages(get_page, prefix, constants)
     seen: list[StoredObject] = []
     for rows in islice(pages, PAGES_BEFORE_SPLIT):
         yield from rows
@@ -79,22 +80,37 @@ def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterat
     seen += following
     with TemporaryFile() as spool:
         # Some servers list folder by folder: their ranges overlap, so that only one listing from end to end is right.
-        is_right = (
-            _is_sorted(seen) and bool(seen) and _spool_ranges(get_page, prefix, prefix + seen[-1].key, ranges, spool)
-        )
+        is_right = False
+        if seen and _is_sorted(seen):
+            last = prefix + seen[-1].key
+            bounds = [last, *(each for each in split_points(get_page, prefix, ranges) if each > last)]
+            spans = zip(bounds, [*bounds[1:], None], strict=True)
+            # Each range has its own copy: what one finds must not depend on how fast another is.
+            is_right = _spool_ranges([_pages(get_page, prefix, set(constants), *span) for span in spans], spool)
         for rows in _spooled(spool) if is_right else pages:
             yield from rows
 
 
-def _spool_ranges(get_page: GetPage, prefix: str, last: str, ranges: int, spool: IO[bytes]) -> bool:
-    """List what follows the last key in parallel, split into ranges; return False if a range is not in order.
+def _checked_pages(get_page: GetPage, prefix: str, constants: set[str]) -> Iterator[list[StoredObject]]:
+    """Yield all pages; if the first one has a single ETag, first find out whether all objects have it."""
+    pages = _pages(get_page, prefix, constants)
+    first = next(pages)
+    if may_be_constant({each.etag for each in first}):
+        found = set(constants)
+        constants |= find_only(_pages(get_page, prefix, found)) | found
+        pages = _pages(get_page, prefix, constants)
+    else:
+        yield first
+    yield from pages
+
+
+def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[bytes]) -> bool:
+    """List ranges in parallel; return False if one is not in order.
 
     The pages wait in a file, because millions of objects would take gigabytes of memory.
     """
-    bounds = [last, *(each for each in split_points(get_page, prefix, ranges) if each > last)]
-    spans = list(zip(bounds, [*bounds[1:], None], strict=True))
-    last_keys = [""] * len(spans)
-    with closing(_merged([_pages(get_page, prefix, *span) for span in spans])) as merged:
+    last_keys = [""] * len(ranges)
+    with closing(_merged(ranges)) as merged:
         for number, rows in merged:
             if not rows:
                 continue
@@ -190,12 +206,16 @@ def _folders(get_page: GetPage, prefix: str) -> list[str]:
 
 
 def _pages(
-    get_page: GetPage, prefix: str, after: str | None = None, until: str | None = None
+    get_page: GetPage, prefix: str, constants: set[str], after: str | None = None, until: str | None = None
 ) -> Iterator[list[StoredObject]]:
-    """Yield the pages with the keys after `after`, up to and including `until`."""
+    """Yield the pages with the keys after `after`, up to and including `until`.
+
+    Args:
+        constants: The ETags that say nothing; those that turn out to are added.
+    """
     query = {"prefix": prefix} | ({"start-after": after} if after else {})
     limit = None if until is None else until.removeprefix(prefix)
-    constants, tokens, firsts = set(PLACEHOLDERS), set[str](), set[str]()
+    tokens, firsts = set[str](), set[str]()
     while True:
         page = _text_of(get_page(query))
         rows = rows_of(page, prefix, constants)
@@ -217,14 +237,15 @@ def _pages(
 def _next_token(page: str) -> str:
     """Return the token of the next page; empty at the end."""
     found, truncated = NEXT.search(page), IS_TRUNCATED.search(page)
-    if truncated and truncated.group(1) != "true":
+    token = unescape(found.group(1), ENTITIES) if found else ""
+    if truncated and truncated.group(1).lower() in ("false", "0"):
         return ""
-    if truncated and not found:
+    if truncated and not token:
         raise StoreError(
             "the listing is cut off after its first page: the server marks it as truncated, but names no next page, "
             "as servers do that know only version 1 of ListObjects; update the server"
         )
-    return unescape(found.group(1), ENTITIES) if found else ""
+    return token
 
 
 def rows_of(page: str, prefix: str, constants: set[str]) -> list[StoredObject]:
@@ -237,7 +258,7 @@ def rows_of(page: str, prefix: str, constants: set[str]) -> list[StoredObject]:
     if not rows:
         return []
     keys, etags, sizes = zip(*rows, strict=True)
-    constants |= find_constants(etags, sizes)
+    constants |= find_shared(etags, sizes)
     if not constants.isdisjoint(etags):
         etags = _with_times(page, constants, etags, sizes)
     skipped = len(prefix)
