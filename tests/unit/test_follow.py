@@ -357,8 +357,9 @@ def test_trouble_is_reported_once_and_fails_the_job_after_its_timeout() -> None:
     with pytest.raises(JobFailed) as failed:
         run_job(JOB, backend, lambda line: heard.append(f"{line.pod} {line.text}"), clock=lambda: next(times))
     assert (str(failed.value), failed.value.trouble) == (f"launch_training failed: {trouble.failure}", trouble.kind)
-    (line,) = heard
+    line, cause = heard
     assert line == f"worker1-0 {trouble.notice}"
+    assert cause.startswith(f"{JOB.lead} {trouble.failure}")
     assert line.count("worker1-0") == str(failed.value).count("worker1-0") == 1
 
 
@@ -527,12 +528,15 @@ def test_a_cause_is_told_even_if_the_job_cannot_be_deleted(monkeypatch: pytest.M
     backend.change(NAME, pods=(replace(chief, exit_code=1, finished=1.0, last_words=words), worker))
     backend.lines = [LogLine("chief-0", "Traceback")]
 
+    heard: list[str] = []
+
     def delete(handle: JobHandle) -> None:
+        assert any("no folder 'val'" in line for line in heard), "a deletion may be retried for long"
         raise Unreachable("the API server could not answer DELETE (etcdserver: leader changed)")
 
     backend.delete = delete
     with pytest.raises(JobFailed) as failed:
-        run_job(JOB, backend, ignore)
+        run_job(JOB, backend, lambda line: heard.append(line.text))
     assert "the dataset has no folder 'val'" in str(failed.value)
     assert f"job {NAME} could not be deleted" in str(failed.value)
     assert "leader changed" in str(failed.value)

@@ -95,6 +95,8 @@ class Following:
             self._logs.pass_on(LogLine(self._job.lead, accepted))
             return state
         self._logs.drain(LAST_LINES_SECONDS)  # a local job is deleted with its logs
+        # A deletion may be retried for long.
+        self._logs.tell(f"{failure.reason}: deleting {self._handle.kind.value} {self._handle.name}")
         not_deleted = self._delete()
         self._logs.drain(DRAIN_SECONDS)
         culprit = culprit_of(state.pods)

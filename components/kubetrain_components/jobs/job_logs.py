@@ -54,6 +54,10 @@ class JobLogs:
             self.progress = line.text
         self._show(line)
 
+    def tell(self, sentence: str) -> None:
+        """Show a sentence of the launcher, which no pod's tail has."""
+        self._show(LogLine(self._lead, sentence))
+
     def _show(self, line: LogLine) -> None:
         try:
             self._on_line(line)
