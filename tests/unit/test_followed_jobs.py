@@ -243,3 +243,15 @@ def test_a_cluster_that_takes_a_pod_while_the_pods_watch_is_down_is_known_by_its
         launched.end(name, 1)
     path = launched.path.replace(launched.job.identity.name, again.identity.name)
     launched.await_that(lambda: path in server.objects)
+
+
+def test_a_success_while_the_pods_watch_is_down_is_proven_by_a_list(launch: Callable[[Job], Launch]) -> None:
+    launched = launch(batch())
+    server = launched.server
+    launched.advance(1)
+    server.fail("job-name%3D", answer(429, "busy", Retry_After="3"), 1)
+    server.cut_all()
+    launched.await_that(lambda: not server._faults)
+    name = launched.job.identity.name
+    launched.succeed()
+    assert not [path for path in server.objects if path.endswith(f"{name}-a2")]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import LABEL_PREFIX, LEFT_ANNOTATION, Job, JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job import LABEL_PREFIX, LEFT_ANNOTATION, Job, JobHandle, JobState, LogLine
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
@@ -82,11 +82,11 @@ class KubernetesBackend:
         return JobHandle(kind=job.kind, name=job.identity.name, uid=created["metadata"]["uid"])
 
     def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
-        followed, has_failed = self._follow(handle), False
+        followed, was_final = self._follow(handle), False
         while (state := followed.state()) is not None:
-            # The cause of a failure is on the pods, which the job's watch may be ahead of.
-            yield followed.listed_state() if state.phase is Phase.FAILED and not has_failed else state
-            has_failed = state.phase is Phase.FAILED
+            # The proof of a success and the cause of a failure are on the pods, which the job's watch may be ahead of.
+            yield followed.listed_state() if state.phase.is_final and not was_final else state
+            was_final = state.phase.is_final
             followed.await_change(state)
         yield None
 
