@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -374,6 +375,21 @@ class TestPruneVersions:
         monkeypatch.setattr(prune_versions_module, "plan_pruning", decide)
         self._prune(staging)
         assert set(self._digests(staging)) == {oldest, newest}
+
+    def test_a_version_that_another_pruning_deletes_does_not_end_this_one(
+        self, staging: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        *_, newest = digests = self._digests(staging)
+
+        def decide(*arguments: Any, **keywords: Any) -> PrunePlan:
+            shutil.rmtree(staging / "versions" / digests[0])
+            (staging / ".locks" / digests[0]).unlink(missing_ok=True)
+            return plan_pruning(*arguments, **keywords)
+
+        monkeypatch.setattr(prune_versions_module, "plan_pruning", decide)
+        self._prune(staging)
+        assert self._digests(staging) == [newest]
+        assert [path.name for path in (staging / ".locks").iterdir()] == [newest]
 
     def test_nothing_is_pruned_during_a_sync_by_an_older_release(self, staging: Path) -> None:
         with (staging / ".lock").open("w") as lock:

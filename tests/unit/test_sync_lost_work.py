@@ -22,7 +22,7 @@ from kubetrain_components.sync_dataset.large_object import LargeObject
 from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.progress import SyncProgress
-from kubetrain_components.sync_dataset.publish import published_versions
+from kubetrain_components.sync_dataset.publish import DatasetVersion, published_versions
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.transfer import preview_sync, transfer_dataset
 from kubetrain_pipelines.cli.verify import verify_folder
@@ -103,8 +103,37 @@ class TestCopies:
         with pytest.raises(KubetrainError, match="10,000 bytes free, but the download needs 21,007"):
             sync(source, staging)
 
+    def test_what_an_interrupted_sync_left_needs_no_space_again(
+        self, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = make_source(tmp_path / "source", files=1)
+        sync(source, staging)
+        for number in range(1, 10):
+            (source / f"source-{number}").write_bytes(os.urandom(3000))
+        interrupt(source, staging, "source-9")
+        (partial,) = staging.glob("versions/.*.partial")
+        (partial / "data" / "source-0").unlink()
+        monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 5000))  # type: ignore[attr-defined]
+        assert sync(source, staging).copied == 1
+
 
 class TestLostFiles:
+    @pytest.mark.parametrize("method", ["has_intact_manifest", "entries"])
+    def test_a_version_that_is_pruned_while_it_is_read_is_not_reused(
+        self, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        source = make_source(tmp_path / "source")
+        sync(source, staging)
+        (source / "source-0").write_bytes(b"changed")
+        read = getattr(DatasetVersion, method)
+
+        def pruned(version: DatasetVersion) -> Any:
+            shutil.rmtree(version.path)
+            return read(version)
+
+        monkeypatch.setattr(DatasetVersion, method, pruned)
+        assert sync(source, staging).downloaded == 4
+
     def lose(self, version: Path, *, how: str) -> None:
         for name in ("source-1", "source-2"):
             path = version / "data" / name

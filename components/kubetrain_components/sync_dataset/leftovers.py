@@ -43,5 +43,5 @@ def delete_tree(folder: Path) -> None:
     """Delete what can be deleted: one file that cannot must not keep all others, and is tried again next time."""
     failures: list[BaseException] = []
     shutil.rmtree(folder, onerror=lambda _, path, failure: failures.append(failure[1]))
-    if failures:
+    if failures and folder.exists():  # else another pruning deleted it
         log.warning("%s is not deleted completely: %s", folder, failures[0])

@@ -27,6 +27,8 @@ from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.manifest import MANIFEST, Entry, file_size
 
 MODE = 0o444
+GONE = {errno.ENOENT, errno.ESTALE}
+"""Errors for a file that another program deleted; NFS may raise ESTALE."""
 CANNOT_LINK = {errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS}
 
 
@@ -72,6 +74,11 @@ class PartialVersion:
         """Return the time of the last change to the journal, in seconds since the epoch."""
         paths = (path for path in (self._journal, self.path) if path.exists())
         return max((path.stat().st_mtime for path in paths), default=0.0)
+
+    def stored_bytes(self) -> int:
+        """Return the bytes on disk of the files and of the parts of large objects."""
+        files = (path.lstat() for folder in (self.data, self.large) for path in folder.rglob("*") if path.is_file())
+        return sum(min(each.st_size, each.st_blocks * 512) for each in files)
 
     def ignores_case(self) -> bool:
         """Return True if the volume ignores the case of names, or the Unicode form of their accents."""
@@ -134,16 +141,24 @@ class PartialVersion:
             os.unlink(target)
         try:
             os.link(source, target, follow_symlinks=False)
-        except FileNotFoundError:  # another program lost or deleted it
-            return None
         except OSError as error:
+            if error.errno in GONE:
+                return None
             if error.errno not in CANNOT_LINK:
                 raise
-            return self._copy(source, entry)
+            return self._copy_unless_gone(source, entry)
         if file_size(target) == size:
             return "linked"
         os.unlink(target)
         return None
+
+    def _copy_unless_gone(self, source: str, entry: Entry) -> str | None:
+        try:
+            return self._copy(source, entry)
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
+            return None
 
     def _copy(self, source: str, entry: Entry) -> str | None:
         if file_size(source) != entry.object.size:

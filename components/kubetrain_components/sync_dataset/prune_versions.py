@@ -40,8 +40,9 @@ def prune_versions(staging: Path, *, keep: int, current: str, in_use: Iterable[s
     with volume_shared(staging, wait=False):
         for left in leftovers(staging, paths):
             delete_tree(left)
-        versions = published_versions(staging)
-        last_used = {version.path.name: _time_of(version.path) for version in versions}
+        published = [(version, _time_of(version.path)) for version in published_versions(staging)]
+        versions = [version for version, used in published if used]
+        last_used = {version.path.name: used for version, used in published if used}
         items = staged_versions([version.header for version in versions], [VOLUME], last_used)
         plan = plan_pruning(items, uses, keep=keep, current=current, now=now)
         return PrunePlan(tuple(_carry_out(staging, decision, last_used) for decision in plan.decisions))
@@ -54,7 +55,11 @@ def _carry_out(staging: Path, decision: PruneDecision, used_at: dict[str, str]) 
         return decision
     try:
         with version_locked(staging, item.digest, wait=False):
-            if _time_of(staging / item.name) == used_at[item.digest]:
+            used = _time_of(staging / item.name)
+            if not used:
+                delete_lock(staging, item.digest)
+                return replace(decision, deletes=False, reason="another pruning deleted it")
+            if used == used_at[item.digest]:
                 _delete(staging, item)
                 return decision
     except InUse:
@@ -63,7 +68,11 @@ def _carry_out(staging: Path, decision: PruneDecision, used_at: dict[str, str]) 
 
 
 def _time_of(version: Path) -> str:
-    return datetime.fromtimestamp(version.stat().st_mtime, UTC).isoformat()
+    """Return the time of the last use, or an empty string if another pruning deleted the version."""
+    try:
+        return datetime.fromtimestamp(version.stat().st_mtime, UTC).isoformat()
+    except FileNotFoundError:
+        return ""
 
 
 def _delete(staging: Path, item: Prunable) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from kubetrain_components.object_store.store import StoredObject
 from kubetrain_components.sync_dataset.leftovers import move_aside
 from kubetrain_components.sync_dataset.manifest import MANIFEST, Entry, file_size
-from kubetrain_components.sync_dataset.partial_version import PartialVersion
+from kubetrain_components.sync_dataset.partial_version import GONE, PartialVersion
 from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
 from kubetrain_components.sync_dataset.space import delete_abandoned
 from kubetrain_trainer.durable_files import flush_directory
@@ -135,16 +135,17 @@ def find_reusable(staging: Path, objects: Iterable[StoredObject]) -> Reuse:
     """Yield each object with the newest published version that has it."""
     found: Reuse = ((each, None) for each in objects)
     for version in published_versions(staging):
-        if version.has_intact_manifest():
-            found = _with_version(found, version)
-        else:
-            log.warning("not reusing files of %s: its %s was edited", version.path, MANIFEST)
+        with _until_gone():
+            if version.has_intact_manifest():
+                found = _with_version(found, version)
+            else:
+                log.warning("not reusing files of %s: its %s was edited", version.path, MANIFEST)
     return found
 
 
 def _with_version(found: Reuse, version: DatasetVersion) -> Reuse:
     """Yield what an older version has in addition; manifests are sorted like the objects."""
-    entries = version.entries()
+    entries = _entries_until_gone(version)
     entry = next(entries, None)
     for each, reusable in found:
         while entry is not None and entry.object.key < each.key:
@@ -153,6 +154,21 @@ def _with_version(found: Reuse, version: DatasetVersion) -> Reuse:
             yield each, Reusable(version.path.name, entry.checksum)
         else:
             yield each, reusable
+
+
+def _entries_until_gone(version: DatasetVersion) -> Iterator[Entry]:
+    with _until_gone():
+        yield from version.entries()
+
+
+@contextlib.contextmanager
+def _until_gone() -> Iterator[None]:
+    """Stop reading a version without an error when pruning deletes it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
 
 
 def note_use(staging: Path, plan: SyncPlan) -> None:

@@ -37,13 +37,12 @@ class Arrivals:
 
     def reuse_published(self) -> Objects:
         """Reuse the objects that other versions have; return the missing ones."""
-        missing, left = self._no_objects(), self._plan.bytes
+        missing = self._no_objects()
         for each, reusable in find_reusable(self._staging, self._plan.objects):
             entry = reusable and Entry(each, reusable.checksum)
             source = reusable and f"{self._staging}/versions/{reusable.version}/data/{each.key}"
             if entry and source and (method := self._partial.reuse(source, entry)):
-                left -= each.size
-                self._count(method, left)
+                self._count(method)
                 self.add(entry)
             else:
                 missing.add(each)
@@ -95,9 +94,11 @@ class Arrivals:
             self._partial.record_all([entry])
         return is_added
 
-    def _count(self, method: str, left: int) -> None:
+    def _count(self, method: str) -> None:
         if method == "copied" and not self._report.copied:
-            check_space(self._staging, left)  # rather than after hours of copying
+            check_space(
+                self._staging, self._plan.bytes - self._partial.stored_bytes()
+            )  # rather than after hours of copying
         setattr(self._report, method, getattr(self._report, method) + 1)
 
     def _no_objects(self) -> Sorted[StoredObject]:
