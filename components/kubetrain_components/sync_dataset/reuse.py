@@ -96,9 +96,8 @@ class Arrivals:
 
     def _count(self, method: str) -> None:
         if method == "copied" and not self._report.copied:
-            check_space(
-                self._staging, self._plan.bytes - self._partial.stored_bytes()
-            )  # rather than after hours of copying
+            # Here rather than after hours of copying.
+            check_space(self._staging, self._plan.bytes - self._partial.stored_bytes())
         setattr(self._report, method, getattr(self._report, method) + 1)
 
     def _no_objects(self) -> Sorted[StoredObject]:
