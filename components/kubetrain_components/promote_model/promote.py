@@ -29,7 +29,7 @@ class Promotion:
     is_latest: bool
     """False: a newer run was already published and stays the latest."""
     note: str = ""
-    """What became of latest.json, if it is not what a run expects."""
+    """The reason that latest.json names another version, or a version of a wrong clock that it named before."""
 
 
 def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None:

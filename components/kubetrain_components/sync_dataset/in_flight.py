@@ -10,7 +10,7 @@ MIN_REQUESTS_FOR_SMALL_OBJECTS = 2
 WORK_SECONDS, WORK_SECONDS_PER_BYTE = 0.0005, 1e-9
 """Our own work for an object and its bytes, which makes objects of all sizes comparable."""
 PIECE_BYTES = 4 << 20
-"""As many bytes of large objects say as much about the throughput as a small object."""
+"""Number of bytes of a large object that count like one small object when the throughput is measured."""
 WINDOW_SECONDS, MAX_WINDOW_SECONDS = 0.1, 1.0
 BURST_SECONDS = 1.0
 

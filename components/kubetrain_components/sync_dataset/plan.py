@@ -98,7 +98,7 @@ def _usable(objects: Sequence[StoredObject], problems: dict[str, str]) -> Iterab
 
 
 class _Survey:
-    """What one look at all objects tells."""
+    """Bytes, folders and conflicting names of the objects, from one pass over them."""
 
     def __init__(self, objects: Iterable[StoredObject]) -> None:
         self.bytes = 0

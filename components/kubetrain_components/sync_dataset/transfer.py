@@ -107,7 +107,7 @@ def _check_outside(store: ObjectStore, staging: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPreview:
-    """What a sync would do."""
+    """The plan of a sync, and how much of it is left to do."""
 
     plan: SyncPlan
     exists: bool

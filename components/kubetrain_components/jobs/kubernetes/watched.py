@@ -81,7 +81,7 @@ class Watched(BackgroundReader):
         try:
             return self._watch(version or self._list())
         except KubetrainError:
-            raise  # the API has retried whatever may heal
+            raise  # the API client has already retried it
         except Exception as error:
             log.info("watch %s: %r; listing again", self._path, error)
             if time.monotonic() - self._listed_at > self._api.retry_seconds:
