@@ -17,14 +17,13 @@ from support.cluster import COMPONENTS, ENDPOINT_IN_PODS, SMALL
 def sync(
     api: KubernetesApi, bucket: str, run_id: str, storage: Storage, framework: str, hear: Callable[[LogLine], None]
 ) -> dict[str, Any]:
-    uri = f"s3://{bucket}/digits"
     parameters = RunParameters(
-        dataset_uri=uri,
+        dataset_uri=f"s3://{bucket}/digits",
         s3_endpoint=ENDPOINT_IN_PODS,
         pipeline="p",
         run_id=run_id,
         framework=framework,
-        model_uri=uri,
+        model_uri=f"s3://{bucket}/models",
         storage=replace(storage, transfer={**SMALL, "image": COMPONENTS, "memory": "512Mi"}),
     )
     with KubernetesBackend(api) as backend:
