@@ -196,7 +196,7 @@ class TestRender:
         file = tmp_path / "nightly.json"
         file.write_text(json.dumps({**parameters, **objects, "workers": 3}))
         of_file = kubetrain("render", "--params", str(file), "--set", "gpus=2")
-        settings = ("gpus=2", 'env={"A": "b"}', "epochs=9", "workers=3")
+        settings = ("gpus=2", 'env={"A": "b"}', "epochs=9", "workers=3", "skip_unchanged=true")
         assert of_file.exit_code == 0, of_file.output
         assert of_file.output == kubetrain("render", *self.URIS, *(f"--set={each}" for each in settings)).output
 

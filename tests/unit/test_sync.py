@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kubetrain_components.object_store import retries
@@ -142,6 +142,7 @@ class TestPlan:
             plan_sync("s3://b/p", objects(*keys))
 
     @settings(max_examples=50, deadline=None)
+    @example(["-/a", "--/a"])
     @given(st.lists(st.text("a/-b", max_size=4).filter(lambda key: not _problem_of(key)), min_size=1, max_size=6))
     def test_keys_that_are_also_folders_are_found_in_any_order(self, keys: list[str]) -> None:
         conflicts = [key for key in keys if any(other.startswith(f"{key}/") for other in keys)]

@@ -101,6 +101,8 @@ class Following:
         self._logs.drain(DRAIN_SECONDS)
         culprit = culprit_of(state.pods)
         tail = self._logs.tails().get(culprit.name, ()) if culprit else ()
+        # The sentence repeats what the process reported.
+        tail = [line for line in tail if not line.startswith("error: ") or line[7:] not in failure.reason]
         stage = self._job.identity.stage
         raise JobFailed(f"{stage} failed: {failure.reason}{not_deleted}", tail, failure.trouble)
 

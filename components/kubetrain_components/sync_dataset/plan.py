@@ -82,7 +82,7 @@ def plan_sync(dataset_uri: str, listed: Iterable[StoredObject], folder: Path | N
         sha256=listing_sha256(objects),
         objects=objects,
         bytes=survey.bytes,
-        folders=tuple(survey.folders),
+        folders=tuple(sorted(survey.folders)),
         unusable=unusable,
     )
 
