@@ -135,6 +135,7 @@ def plant(directory: Path, name: str, content: bytes) -> None:
     (directory / MANIFEST).write_text(json.dumps({**manifest, "files": describe_files(directory)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_process_resumes_where_two_were_killed_and_uses_each_remaining_sample_once(
     framework: str, tmp_path: Path

@@ -353,6 +353,7 @@ for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
 """
 
 
+@pytest.mark.slow
 def test_tensorflows_parts(tmp_path: Path) -> None:
     """Run in a separate process: torch crashes if it is imported after TensorFlow."""
     write_folder_and_shards(tmp_path)

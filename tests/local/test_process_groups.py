@@ -66,7 +66,8 @@ assert threads < 200, f"{threads} threads: collectives leave some behind"
 )
 
 
-@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_all_processes_follow_the_chief_even_if_they_see_other_files(framework: str, tmp_path: Path) -> None:
     ports = free_ports(4)
     if framework == "pytorch":

@@ -115,6 +115,7 @@ def test_the_export_opens_without_our_code(workspace: Path, first: tuple[Finishe
     assert not [name for name in weights if name.startswith("module.")]
 
 
+@pytest.mark.slow
 def test_an_accuracy_below_the_minimum_fails_the_run_but_metrics_and_report_are_kept(
     tmp_path: Path, digits: Path
 ) -> None:
