@@ -9,7 +9,7 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
-from kubetrain_components.run.published_model import latest_model
+from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.config import TrainConfig
 
 
@@ -51,4 +51,4 @@ def check_model_store(parameters: RunParameters) -> None:
     store = open_store(parameters.model_uri, parameters.s3_endpoint)
     if lack := probe_writes(store):
         print(f"warning: {lack}", flush=True)
-    latest_model(store)
+    find_latest(store)

@@ -6,6 +6,7 @@ from typing import Any
 from kubetrain_components.jobs.job import Job, JobIdentity, Replica
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.reuse import ImageVersion
 
 STAGE = "inspect_image"
 SMALL: dict[str, Any] = {
@@ -16,7 +17,7 @@ SMALL: dict[str, Any] = {
 
 
 def image_job_is_needed(parameters: RunParameters) -> bool:
-    return parameters.skip_unchanged and "@" not in parameters.placement.image
+    return parameters.skip_unchanged and not ImageVersion(name=parameters.placement.image).content
 
 
 def image_job(parameters: RunParameters) -> Job:

@@ -32,22 +32,31 @@ class PublishedModel:
 
 
 def latest_model(store: ObjectStore) -> PublishedModel | None:
-    """Return the latest model, or None if none is published or it is being replaced right now.
+    """Return the latest model, or None if there is none.
 
     Raises:
         KubetrainError: if latest.json is another program's.
     """
-    found = store.find(LATEST)
-    if found is None:
-        return None
-    try:
-        model = read_latest(store, found.etag)
-    except ObjectChanged:
+    model = find_latest(store)
+    if model is None:
         return None
     uri, files = version_uri(store, model["version"]), ["model.json", *(file["name"] for file in model["files"])]
     recorded = {name: model[name] for name in PublishedModel.__dataclass_fields__ if name in model}
     missing = [name for name in files if store.find(f"{model['version']}/{name}") is None]
     return PublishedModel(uri=uri, missing=missing, **recorded)
+
+
+def find_latest(store: ObjectStore) -> dict[str, Any] | None:
+    """Return the content of latest.json, or None if there is none or it is being replaced right now.
+
+    Raises:
+        KubetrainError: if it is another program's.
+    """
+    found = store.find(LATEST)
+    try:
+        return read_latest(store, found.etag) if found else None
+    except ObjectChanged:
+        return None
 
 
 def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
