@@ -1,10 +1,12 @@
 """Check that losses and metrics have one value for each sample, because a wrong shape would train silently."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
 
+Measure = Callable[[Any, Any], Any]
+"""A loss or metric of a batch, from its outputs and targets."""
 REMEDY = (
     'return one value for each sample, without a mean over the batch (reduction="none"), and average its other '
     "dimensions (PyTorch: .mean(1), TensorFlow: tf.reduce_mean(..., axis=1))"
@@ -21,6 +23,19 @@ def check_sample_values(what: str, values: Any, samples: int) -> None:
     is_only_one = samples == 1 and not shape  # squeeze() makes this of a last batch of one sample
     if not is_only_one and not (shape and shape[0] == samples and all(size == 1 for size in shape[1:])):
         raise KubetrainError(f"the {what} of a batch of {samples} samples has shape {_text(shape)}: {REMEDY}")
+
+
+def measure_samples(measures: Mapping[str, Measure], outputs: Any, targets: Any) -> tuple[int, list[Any]]:
+    """Return the number of samples of a validation batch, and the values of each measure.
+
+    Raises:
+        KubetrainError: if a measure does not have one value for each sample.
+    """
+    values = {name: measure(outputs, targets) for name, measure in measures.items()}
+    samples = count_samples([targets, outputs])
+    for name, each in values.items():
+        check_sample_values(f"validation {name}", each, samples)
+    return samples, [*values.values()]
 
 
 def count_samples(batch: Any) -> int:

@@ -23,7 +23,7 @@ from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.training import Training
-from kubetrain_trainer.sample_values import check_sample_values, count_samples
+from kubetrain_trainer.sample_values import measure_samples
 from kubetrain_trainer.sampling import evaluation_indices
 
 
@@ -95,13 +95,9 @@ class Tally:
 
     @torch.no_grad()
     def add(self, outputs: Any, targets: Any) -> None:
-        measures = {"loss": self._task.loss, **self._task.metrics}
-        values = {name: measure(outputs, targets) for name, measure in measures.items()}
-        samples = count_samples([targets, outputs])
-        for name, each in values.items():
-            check_sample_values(f"validation {name}", each, samples)
+        samples, values = measure_samples({"loss": self._task.loss, **self._task.metrics}, outputs, targets)
         count = torch.full((), samples, dtype=torch.float64, device=self.sums.device)
-        self.sums += torch.stack([count, *(each.sum(dtype=torch.float64) for each in values.values())])
+        self.sums += torch.stack([count, *(each.sum(dtype=torch.float64) for each in values)])
 
     @property
     def samples(self) -> int:

@@ -17,7 +17,7 @@ from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluati
 from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.sample_values import check_sample_values, count_samples
+from kubetrain_trainer.sample_values import measure_samples
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export
 from kubetrain_trainer.tensorflow_multiworker.data import load
@@ -82,12 +82,8 @@ class Tally:
         self.sums = tf.zeros(2 + len(task.metrics), tf.float64)
 
     def add(self, outputs: Any, targets: Any) -> None:
-        measures = {"loss": self._task.loss, **self._task.metrics}
-        values = {name: measure(outputs, targets) for name, measure in measures.items()}
-        samples = count_samples([targets, outputs])
-        for name, each in values.items():
-            check_sample_values(f"validation {name}", each, samples)
-        totals = [tf.reduce_sum(tf.cast(each, tf.float64)) for each in values.values()]
+        samples, values = measure_samples({"loss": self._task.loss, **self._task.metrics}, outputs, targets)
+        totals = [tf.reduce_sum(tf.cast(each, tf.float64)) for each in values]
         self.sums += tf.stack([tf.constant(samples, tf.float64), *totals])
 
     @property
