@@ -1,6 +1,7 @@
 """A launcher whose processes must stop, because others join, waits for those that save and kills those that hang."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from kubetrain_trainer.saving_marks import mark_as_saving_until_exit, marked_as_
 def end(*_):
     if "saves" in sys.argv:
         with marked_as_saving():
-            time.sleep(1.5)
+            time.sleep(3)
+        time.sleep(1)  # the end of a process takes a while, too
         sys.exit(143)
 
 signal.signal(signal.SIGTERM, end)
@@ -92,11 +94,11 @@ def test_a_process_that_saves_is_waited_for_and_one_that_hangs_is_killed(
 ) -> None:
     from kubetrain_trainer.pytorch_ddp import patient_agent
 
-    monkeypatch.setattr(patient_agent, "TIMEOUT_SECONDS", 0.7)
+    monkeypatch.setattr(patient_agent, "TIMEOUT_SECONDS", 2)
     patient_agent.stop(processes, marks)
     assert processes[5].wait() == 143
     assert processes[3].wait() == -signal.SIGKILL
-    assert capsys.readouterr().out == "rank 3 did not end within 0.7 s after SIGTERM: it is killed\n"
+    assert re.fullmatch(r"rank 3 did not end within \d+ s after SIGTERM: it is killed\n", capsys.readouterr().out)
 
 
 def test_a_process_is_marked_while_it_saves(marks: Path) -> None:

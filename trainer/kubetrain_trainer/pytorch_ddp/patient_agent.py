@@ -37,21 +37,25 @@ class PatientAgent(LocalElasticAgent):
 
 
 def stop(processes: Mapping[int, Process], marks: Path) -> None:
-    """Send SIGTERM to the process groups, wait until the processes have ended, and kill those that take too long."""
+    """Send SIGTERM to the process groups, wait until the processes have ended, and kill those that take too long.
+
+    A process that has just saved has yet to exit: the timeout begins again with the last save.
+    """
     alive = {rank: process for rank, process in processes.items() if process.poll() is None}
     for process in alive.values():
         os.killpg(process.pid, signal.SIGTERM)
-    began = time.monotonic()
+    began = last_save = time.monotonic()
     while alive := {rank: process for rank, process in alive.items() if process.poll() is None}:
-        is_any_saving = any(is_saving(marks, process.pid) for process in alive.values())
-        limit = SAVING_TIMEOUT_SECONDS if is_any_saving else TIMEOUT_SECONDS
-        if time.monotonic() - began > limit:
-            _kill(alive, limit)
+        now = time.monotonic()
+        if any(is_saving(marks, process.pid) for process in alive.values()):
+            last_save = now
+        if now - last_save > TIMEOUT_SECONDS or now - began > SAVING_TIMEOUT_SECONDS:
+            _kill(alive, now - began)
             return
         time.sleep(POLL_SECONDS)
 
 
-def _kill(alive: Mapping[int, Process], limit: float) -> None:
+def _kill(alive: Mapping[int, Process], seconds: float) -> None:
     for rank, process in alive.items():
-        print(f"rank {rank} did not end within {limit:g} s after SIGTERM: it is killed", flush=True)
+        print(f"rank {rank} did not end within {seconds:.0f} s after SIGTERM: it is killed", flush=True)
         os.killpg(process.pid, signal.SIGKILL)
