@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -71,10 +72,6 @@ class Stream:
             self._response.shutdown()
 
 
-def _whole(item: Manifest) -> Manifest:
-    return item
-
-
 class KubernetesApi:
     """Requests to one API server, in one namespace, from any number of threads.
 
@@ -86,6 +83,8 @@ class KubernetesApi:
         self.connection = connection
         self.namespace = namespace or connection.namespace or "default"
         self.retry_seconds = retry_seconds
+        self.max_retry_seconds = math.inf
+        """Lowered for the last requests of a process: other threads may still set retry_seconds."""
         self._host = connection.server
         self._transport = Transport(connection)
         self._history = ServerHistory()
@@ -115,7 +114,7 @@ class KubernetesApi:
             return self._json(Request("GET", self._host + path, query))
         return None
 
-    def list_all(self, path: str, keep: Callable[[Manifest], Manifest] = _whole, **query: Any) -> Manifest | None:
+    def list_all(self, path: str, keep: Callable[[Manifest], Manifest] = dict, **query: Any) -> Manifest | None:
         """Return a list with all of its items, read page by page; None if the path does not exist.
 
         Args:
@@ -171,7 +170,6 @@ class KubernetesApi:
             StreamSilent: if nothing arrives for read_timeout seconds.
         """
         request = Request("GET", self._host + path, query, read_timeout=read_timeout, is_stream=True)
-        retry_seconds = self.retry_seconds if retry_seconds is None else retry_seconds
         response = self._send(request, retry_seconds, self._open)
         stream = Stream(response)
         try:
@@ -184,7 +182,7 @@ class KubernetesApi:
             response.close()
 
     def _json(self, request: Request, retry_seconds: float | None = None) -> Manifest:
-        return self._send(request, self.retry_seconds if retry_seconds is None else retry_seconds, self._parse)
+        return self._send(request, retry_seconds, self._parse)
 
     def _parse(self, response: urllib3.BaseHTTPResponse) -> Manifest:
         try:
@@ -202,8 +200,10 @@ class KubernetesApi:
             f"{self._host} answers with {answer}, so it is not a Kubernetes API server: check KUBECONFIG"
         )
 
-    def _send(self, request: Request, retry_seconds: float, read: Callable[[urllib3.BaseHTTPResponse], T]) -> T:
+    def _send(self, request: Request, retry_seconds: float | None, read: Callable[[urllib3.BaseHTTPResponse], T]) -> T:
         """Send the request, and retry it until it succeeds or time is up."""
+        if retry_seconds is None:
+            retry_seconds = min(self.retry_seconds, self.max_retry_seconds)
         waiting = Waiting(str(request), retry_seconds, tells_at_once=request.method == "POST")
         for pause in _pauses():
             try:
