@@ -9,13 +9,13 @@ import pytest
 
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, run_job
-from kubetrain_components.jobs.job import Phase, RestartPolicy
+from kubetrain_components.jobs.job import FAILURE_ANNOTATION, Phase, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
-from support.cluster import API_SERVER, FOREVER, Launched, pods_job, stop_api_server
+from support.cluster import API_SERVER, FOREVER, Launched, await_that, pods_job, stop_api_server
 from support.following import Heard, await_running, failure_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -51,6 +51,19 @@ def test_pods_that_still_run_after_a_failure_are_deleted(backend: KubernetesBack
             return
         time.sleep(0.5)
     raise AssertionError("the Chief still runs")
+
+
+@pytest.mark.parametrize("kind", [JobKind.TF_JOB, JobKind.PYTORCH_JOB])
+def test_a_training_that_restarts_too_often_stays_as_a_failed_job_without_pods(
+    backend: KubernetesBackend, api: KubernetesApi, kind: JobKind
+) -> None:
+    crash = "raise SystemExit(3)"
+    job = pods_job(crash, run_id="loops", kind=kind, policy=RestartPolicy.ON_FAILURE, backoff_limit=2)
+    assert "max_restarts" in str(failure_of(job, backend))
+    found = backend.find(job)
+    assert found is not None and found.phase is Phase.FAILED
+    assert "exited with code 3" in found.annotations[FAILURE_ANNOTATION]
+    await_that(lambda: not api.get(api.path("v1", "pods"))["items"])
 
 
 def test_out_of_memory_is_reported(backend: KubernetesBackend) -> None:

@@ -140,6 +140,9 @@ class MemoryBackend:
             self.deleted.append(handle.name)
             self.vanish(handle.name)
 
+    def fail(self, handle: JobHandle, reason: str) -> None:
+        self.delete(handle)
+
     def _ours(self, handle: JobHandle) -> JobState | None:
         state = self.jobs.get(handle.name)
         return state if state is not None and state.handle == handle else None

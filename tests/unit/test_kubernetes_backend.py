@@ -1,17 +1,24 @@
-"""The threads of one launcher share a watched job."""
+"""One launcher's view of its job, which several threads share, and the requests with which it ends the job."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import JobHandle, Phase
+from kubetrain_components.jobs.follow import create_or_attach
+from kubetrain_components.jobs.job import FAILURE_ANNOTATION, Job, JobHandle, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
+from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from support.api_server import ApiServer
-from support.manifests import batch
+from kubetrain_components.jobs.kubernetes.errors import Unreachable
+from support.api_server import ApiServer, answer
+from support.manifests import batch, pytorch
 
 
 def test_state_and_logs_share_one_watch_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +58,94 @@ def test_a_running_job_is_followed_while_the_api_server_is_away_for_longer_than_
             server.put(path, **server.objects[path], status={"conditions": [complete]})
             server.listen()
             assert any(state is not None and state.phase is Phase.SUCCEEDED for state in states)
+
+
+@pytest.fixture
+def backend(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesBackend]:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.1)
+    with KubernetesBackend(KubernetesApi.connect(), job_retry_seconds=60) as backend:
+        yield backend
+
+
+def test_an_interrupted_launcher_has_only_seconds_to_delete_its_job_whatever_its_threads_do(
+    server: ApiServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_backend, "LAST_REQUESTS_SECONDS", 0.1)
+    handle = backend.create(batch())
+    backend.run_outlives_launcher()
+    next(backend.watch(handle))  # like the thread that reads the logs and begins late
+    server.fail("DELETE", answer(503, "etcdserver: leader changed"), times=5)
+    with pytest.raises(Unreachable, match="DELETE"):
+        backend.delete(handle)
+
+
+def path_of(job: Job) -> str:
+    return f"/apis/{job.kind.traits.api_version}/namespaces/tests/{job.kind.traits.resource[1]}/{job.identity.name}"
+
+
+@contextmanager
+def operator(server: ApiServer, job: Job, condition: str) -> Iterator[None]:
+    """Be the training operator: report this condition of the job once its deadline is lowered."""
+
+    def reconcile() -> None:
+        with server.changed:
+            server.changed.wait_for(lambda: is_over.is_set() or has_low_limits(), 10)
+            if not is_over.is_set():
+                status = {"conditions": [{"type": condition, "status": "True"}]}
+                server.put(path_of(job), **server.objects[path_of(job)] | {"status": status})
+
+    def has_low_limits() -> bool:
+        spec: dict[str, Any] = server.objects[path_of(job)]["spec"]
+        return bool(spec["runPolicy"].get("activeDeadlineSeconds") == 1)
+
+    is_over = threading.Event()
+    thread = threading.Thread(target=reconcile)
+    thread.start()
+    yield
+    is_over.set()
+    with server.changed:
+        server.changed.notify_all()
+    thread.join()
+
+
+def test_a_training_that_the_launcher_ends_stays_as_a_failed_job_with_the_reason(
+    server: ApiServer, backend: KubernetesBackend
+) -> None:
+    job = pytorch()
+    handle = backend.create(job)
+    with operator(server, job, "Failed"):
+        backend.fail(handle, "worker-0: the dataset is empty")
+    stays = server.objects[path_of(job)]
+    assert stays["metadata"]["annotations"][FAILURE_ANNOTATION] == "worker-0: the dataset is empty"
+    assert stays["spec"]["runPolicy"]["cleanPodPolicy"] == "Running", "the operator deletes its pods"
+    assert create_or_attach(job, backend).name == job.identity.next_attempt().name, "the next start trains again"
+
+
+@pytest.mark.parametrize("condition", ["Suspended", "Succeeded"])
+def test_a_training_that_the_operator_does_not_fail_is_deleted(
+    server: ApiServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
+    monkeypatch.setattr(kubernetes_backend, "FAIL_SECONDS", 0.1)
+    job = pytorch()
+    handle = backend.create(job)
+    with operator(server, job, condition):
+        backend.fail(handle, "cause")
+    assert path_of(job) not in server.objects
+
+
+def test_a_training_whose_operator_is_away_is_deleted(
+    server: ApiServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_backend, "ANNOTATE_SECONDS", 0.1)
+    handle = backend.create(pytorch())
+    server.fail("PATCH", answer(500, "failed calling webhook"), times=5)
+    backend.fail(handle, "cause")
+    assert path_of(pytorch()) not in server.objects
+
+
+def test_a_job_of_one_pod_is_deleted(server: ApiServer, backend: KubernetesBackend) -> None:
+    handle = backend.create(batch())
+    backend.fail(handle, "cause")
+    assert not any(request.startswith("PATCH") for request in server.requests)
+    assert path_of(batch()) not in server.objects

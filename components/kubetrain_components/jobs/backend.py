@@ -43,6 +43,10 @@ class JobBackend(Protocol):
         """Stop the job's processes and delete the job. Deleting a job that is already gone is not an error."""
         ...
 
+    def fail(self, handle: JobHandle, reason: str) -> None:
+        """Stop the job's processes. Keep it as a failed job, with the reason, if that is possible; else delete it."""
+        ...
+
     def run_outlives_launcher(self) -> bool:
         """Return True if the run continues after this launcher ends: a node is being drained, or the pod evicted."""
         ...

@@ -1,6 +1,7 @@
 """Follow one job until nothing can change how it ended: pass on its logs, name its troubles, and keep its budgets."""
 
 import time
+from collections.abc import Callable
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
@@ -87,17 +88,17 @@ class Following:
         return None
 
     def _end(self, state: JobState, failure: Failure) -> JobState:
-        """Delete a job that cannot continue, or return its state if it has succeeded all the same."""
+        """Fail a job that cannot continue, or return its state if it has succeeded all the same."""
         if is_proven(self._job, state):
             # A job that is not over would create the pods again that its verdict deletes.
-            not_deleted = "" if state.phase.is_final else self._delete()
+            not_deleted = "" if state.phase.is_final else self._stop(self._backend.delete)
             accepted = f"{failure.reason}; the work is complete, so the job has succeeded{not_deleted}"
             self._logs.pass_on(LogLine(self._job.lead, accepted))
             return state
         self._logs.drain(LAST_LINES_SECONDS)  # a local job is deleted with its logs
-        # A deletion may be retried for long.
-        self._logs.tell(f"{failure.reason}: deleting {self._handle.kind.value} {self._handle.name}")
-        not_deleted = self._delete()
+        # The requests may be retried for long.
+        self._logs.tell(f"{failure.reason}: ending {self._handle.kind.value} {self._handle.name}")
+        not_deleted = self._stop(lambda handle: self._backend.fail(handle, failure.reason))
         self._logs.drain(DRAIN_SECONDS)
         culprit = culprit_of(state.pods)
         tail = self._logs.tails().get(culprit.name, ()) if culprit else ()
@@ -106,10 +107,10 @@ class Following:
         stage = self._job.identity.stage
         raise JobFailed(f"{stage} failed: {failure.reason}{not_deleted}", tail, failure.trouble)
 
-    def _delete(self) -> str:
-        """Delete the job; return what to say if that fails, because its failure is not the cause."""
+    def _stop(self, stop: Callable[[JobHandle], None]) -> str:
+        """Stop the job; return what to say if that does not work, because it is not the cause of the failure."""
         try:
-            self._backend.delete(self._handle)
+            stop(self._handle)
         except KubetrainError as error:
             return f"; job {self._handle.name} could not be deleted and keeps its pods ({error}): delete it yourself"
         return ""

@@ -20,6 +20,8 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """Environment of every Python program in a pod, whose log is followed while it runs."""
 VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
+FAILURE_ANNOTATION = LABEL_PREFIX + "failure"
+"""The reason for which the launcher ended the job."""
 RESULT_ANNOTATION = LABEL_PREFIX + "result"
 """Termination message of a job's lead pod, kept here because the pod may be deleted."""
 PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"

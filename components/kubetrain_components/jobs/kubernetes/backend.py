@@ -9,7 +9,18 @@ from datetime import UTC, datetime
 from typing import Self
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import LABEL_PREFIX, LEFT_ANNOTATION, Job, JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job import (
+    FAILED,
+    FAILURE_ANNOTATION,
+    LABEL_PREFIX,
+    LEFT_ANNOTATION,
+    VERDICT_ANNOTATION,
+    Job,
+    JobHandle,
+    JobState,
+    LogLine,
+    Phase,
+)
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
@@ -19,6 +30,7 @@ from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
 from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.errors import KubetrainError
 
 LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LOG_POSITION_SECONDS = 10.0
@@ -28,6 +40,9 @@ ANNOTATE_SECONDS = 5.0
 ANNOTATE_AGAIN_SECONDS = 60.0
 LEAVE_SECONDS = 20.0
 """Time to release a job from its run: within the 30 s in which an evicted pod must end."""
+FAIL_SECONDS = 10.0
+"""Time in which the training operator must fail a job whose limits were lowered; it takes less than one."""
+LOWEST_LIMITS = {"backoffLimit": 0, "activeDeadlineSeconds": 1, "cleanPodPolicy": "Running"}
 JOIN_SECONDS = 2.0
 LAST_REQUESTS_SECONDS = 5.0
 """Time for the last requests of an interrupted launcher, which is about to be killed."""
@@ -109,7 +124,7 @@ class KubernetesBackend:
     def _patch(self, handle: JobHandle, metadata: Manifest) -> bool:
         """Change the job's metadata, if that works within seconds: the webhook of an absent operator rejects it."""
         try:
-            self._send_patch(handle, metadata, ANNOTATE_SECONDS)
+            self._send_patch(handle, {"metadata": metadata}, ANNOTATE_SECONDS)
         except Exception as error:  # noqa: BLE001 - a note on the job decides nothing about it
             level = logging.INFO if self._has_warned else logging.WARNING
             log.log(level, "cannot annotate job %s (%s); the job continues", handle.name, error)
@@ -117,12 +132,13 @@ class KubernetesBackend:
             return False
         return True
 
-    def _send_patch(self, handle: JobHandle, metadata: Manifest, retry_seconds: float) -> None:
+    def _send_patch(self, handle: JobHandle, change: Manifest, retry_seconds: float) -> None:
+        metadata = change["metadata"]
         annotations = {**self._adoption.get("annotations", {}), **metadata.get("annotations", {})}
         # With the uid, the server rejects the patch if another job has this name now.
-        patch = {"metadata": {"uid": handle.uid, **self._adoption, **metadata, "annotations": annotations}}
+        metadata = {"uid": handle.uid, **self._adoption, **metadata, "annotations": annotations}
         with contextlib.suppress(Conflict):  # the job is gone
-            self._api.patch(self._path(handle.kind, handle.name), patch, retry_seconds)
+            self._api.patch(self._path(handle.kind, handle.name), {**change, "metadata": metadata}, retry_seconds)
             self._adoption = {}
 
     def clean(self, handle: JobHandle, pods: str) -> None:
@@ -135,8 +151,28 @@ class KubernetesBackend:
         """Delete the job in one request; garbage collection deletes its pods."""
         self._api.delete(self._path(handle.kind, handle.name), uid=handle.uid)
 
+    def fail(self, handle: JobHandle, reason: str) -> None:
+        if not (handle.kind.traits.framework and self._could_fail(handle, reason)):
+            self.delete(handle)
+
+    def _could_fail(self, handle: JobHandle, reason: str) -> bool:
+        """Let the training operator fail the job, which deletes its pods; return False if it does not, for example
+        because it is away, or the job is suspended."""
+        annotations = {VERDICT_ANNOTATION: FAILED, FAILURE_ANNOTATION: reason}
+        change = {"metadata": {"annotations": annotations}, "spec": {"runPolicy": LOWEST_LIMITS}}
+        try:
+            self._send_patch(handle, change, ANNOTATE_SECONDS)
+        except KubetrainError as error:
+            log.info("cannot fail job %s (%s): deleting it", handle.name, error)
+            return False
+        deadline = time.monotonic() + FAIL_SECONDS
+        states = self.watch(handle)
+        while (state := next(states)) is not None and not state.phase.is_final and time.monotonic() < deadline:
+            pass
+        return state is not None and state.phase is Phase.FAILED
+
     def run_outlives_launcher(self) -> bool:
-        self._api.retry_seconds = LAST_REQUESTS_SECONDS
+        self._api.max_retry_seconds = LAST_REQUESTS_SECONDS
         return self._run is not None and self._run.is_active()
 
     def leave(self, handle: JobHandle) -> None:
@@ -145,7 +181,8 @@ class KubernetesBackend:
             return
         left_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            self._send_patch(handle, {"ownerReferences": [], "annotations": {LEFT_ANNOTATION: left_at}}, LEAVE_SECONDS)
+            release = {"ownerReferences": [], "annotations": {LEFT_ANNOTATION: left_at}}
+            self._send_patch(handle, {"metadata": release}, LEAVE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the launcher ends in any case
             log.warning(
                 "cannot release job %s from its run (%s): the job still belongs to its run and ends with it about "

@@ -101,6 +101,9 @@ class LocalBackend:
                 record.request_stop()
                 time.sleep(POLL_SECONDS)
 
+    def fail(self, handle: JobHandle, reason: str) -> None:
+        self.delete(handle)
+
     def run_outlives_launcher(self) -> bool:
         return False
 
