@@ -286,23 +286,28 @@ class TestManifests:
         for _ in range(5):
             assert watching.see(whole, 86400) is watching.see(leaving, 1) is watching.see(leaving, 30) is None
 
-    def test_an_evicted_pod_may_use_a_long_grace_period(self) -> None:
-        watching, leaving = Watching(), leaving_state([EVICTED])
+    @pytest.mark.parametrize("code", [143, 0])
+    @pytest.mark.parametrize("others", [1, 0])
+    @pytest.mark.parametrize("conditions", [[EVICTED], []], ids=["evicted", "deleted by a person"])
+    def test_a_pod_that_is_deleted_may_use_a_long_grace_period(
+        self, conditions: list[dict[str, str]], others: int, code: int
+    ) -> None:
+        watching, leaving = Watching(), leaving_state(conditions, others=others, code=code)
         assert not leaving.is_ending
         assert watching.see(leaving, 0) is watching.see(leaving, 600) is None
 
 
-def leaving_state(conditions: list[dict[str, str]]) -> JobState:
-    """Return a job of two pods of which one is being deleted: only its sidecar still runs."""
-    ended = {"exitCode": 143, "reason": "Error", "finishedAt": "2026-11-22T00:00:30Z"}
+def leaving_state(conditions: list[dict[str, str]], *, others: int = 1, code: int = 143) -> JobState:
+    """Return a job with a pod that is being deleted: only its sidecar still runs."""
+    ended = {"exitCode": code, "reason": "Error", "finishedAt": "2026-11-22T00:00:30Z"}
     statuses = [
         {"name": "pytorch", "state": {"terminated": ended}},
         {"name": "vault-agent", "state": {"running": {}}},
     ]
-    leaving, other = (pod_manifest(index, "Running") for index in range(2))
+    leaving, *rest = (pod_manifest(index, "Running") for index in range(1 + others))
     leaving["metadata"]["deletionTimestamp"] = "2026-11-22T00:01:00Z"
     leaving["status"] |= {"containerStatuses": statuses, "conditions": conditions}
-    return state_of([leaving, other], minimum=2)
+    return state_of([leaving, *rest], minimum=1 + others)
 
 
 def elastic_state(*phases: str, minimum: int) -> JobState:

@@ -223,6 +223,8 @@ class PodState:
     """True if the cluster took the pod, or its node does not respond, and no replacement runs yet."""
     replacements: int = 0
     """Number of the restarts that replaced a pod which the cluster took."""
+    is_terminating: bool = False
+    """True if the cluster ends its containers, after a grace period: it disrupts the pod, or a person deletes it."""
     lingering: tuple[str, ...] = ()
     """Names of the containers that still run although the main one has ended."""
     finished: float = 0.0
@@ -236,9 +238,9 @@ class PodState:
 
     @property
     def blocks_the_end(self) -> bool:
-        """True if containers run on after the main one failed. The cluster ends those of a pod that it takes."""
-        is_taken = self.was_disrupted or self.is_lost
-        return self.phase is Phase.FAILED and bool(self.lingering) and not is_taken
+        """True if containers run on after the main one failed, and nothing ends them."""
+        is_left = not (self.is_terminating or self.is_lost)
+        return self.phase is Phase.FAILED and bool(self.lingering) and is_left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +268,7 @@ class JobState:
         if self.phase.is_final:
             return self.phase is Phase.SUCCEEDED
         is_blocked = any(pod.blocks_the_end for pod in self.pods)
-        have_succeeded = all(pod.phase is Phase.SUCCEEDED for pod in self.pods)
+        have_succeeded = all(pod.phase is Phase.SUCCEEDED and not pod.is_terminating for pod in self.pods)
         return is_blocked or (self.is_under_way and have_succeeded)
 
     @property

@@ -99,6 +99,7 @@ def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
         was_disrupted=was_disrupted(history[-1]),
         is_lost=_is_lost(phase, history),
         replacements=sum(map(was_taken, history[:-1])),
+        is_terminating=_is_terminating(history[-1]),
         lingering=lingering_containers(kind.traits.container, history[-1]) if phase.is_final else (),
         finished=end.finished,
         image_id=container_status(kind.traits.container, history[-1]).get("imageID", ""),
@@ -127,6 +128,10 @@ def _will_restart(pod: Manifest, exit_code: int) -> bool:
     if "deletionTimestamp" in pod["metadata"]:
         return False
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
+
+
+def _is_terminating(pod: Manifest) -> bool:
+    return was_disrupted(pod) or ("deletionTimestamp" in pod["metadata"] and not pod.get("deleted"))
 
 
 def is_of(pod: Manifest, handle: JobHandle) -> bool:
