@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import hashlib
+import itertools
 import socket
 import ssl
 import threading
@@ -275,10 +276,23 @@ def base64_of(hexadecimal: str) -> str:
 # Faults
 
 
+FLIPS = itertools.count()
+
+
 def flipped(handler: Handler, stored: Stored) -> bool:
-    """Send the content with flipped bits."""
-    handler.send_object(stored, stored.content.translate(bytes(each ^ 1 for each in range(256))))
+    """Send the content with flipped bits, other ones each time."""
+    handler.send_object(stored, _flipped(stored.content, next(FLIPS) % 255 + 1))
     return True
+
+
+def damaged(handler: Handler, stored: Stored) -> bool:
+    """Send the content with the same flipped bits each time."""
+    handler.send_object(stored, _flipped(stored.content, 1))
+    return True
+
+
+def _flipped(content: bytes, bits: int) -> bytes:
+    return content.translate(bytes(each ^ bits for each in range(256)))
 
 
 def cut_short(after: int) -> Fault:

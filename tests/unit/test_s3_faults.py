@@ -31,6 +31,7 @@ from support.faulty_s3 import (
     Handler,
     Stored,
     cut_short,
+    damaged,
     early_hints,
     first_slice,
     flipped,
@@ -227,11 +228,24 @@ class TestBytes:
         s3.put("data/key", b"content", etag="0123-2", x_amz_checksum_crc32=checksum, x_amz_checksum_type="COMPOSITE")
         assert transfer_dataset(store, tmp_path).unverified == 1
 
-    def test_the_etag_of_an_encrypted_object_is_not_used_as_md5(
+    @pytest.mark.parametrize(
+        ("encryption", "unverified"), [("aws:kms", 1), ("aws:kms:dsse", 1), ("aws:fsx", 1), ("AES256", 0)]
+    )
+    def test_the_etag_of_an_object_that_is_encrypted_with_a_key_is_not_used_as_md5(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, encryption: str, unverified: int
+    ) -> None:
+        etag = MADE_UP if unverified else None
+        s3.put("data/key", b"content", etag=etag, x_amz_server_side_encryption=encryption)
+        assert transfer_dataset(store, tmp_path).unverified == unverified
+        assert len(s3.gets("data/key")) == 1
+
+    def test_the_etag_of_an_object_encrypted_with_a_key_of_the_customer_is_not_used_as_md5(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:
-        s3.put("data/key", b"content", etag="0" * 32, x_amz_server_side_encryption="aws:kms")
+        header = {"x_amz_server_side_encryption_customer_algorithm": "AES256"}
+        s3.put("data/key", b"content", etag=MADE_UP, **header)
         assert transfer_dataset(store, tmp_path).unverified == 1
+        assert len(s3.gets("data/key")) == 1
 
     def test_a_truncated_response_is_resumed_where_it_ended(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
@@ -286,6 +300,110 @@ class TestBytes:
         report = transfer_dataset(store, tmp_path)
         assert_published(tmp_path, report, {**contents, "folder/3": another})
         assert len([each for each in s3.requests if "list-type" in each]) == 2
+
+
+class TestMadeUpEtags:
+    """Some servers send ETags that look like MD5s but are not."""
+
+    def test_bytes_that_arrive_twice_count_as_unverified(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        contents = put(s3, 3)
+        make_up_etags(s3)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, contents)
+        assert (report.downloaded, report.unverified) == (3, 3)
+        assert {key: len(s3.gets(f"data/{key}")) for key in contents} == dict.fromkeys(contents, 2)
+        s3.put("data/folder/9", b"with the MD5 as its ETag")
+        assert transfer_dataset(store, tmp_path).linked == 3, "what was published before is not called damaged"
+
+    def test_a_large_object_arrives_in_parts_and_then_as_a_whole(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fetch, "PART_BYTES", 100_000)
+        monkeypatch.setattr(fetch, "LARGE_BYTES", 200_000)
+        content = os.urandom(300_000)
+        s3.put("data/large", content, etag=MADE_UP)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, {"large": content})
+        assert (report.unverified, len(s3.gets("data/large"))) == (1, 3 + 1)
+
+    @pytest.mark.parametrize("faults", [[flipped] * 9, [flipped, flipped, cut_short(100), flipped]])
+    def test_bytes_that_differ_each_time_are_refused(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, faults: list[Fault]
+    ) -> None:
+        put(s3, 1)
+        make_up_etags(s3)
+        for fault in faults:
+            s3.fail("data/folder/0", fault)
+        with pytest.raises(StoreError, match="'folder/0' arrived corrupt 3 times"):
+            transfer_dataset(store, tmp_path)
+        assert_nothing_published(tmp_path)
+
+    def test_a_transfer_with_an_error_between_two_good_ones_is_made_again(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        contents = put(s3, 1)
+        make_up_etags(s3)
+        s3.fail("data/folder/0", flipped)
+        s3.fail("data/folder/0", cut_short(100))
+        assert_published(tmp_path, transfer_dataset(store, tmp_path), contents)
+
+    @pytest.mark.parametrize("algorithm", ["crc64nvme", "md5"])
+    def test_a_checksum_in_a_header_counts_more_than_two_transfers(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, algorithm: str
+    ) -> None:
+        digest = hashlib.md5(b"content").digest()
+        header = checksum_header(algorithm, b"content") or {"x_amz_checksum_md5": base64.b64encode(digest).decode()}
+        s3.put("data/key", b"content", **header)
+        s3.fail("data/key", damaged, times=99)
+        with pytest.raises(StoreError, match="'key' arrived corrupt 3 times"):
+            transfer_dataset(store, tmp_path)
+
+    @pytest.mark.parametrize("damaged_key", [0, 29])
+    def test_an_object_that_the_store_damaged_is_refused_because_the_etags_of_others_are_md5s(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, damaged_key: int
+    ) -> None:
+        contents = put(s3, 30)
+        key = f"folder/{damaged_key}"
+        s3.fail(f"data/{key}", damaged, times=4)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=rf"damaged in the store \(1: '{key}'\)"):
+                transfer_dataset(store, tmp_path)
+            assert_nothing_published(tmp_path)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, contents)
+        assert (report.resumed, report.downloaded, report.unverified) == (29, 1, 0)
+
+    def test_an_object_that_was_damaged_since_the_last_version_is_refused(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        put(s3, 3)
+        transfer_dataset(store, tmp_path)
+        s3.put("data/new", b"content")
+        s3.fail("data/new", damaged, times=99)
+        with pytest.raises(StoreError, match=r"damaged in the store \(1: 'new'\)"):
+            transfer_dataset(store, tmp_path)
+
+    def test_an_interrupted_sync_of_such_objects_resumes(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        contents = put(s3, 3)
+        make_up_etags(s3)
+        s3.fail("data/folder/2", refused(403, "AccessDenied"))
+        with pytest.raises(StoreError, match="AccessDenied"):
+            transfer_dataset(store, tmp_path)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, contents)
+        assert (report.resumed, report.downloaded) == (2, 1)
+
+
+MADE_UP = "0123456789abcdef" * 2
+
+
+def make_up_etags(s3: FaultyS3) -> None:
+    for number, stored in enumerate(s3.objects.values(), start=1):
+        stored.etag = f"{number:032x}"[::-1]
 
 
 def checksum_header(algorithm: str, content: bytes) -> dict[str, str]:

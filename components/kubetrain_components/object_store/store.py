@@ -59,6 +59,8 @@ class ObjectContent:
     """Each chunk is valid until the next one is read."""
     checksum: str | None = None
     """Checksum of the whole object, as algorithm:hex digits; None if the store reports none."""
+    is_etag: bool = False
+    """True if the checksum is the ETag: it looks like an MD5, but some servers make up such ETags."""
 
     def read(self) -> bytes:
         return b"".join(map(bytes, self.chunks))

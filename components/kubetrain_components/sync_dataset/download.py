@@ -45,7 +45,7 @@ class Stopped(StoreError):
 class Fetched:
     entry: Entry
     is_verified: bool
-    """False if the store reported no checksum."""
+    """False if the store reported no checksum, or an ETag that is not the MD5 of its content."""
 
 
 class Downloader:
@@ -62,18 +62,26 @@ class Downloader:
         self._in_flight = in_flight
         self._stop = stop
 
-    def download(self, wanted: StoredObject) -> Fetched:
+    def download(self, wanted: StoredObject, before: str = "") -> Fetched:
         """Download a whole object, again if it arrives corrupt.
+
+        An ETag that looks like an MD5 is not believed against bytes that arrive twice.
+
+        Args:
+            before: The checksum of the bytes that arrived before, if they were not as expected.
 
         Raises:
             StoreError: if it cannot be downloaded intact.
         """
         for _ in range(MAX_CORRUPT_DOWNLOADS):
             with self._partial.new_file(wanted.key) as file:
-                checksum, expected = self._receive(wanted, 0, wanted.size, file.descriptor)
-                file.is_complete = expected in (None, checksum)
+                checksum, reported = self._receive(wanted, 0, wanted.size, file.descriptor)
+                is_verified = reported.checksum == checksum
+                is_made_up = reported.is_etag and checksum == before
+                file.is_complete = is_verified or is_made_up or reported.checksum is None
             if file.is_complete:
-                return Fetched(Entry(wanted, checksum), is_verified=expected is not None)
+                return Fetched(Entry(wanted, checksum), is_verified=is_verified)
+            before = checksum
         raise StoreError(
             f"{self._store.uri} object {wanted.key!r} arrived corrupt {MAX_CORRUPT_DOWNLOADS} times: "
             "it is damaged in the store or by the network; upload it again, or check the network"
@@ -102,12 +110,12 @@ class Downloader:
             checksum = checksum_of(large.path, algorithm)
         if expected not in (None, checksum):
             large.discard()
-            return self.download(wanted)
+            return self.download(wanted, before=checksum)
         self._partial.move_into_place(large.path, wanted.key)
         return Fetched(Entry(wanted, checksum), is_verified=expected is not None)
 
-    def _receive(self, wanted: StoredObject, start: int, end: int, file: int) -> tuple[str, str | None]:
-        """Write these bytes of an object to a file; return their checksum and the one that the store reports."""
+    def _receive(self, wanted: StoredObject, start: int, end: int, file: int) -> tuple[str, ObjectContent]:
+        """Write these bytes of an object to a file; return their checksum and what the store reports."""
         until = None if (start, end) == (0, wanted.size) else end
         hasher: Hasher | None = None
         at, retries = start, Retries()
@@ -116,8 +124,8 @@ class Downloader:
             try:
                 content = self._request(wanted, at, until)
                 if hasher is None:
-                    expected = content.checksum
-                    algorithm = algorithm_of(expected) if expected else DEFAULT_ALGORITHM
+                    reported = content
+                    algorithm = algorithm_of(content.checksum) if content.checksum else DEFAULT_ALGORITHM
                     hasher = HASHERS[algorithm]()
                 for chunk in content.chunks:
                     self._check(wanted, at + len(chunk), end)
@@ -131,7 +139,7 @@ class Downloader:
                 if at > before:
                     retries.restart()
                 self._pause(error, retries)
-        return format_checksum(algorithm, hasher), expected
+        return format_checksum(algorithm, hasher), reported
 
     def _request(self, wanted: StoredObject, start: int, end: int | None) -> ObjectContent:
         try:

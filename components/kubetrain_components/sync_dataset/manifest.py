@@ -20,6 +20,13 @@ class Entry:
     checksum: str
     """algorithm:hex digits"""
 
+    @property
+    def has_md5_etag(self) -> bool | None:
+        """Return True if the ETag is the MD5 of the content, False if it only looks like one, and None if unknown."""
+        algorithm, _, digits = self.checksum.partition(":")
+        is_comparable = algorithm == "md5" and len(self.object.etag) == len(digits)
+        return self.object.etag.lower() == digits if is_comparable else None
+
     def to_line(self) -> bytes:
         key, size, etag = self.object
         # Not json.dumps(), which takes four times as long: there may be millions of lines.

@@ -134,6 +134,9 @@ class PartialVersion:
         os.chmod(path, MODE)
         os.rename(path, self._target(key))
 
+    def discard(self, key: str) -> None:
+        os.unlink(self._target(key))
+
     def reuse(self, source: str, entry: Entry) -> str | None:
         """Add a file of another version; return how (linked, cloned or copied), or None if it is not intact."""
         target, size = self._target(entry.object.key), entry.object.size

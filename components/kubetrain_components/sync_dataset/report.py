@@ -34,7 +34,7 @@ class SyncReport:
     copied: int = 0
     """Objects reused by copying, because the volume can do neither."""
     unverified: int = 0
-    """Downloads of which only the size was checked, because the store reports no checksum."""
+    """Downloads of which only the size was checked, because the store reports no checksum, or a made-up ETag."""
     versions: int = 0
     """Number of versions on the volume after the sync."""
     leftovers: int = 0

@@ -5,6 +5,8 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from kubetrain_components.object_store.store import StoredObject
+from kubetrain_components.sync_dataset.download import Fetched
+from kubetrain_components.sync_dataset.etags import EtagEvidence
 from kubetrain_components.sync_dataset.locks import InUse, version_locked
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion, partial_versions
@@ -31,9 +33,18 @@ class Arrivals:
         self._partial = partial
         self._report = report
         self.checksums = Checksums(tuple, self._folder)
+        self._etags = EtagEvidence(self._folder)
 
-    def add(self, entry: Entry) -> None:
-        self.checksums.add((entry.object.key, entry.checksum))
+    def add(self, fetched: Fetched) -> None:
+        self._add(fetched.entry, may_be_damaged=not fetched.is_verified)
+        self._report.count(fetched)
+
+    def check_etags(self) -> None:
+        """
+        Raises:
+            StoreError: if objects are damaged in the store, as the ETags of others show.
+        """
+        self._etags.check(self._plan.dataset_uri, self._partial)
 
     def reuse_published(self) -> Objects:
         """Reuse the objects that other versions have; return the missing ones."""
@@ -43,7 +54,7 @@ class Arrivals:
             source = reusable and f"{self._staging}/versions/{reusable.version}/data/{each.key}"
             if entry and source and (method := self._partial.reuse(source, entry)):
                 self._count(method)
-                self.add(entry)
+                self._add(entry, may_be_damaged=False)
             else:
                 missing.add(each)
         return missing
@@ -69,10 +80,15 @@ class Arrivals:
                 for entry in entries:
                     if other.path == self._partial.path or self._link(other, entry):
                         added.add((entry.object.key, entry.checksum))
+                        self._etags.add(entry)
                 on_resumed(self._report.resumed + len(added), files.bytes)
         self._report.resumed += len(added)
         self.checksums.extend(added)
         return self._without(missing, added) if len(added) else missing
+
+    def _add(self, entry: Entry, *, may_be_damaged: bool) -> None:
+        self.checksums.add((entry.object.key, entry.checksum))
+        self._etags.add(entry, may_be_damaged=may_be_damaged)
 
     def _recorded(self, other: PartialVersion, missing: Objects) -> Iterator[Entry]:
         """Yield the missing objects that the journal has: the last line for a key counts."""

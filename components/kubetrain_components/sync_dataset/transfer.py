@@ -164,6 +164,7 @@ def _fetch_all(
         fetch = Fetch(store, missing, partial, concurrency)
         check_space(staging, fetch.needed_bytes)
         _download(fetch, _progress(plan, missing), on_progress, report, arrivals)
+        arrivals.check_etags()
     return arrivals
 
 
@@ -188,8 +189,7 @@ def _download(
     with closing(fetch.arriving()) as arriving:
         for arrived in arriving:
             for fetched in arrived:
-                arrivals.add(fetched.entry)
-                report.count(fetched)
+                arrivals.add(fetched)
             arrived_bytes = min(present.bytes + fetch.bytes, present.total_bytes)
             on_progress(replace(present, objects=present.objects + report.downloaded, bytes=arrived_bytes))
 

@@ -124,7 +124,7 @@ def describe(report: SyncReport, directory: Path) -> str:
         f"{report.copied} copied" if report.copied else "",
     ]
     if report.unverified:
-        notes.append(f"{report.unverified} verified by size only, because the source has no checksums for them")
+        notes.append(f"{report.unverified} verified by size only, because the source has no usable checksums for them")
     return (
         f"dataset {report.digest}: {report.objects} objects, {decimal(report.bytes)}; "
         f"{', '.join(note for note in notes if note)}\n{directory / 'versions' / report.digest}"

@@ -1,7 +1,5 @@
 """The objects of an S3 bucket."""
 
-import base64
-import binascii
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +17,12 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from kubetrain_components.object_store.checksums import HASHERS
 from kubetrain_components.object_store.retries import with_retries
-from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, condition, etag_of, is_of
-from kubetrain_components.object_store.s3.http_head import ConnectionFailed, Headers
+from kubetrain_components.object_store.s3.etags import condition, is_of
+from kubetrain_components.object_store.s3.http_head import ConnectionFailed
 from kubetrain_components.object_store.s3.listing import check_page, list_objects
 from kubetrain_components.object_store.s3.refusals import Place, RequestRefused, translated
+from kubetrain_components.object_store.s3.reported_checksums import reported_checksum
 from kubetrain_components.object_store.s3.requests import S3Requests
 from kubetrain_components.object_store.store import (
     Access,
@@ -97,7 +95,8 @@ class S3Store:
             elif problem := _range_problem(response.headers.get("content-range"), start, end):
                 response.close()
                 raise StoreError(f"object {key!r} of {self.uri}: {problem}")
-        return ObjectContent(chunks, None if is_part else _checksum_of(response.headers))
+        checksum, is_etag = (None, False) if is_part else reported_checksum(response.headers, etag)
+        return ObjectContent(chunks, checksum, is_etag)
 
     def checksum(self, key: str, etag: str) -> str | None:
         with self._translated_errors(f"object {key!r}"):
@@ -106,7 +105,7 @@ class S3Store:
             list(self._requests.body_of(response))
             if not is_of(etag, response.headers):
                 raise RequestRefused(412, "PreconditionFailed", "another ETag")
-        return _checksum_of(response.headers)
+        return reported_checksum(response.headers, etag)[0]
 
     def write(self, key: str, content: bytes | Path) -> None:
         with self._translated_errors(f"object {key!r}"):
@@ -202,29 +201,3 @@ def _slice_chunks(chunks: Iterator[memoryview], start: int, end: int | None) -> 
 
 CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")
 REQUEST_CHECKSUM = {"x-amz-checksum-mode": "ENABLED"}
-
-
-def _checksum_of(headers: Headers) -> str | None:
-    """Return the fastest checksum of the whole object that the server sent, else the ETag if that is an MD5."""
-    if headers.get("x-amz-checksum-type", "FULL_OBJECT") == "FULL_OBJECT":
-        for algorithm in HASHERS:
-            encoded = headers.get(f"x-amz-checksum-{algorithm}")
-            if encoded and (digest := _hexadecimal(encoded)):
-                return f"{algorithm}:{digest}"
-    etag = etag_of(headers).lower()
-    is_md5 = re.fullmatch("[0-9a-f]{32}", etag) and etag not in PLACEHOLDERS and not _is_key_encrypted(headers)
-    return f"md5:{etag}" if is_md5 else None
-
-
-def _hexadecimal(encoded: str) -> str:
-    """Return the hex digits; empty for the checksum of a multipart upload, which ends with the number of parts."""
-    try:
-        return base64.b64decode(encoded, validate=True).hex()
-    except binascii.Error:
-        return ""
-
-
-def _is_key_encrypted(headers: Headers) -> bool:
-    """Return True if the object is encrypted with a key, so that its ETag looks like an MD5 but is not one."""
-    by_kms = headers.get("x-amz-server-side-encryption").startswith("aws:kms")
-    return by_kms or bool(headers.get("x-amz-server-side-encryption-customer-algorithm"))
