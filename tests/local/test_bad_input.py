@@ -97,7 +97,7 @@ class TestSync:
     def test_a_target_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         finished = kubetrain("sync", tmp_path, "/proc/nowhere")
-        assert_one_sentence(finished, 1, "cannot write to /proc/nowhere")
+        assert_one_sentence(finished, 1, "cannot use /proc/nowhere")
 
 
 class TestVerify:

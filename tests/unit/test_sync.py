@@ -430,7 +430,7 @@ class TestTransfer:
         assert seen[-1] == SyncProgress(objects=3, bytes=6, total_objects=3, total_bytes=6)
 
     def test_a_target_that_cannot_be_written_is_named(self, source: Path) -> None:
-        with pytest.raises(KubetrainError, match="cannot write to /proc/nowhere"):
+        with pytest.raises(KubetrainError, match="cannot use /proc/nowhere"):
             transfer_dataset(DirectoryStore(source), Path("/proc/nowhere"))
 
 

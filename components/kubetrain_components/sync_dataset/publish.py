@@ -25,16 +25,22 @@ from kubetrain_components.sync_dataset.plan import SyncPlan, listing_sha256
 from kubetrain_components.sync_dataset.space import delete_abandoned
 from kubetrain_trainer.durable_files import flush_directory
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import describe_os_error
 from kubetrain_trainer.training_output import utc_now
 
 log = logging.getLogger(__name__)
 
 SCHEMA = "kubetrain/dataset/v1"
+ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 HEADER = {"schema", "source", "digest", "sha256", "objects", "bytes", "created", "lines_sha256"}
 
 
 class DamagedManifest(KubetrainError):
     """The manifest of a version is not the one that was published."""
+
+
+class UnreadableVersion(KubetrainError):
+    """Nobody can tell if the version is complete, because its files cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -82,23 +88,38 @@ class DatasetVersion:
 
 
 def read_version(path: Path) -> DatasetVersion | None:
-    """Return the version in this folder, or None if it has no complete one."""
+    """Return the version in this folder, or None if it has no complete one.
+
+    Raises:
+        UnreadableVersion: if a file cannot be read, which does not mean that it is damaged.
+    """
     try:
         with (path / MANIFEST).open("rb") as lines:
             header = json.loads(next(lines))
         is_complete = header["schema"] == SCHEMA and header["digest"] == path.name and (path / "data").is_dir()
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+    except (*ABSENT, ValueError, KeyError, TypeError, StopIteration):
         return None
+    except OSError as error:
+        raise UnreadableVersion(f"cannot read {path / MANIFEST} {describe_os_error(error)}") from error
     return DatasetVersion(path, header) if is_complete and header.keys() >= HEADER else None
 
 
 def published_versions(staging: Path) -> list[DatasetVersion]:
-    """Return all versions, newest first."""
+    """Return all versions that can be read, newest first."""
     folder = staging / "versions"
     if not folder.is_dir():
         return []
-    versions = [version for path in folder.iterdir() if (version := read_version(path)) is not None]
+    paths = (path for path in folder.iterdir() if not path.name.startswith("."))
+    versions = [version for path in paths if (version := _read_if_possible(path)) is not None]
     return sorted(versions, key=lambda version: str(version.header["created"]), reverse=True)
+
+
+def _read_if_possible(path: Path) -> DatasetVersion | None:
+    try:
+        return read_version(path)
+    except UnreadableVersion as error:
+        log.warning("not using files of %s: %s", path, error)
+        return None
 
 
 def is_published(staging: Path, plan: SyncPlan) -> bool:

@@ -91,9 +91,10 @@ def _translated_disk_errors(staging: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        wanted = f"use {error.filename}" if error.filename else f"write to {staging}"
         raise KubetrainError(
-            f"cannot write to {staging} ({error.strerror or error}): choose a directory that you can write "
-            "to, with enough space for the dataset"
+            f"cannot {wanted} ({error.strerror or error}): choose a directory that you can read and write, with enough "
+            "space for the dataset"
         ) from error
 
 

@@ -1,0 +1,61 @@
+"""Files on the staging volume that exist but cannot be read: they are not damaged, and the error names them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.sync_dataset.publish import published_versions
+from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_trainer.errors import KubetrainError
+from support.permissions import obeyed_permissions
+
+
+@pytest.fixture(autouse=True)
+def permissions() -> Iterator[None]:
+    with obeyed_permissions():
+        yield
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Path:
+    return tmp_path / "staging"
+
+
+@pytest.fixture
+def version(source: Path, staging: Path) -> Iterator[Path]:
+    path = staging / "versions" / transfer_dataset(DirectoryStore(source), staging).digest
+    yield path
+    for each in (path, path / "manifest.jsonl", path / "data"):
+        each.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", ["manifest.jsonl", "data", "."])
+def test_a_version_that_cannot_be_read_is_not_called_damaged(
+    source: Path, staging: Path, version: Path, name: str
+) -> None:
+    (version / name).chmod(0)
+    with pytest.raises(KubetrainError, match=rf"{version / name}.*\(Permission denied\)"):
+        transfer_dataset(DirectoryStore(source), staging)
+    assert list((staging / "versions").iterdir()) == [version]
+
+
+def test_another_version_that_cannot_be_read_is_not_reused(
+    source: Path, staging: Path, version: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (version / "manifest.jsonl").chmod(0)
+    (source / "c").write_bytes(b"c")
+    report = transfer_dataset(DirectoryStore(source), staging)
+    assert (report.downloaded, report.linked) == (3, 0)
+    assert [each.path.name for each in published_versions(staging)] == [report.digest]
+    assert f"{version / 'manifest.jsonl'} (Permission denied)" in caplog.text
