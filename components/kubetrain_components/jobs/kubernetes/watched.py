@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -58,7 +59,7 @@ class Watched(BackgroundReader):
         self._selector: dict[str, Any] = dict(selector)
         self._keeps_deleted = keeps_deleted
         self._objects: dict[str, WatchedObject] = {}
-        self._listed_at = time.monotonic()
+        self._trouble_since = math.inf
 
     def objects(self) -> list[WatchedObject]:
         """Return all objects in order of appearance, including deleted ones that are kept."""
@@ -79,17 +80,20 @@ class Watched(BackgroundReader):
     def _read_round(self, version: str) -> str:
         """List if necessary, then watch. After an answer without sense, or trouble on this machine, list again."""
         try:
-            return self._watch(version or self._list())
+            version = self._watch(version or self._list())
         except KubetrainError:
             raise  # the API client has already retried it
         except Exception as error:
             log.info("watch %s: %r; listing again", self._path, error)
-            if time.monotonic() - self._listed_at > self._api.retry_seconds:
+            self._trouble_since = min(self._trouble_since, time.monotonic())
+            if time.monotonic() - self._trouble_since > self._api.retry_seconds:
                 raise KubernetesError(
                     f"cannot watch {self._path} ({type(error).__name__}: {error}): "
                     "check this machine and what is between it and the API server, then start again"
                 ) from error
             return LIST_AGAIN
+        self._trouble_since = math.inf
+        return version
 
     def _list(self) -> str:
         """Store the current objects and return the resource version of the list."""
@@ -105,7 +109,7 @@ class Watched(BackgroundReader):
                 self._store(seen)
             self.has_synced = True
             self.changed.notify_all()
-        self._listed_at = time.monotonic()
+        self._trouble_since = math.inf
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
