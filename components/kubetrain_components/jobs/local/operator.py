@@ -1,13 +1,12 @@
 """A thread that runs a job on this machine like the training operator and the kubelet on a cluster."""
 
-import contextlib
-import socket
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_components.jobs.local.pod import LocalPod
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_components.jobs.operator_environment import AddressOf, operator_environment
@@ -153,9 +152,6 @@ def _with_rendezvous_host(job: Job, index: int) -> Job:
 
 def _free_addresses(job: Job) -> AddressOf:
     """Choose a free port for each pod: several jobs may share this machine."""
-    with contextlib.ExitStack() as sockets:
-        ports = {
-            (pod.role, pod.index): sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            for pod in job.pods()
-        }
+    pods = [(pod.role, pod.index) for pod in job.pods()]
+    ports = dict(zip(pods, free_ports(len(pods)), strict=True))
     return lambda role, index: ("127.0.0.1", ports[role, index])

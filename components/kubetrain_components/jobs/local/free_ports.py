@@ -1,0 +1,24 @@
+"""Ports of this machine for servers that start later."""
+
+import contextlib
+import random
+import socket
+
+NOT_FOR_CLIENTS = range(15000, 30000)
+"""The kernel gives none of these to a connection, which could take it before the server has started."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that are free now."""
+    with contextlib.ExitStack() as sockets:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.SystemRandom().choice(NOT_FOR_CLIENTS)
+            with contextlib.suppress(OSError):
+                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+    return ports
+
+
+def free_port() -> int:
+    return free_ports(1)[0]
