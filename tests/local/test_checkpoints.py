@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import MANIFEST, describe_files, intact_checkpoints
 from kubetrain_trainer.frameworks import package_of
 from support.own_tasks import TASKS
-from support.process_groups import free_ports, start_python, tf_config, torchrun_variables
+from support.process_groups import start_python, tf_config, torchrun_variables
 
 FRAMEWORKS = ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
 STATE = {"pytorch": "state.pt", "tensorflow": "state.npz"}

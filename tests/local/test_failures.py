@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import choose_checkpoint, complete_checkpoints
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics
@@ -17,7 +18,7 @@ from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
 from support.faulty_tasks import FAULTY_TASKS
-from support.process_groups import free_ports, start_python, tf_config, torchrun_variables
+from support.process_groups import start_python, tf_config, torchrun_variables
 from support.training import largest_difference, newest
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.training_output import TrainingOutput
-from support.process_groups import free_ports, start, tf_config, torchrun_variables
+from support.process_groups import start, tf_config, torchrun_variables
 
 # The first training looks killed after its first checkpoint in the chief's folder; the other's folder stays empty.
 TRAIN_TWICE = """

@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kubetrain_components.jobs.local.free_ports import free_port
 from support.cli import interrupt, processes_of, read_until, start
-from support.outside import free_port, sample, scrape
+from support.outside import sample, scrape
 
 
 @contextmanager

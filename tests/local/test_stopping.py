@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
-from support.process_groups import free_ports, start_python, tf_config, torchrun_variables
+from support.process_groups import start_python, tf_config, torchrun_variables
 
 FRAMEWORKS = ["pytorch", "tensorflow"]
 TASK = """

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from kubetrain_components.jobs.local.free_ports import free_port
+
 PODS = "/api/v1/namespaces/tests/pods"
 BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
@@ -61,7 +63,7 @@ class ApiServer:
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._faults: list[tuple[str, Fault]] = []
         self._sockets: set[socket.socket] = set()
-        self._port = 0
+        self._port = free_port()
         self._server: _Server | None = None
 
     def __enter__(self) -> "ApiServer":
@@ -79,8 +81,11 @@ class ApiServer:
             self._server.socket = self.tls.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
-        self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def is_listening(self) -> bool:
+        return self._server is not None
 
     def refuse(self) -> None:
         """Cut all connections, and refuse new ones until listen() is called."""

@@ -1,11 +1,15 @@
 """Runs for the fake Kubeflow Pipelines: a compiled pipeline with the tasks of the recorded runs, and made-up ones."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api
 from kubetrain_pipelines.kubeflow.workflow_nodes import fnv1a
 from support.kfp_server import KfpServer, recorded_run
 
@@ -50,6 +54,17 @@ def workflow(steps: Sequence[Step], state: str = "RUNNING") -> dict[str, Any]:
     details = [_detail(name, step, nodes) for name, step in nodes.items()]
     times = {"created_at": _time(0), **({"finished_at": _time(59)} if state != "RUNNING" else {})}
     return {"run_id": "x", "display_name": "x", "state": state, **times, "run_details": {"task_details": details}}
+
+
+@contextmanager
+def kfp_without_cluster(*, ui: bool = False) -> Iterator[KfpServer]:
+    """A server that is asked without long pauses, on a machine that knows no cluster."""
+    with pytest.MonkeyPatch.context() as patch, KfpServer(ui=ui) as server:
+        patch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
+        patch.setattr(follow_run, "POLL_SECONDS", 0.01)
+        patch.setattr(cancel_run, "POLL_SECONDS", 0.01)
+        patch.setenv("KUBECONFIG", "/nosuch")
+        yield server
 
 
 def play(server: KfpServer, *names: str) -> None:

@@ -1,7 +1,6 @@
 """A training as others see it: scraped by Prometheus' own parser, read by TensorBoard's own reader."""
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,24 +13,19 @@ from prometheus_client.parser import text_string_to_metric_families
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def scrape(port: int) -> Samples:
     """What is served there; soon, where the server is only starting."""
-    for _ in range(100):
+    end = time.monotonic() + 60
+    while True:
         try:
             return _scrape(port)
         except URLError:
+            assert time.monotonic() < end
             time.sleep(0.02)
-    return _scrape(port)
 
 
 def _scrape(port: int) -> Samples:
-    with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+    with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return samples_of(response.read().decode())
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def wanted(**settings: Any) -> ExposureRequest:
     return replace(STORAGE, **settings).exposure_of("s3://bucket/digits", DIGEST, 5)
 
 
-def exposed(claims: MemoryClaims, messages: list[str], seconds: float = 5.0, **settings: Any) -> Exposure:
+def exposed(claims: MemoryClaims, messages: list[str], seconds: float = 60.0, **settings: Any) -> Exposure:
     return expose_version(wanted(**settings), STORAGE.staging_claim, claims, messages.append, seconds)
 
 
@@ -154,13 +155,19 @@ class TestExpose:
         exposed(claims, messages, seconds=0.0)
         assert claims.made == [(CLAIM, NAME)]
 
-    def test_a_pvc_that_binds_immediately_is_waited_for(self, claims: MemoryClaims, messages: list[str]) -> None:
+    def test_a_pvc_that_binds_immediately_is_waited_for(
+        self, claims: MemoryClaims, messages: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with_staging(claims).phase = "Pending"
-        fill = threading.Timer(0.1, changed, [claims, NAME, lambda claim: claim["status"].update(phase="Bound")])
-        fill.start()
+        looks = iter(range(3))
+
+        def fill(seconds: float) -> None:
+            if next(looks) == 2:
+                changed(claims, NAME, lambda claim: claim["status"].update(phase="Bound"))
+
+        monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=fill))
         exposed(claims, messages)
-        assert f"waiting: PVC {NAME} is still being filled (0 s)" in messages
-        assert len([each for each in messages if "waiting" in each]) == 1
+        assert [each for each in messages if "waiting" in each] == [f"waiting: PVC {NAME} is still being filled (0 s)"]
 
     def test_waiting_for_a_pvc_times_out(self, claims: MemoryClaims, messages: list[str]) -> None:
         with_staging(claims).phase = "Pending"

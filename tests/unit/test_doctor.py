@@ -693,7 +693,7 @@ def test_an_endpoint_that_does_not_answer(server: ApiServer) -> None:
     [
         (answer(401, "log in"), UNKNOWN, r"authentication failed .*\(401: log in\): pass a token"),
         (answer(500, "broken"), MISSING, "status 500"),
-        (hang(5), MISSING, "timed out"),
+        (hang(600), MISSING, "timed out"),
     ],
 )
 def test_an_endpoint_that_fails(

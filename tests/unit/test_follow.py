@@ -56,7 +56,7 @@ def running(
     while not outcome and run.identity.name not in backend.jobs:
         pass
     yield outcome
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -320,7 +320,9 @@ def test_the_next_attempt_begins_when_every_pod_of_the_one_before_has_ended() ->
         chief, worker = backend.jobs[NAME].pods
         disrupted = replace(chief, phase=Phase.FAILED, exit_code=143, was_disrupted=True, finished=1.0)
         backend.change(NAME, phase=Phase.FAILED, pods=(disrupted, worker))
-        time.sleep(1)
+        while not backend.cleaned:
+            time.sleep(0.01)
+        time.sleep(0.2)
         assert (list(backend.jobs), backend.cleaned[-1]) == ([NAME], (NAME, "Running"))
         backend.finish(NAME, Phase.FAILED, exit_code=143)
         while f"{NAME}-a2" not in backend.jobs:
@@ -370,7 +372,7 @@ def test_the_leads_progress_is_annotated_on_the_job(monkeypatch: pytest.MonkeyPa
     lines = [LogLine("chief-0", "[kubetrain] step=3/9 loss=0.5"), LogLine("worker1-0", "[kubetrain] step=9/9 loss=0.1")]
     backend.logs = lambda handle: iter(lines)
     with running(backend):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while PROGRESS_ANNOTATION not in backend.jobs[NAME].annotations and time.monotonic() < deadline:
             time.sleep(0.01)
         backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)

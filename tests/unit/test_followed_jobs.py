@@ -40,7 +40,7 @@ class Launch:
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        with KubernetesBackend(KubernetesApi.connect(retry_seconds=10)) as backend:
+        with KubernetesBackend(KubernetesApi.connect(retry_seconds=60)) as backend:
             try:
                 done = run_job(self.job, backend, lambda line: self.lines.append(line.text), clock=self._clock)
                 self.outcome.append(done)
@@ -61,10 +61,10 @@ class Launch:
             with self._read:
                 self._now += part
                 enough = self._reads + 8
-                assert self._read.wait_for(lambda end=enough: self._reads >= end or self.outcome, 20)
+                assert self._read.wait_for(lambda end=enough: self._reads >= end or self.outcome, 60)
 
     def await_that(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -137,7 +137,7 @@ def launch(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     server.objects.clear()
     server.forget()
     for each in made:
-        each.thread.join(20)
+        each.thread.join(60)
         assert not each.thread.is_alive()
 
 

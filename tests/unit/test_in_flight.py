@@ -1,6 +1,7 @@
 """As many parallel requests as throughput gains from, but fewer if the store is overloaded."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -117,12 +118,13 @@ def test_no_worker_runs_instead_of_a_stuck_one_if_the_store_is_overloaded() -> N
 def has_turn(requests: InFlight, worker: int) -> bool:
     waiting = threading.Thread(target=requests.wait_for_turn, args=(worker,), daemon=True)
     waiting.start()
-    waiting.join(0.2)
+    while waiting.is_alive() and not requests._turns._waiters:
+        time.sleep(0.001)
     has_passed = not waiting.is_alive()
     with requests._turns:  # let the thread end, not the others
         requests._is_over = True
         requests._turns.notify_all()
-    waiting.join(5)
+    waiting.join(60)
     requests._is_over = False
     return has_passed
 
@@ -138,11 +140,11 @@ def test_workers_above_the_limit_wait_until_it_rises_or_the_work_ends() -> None:
     threads = [threading.Thread(target=worker, args=(number,)) for number in (START - 1, START, 40)]
     for thread in threads:
         thread.start()
-    threads[0].join(5)
+    threads[0].join(60)
     assert passed == [START - 1]
     Sync(requests).run(after(0.03), 1)
-    threads[1].join(5)
+    threads[1].join(60)
     assert passed == [START - 1, START]
     requests.end()
-    threads[2].join(5)
+    threads[2].join(60)
     assert passed == [START - 1, START, 40]

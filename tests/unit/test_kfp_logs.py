@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.kubeflow import follow_run, kfp_api
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.follow_logs import ROTATED, Tail
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -18,7 +17,7 @@ from kubetrain_pipelines.kubeflow.run_status import status_and_show
 from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, submit_and_show
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, stamp
-from support.kfp_runs import Step, workflow, write_pipeline
+from support.kfp_runs import Step, kfp_without_cluster, workflow, write_pipeline
 from support.kfp_server import KfpServer, recorded_answer
 from support.labeled_server import LabelHandler
 
@@ -45,18 +44,14 @@ I1122 04:00:01.123456       1 launcher_v2.go:206] publish success.
 
 
 @pytest.fixture(params=[False, True], ids=["api", "ui"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
-    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
-    monkeypatch.setenv("KUBECONFIG", "/nosuch")
-    with KfpServer(ui=request.param) as server:
+def server(request: pytest.FixtureRequest) -> Iterator[KfpServer]:
+    with kfp_without_cluster(ui=request.param) as server:
         yield server
 
 
 @pytest.fixture
 def api(server: KfpServer) -> KfpApi:
-    connection = Connection(endpoint=server.endpoint, namespace="tests", environment={})
-    return KfpApi(connection, retry_seconds=0.5, timeout_seconds=3)
+    return KfpApi(Connection(endpoint=server.endpoint, namespace="tests", environment={}), retry_seconds=0.5)
 
 
 @pytest.fixture

@@ -1,25 +1,21 @@
 """Schedules: at most one of a name is enabled, even if a replacement is interrupted, and the next one repairs it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.kubeflow import kfp_api
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.replace_schedule import ConcurrentReplacement, replace_schedule
 from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
-from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import Fault, answer, cut, interrupt
+from support.kfp_runs import kfp_without_cluster
+from support.kfp_schedules import NIGHTLY, RUN, enabled, manage, wanted
 from support.kfp_server import KfpServer
 
-NIGHTLY = "0 0 2 * * *"
-COMPILED = Path(__file__).parents[2] / "compiled"
-RUN = RunOptions(pipeline=str(COMPILED / "sync_only.yaml"), pairs=("dataset_uri=s3://b/data",), name="nightly")
 CHANGES = 5
 """The changing requests of a replacement: create, disable, enable, delete, and one more than it sends."""
 
@@ -40,29 +36,15 @@ class DyingApi(KfpApi):
         return super()._change(method, path, *arguments, **content)
 
 
-def wanted(cron: str) -> dict[str, Any]:
-    return {"display_name": "nightly", "trigger": {"cron_schedule": {"cron": cron}}, "max_concurrency": "1"}
-
-
-def manage(api: KfpApi, **options: Any) -> None:
-    schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(**options))
-
-
-def enabled(server: KfpServer) -> list[str]:
-    return [each["trigger"]["cron_schedule"]["cron"] for each in server.schedules if each["mode"] == "ENABLE"]
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
-    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setenv("KUBECONFIG", "/nosuch")
-    with KfpServer() as server:
+def server() -> Iterator[KfpServer]:
+    with kfp_without_cluster() as server:
         yield server
 
 
 @pytest.fixture
 def api(server: KfpServer) -> DyingApi:
-    api = DyingApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=1, timeout_seconds=1)
+    api = DyingApi(Connection(endpoint=server.endpoint, environment={}))
     api.changes_left = 1000
     return api
 
@@ -221,7 +203,7 @@ def test_schedules_are_listed_paused_resumed_and_deleted(
     server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def output(**options: Any) -> str:
-        schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(**options))
+        manage(api, **options)
         return capsys.readouterr().out
 
     assert "no schedules" in output(list=True)
@@ -244,9 +226,9 @@ def test_only_one_of_several_with_the_same_name_is_resumed(server: KfpServer, ap
         replace_schedule(api, wanted("0 0 2 * * *"))
     api.changes_left = 1000
     for _ in range(2):
-        schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(resume="nightly"))
+        manage(api, resume="nightly")
         assert enabled(server) == ["0 0 2 * * *"]
-    schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(list=True))
+    manage(api, list=True)
 
 
 @pytest.mark.parametrize(

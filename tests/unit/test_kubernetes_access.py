@@ -338,7 +338,7 @@ def test_a_plugin_that_hangs_is_ended_with_what_it_started(
             api.get(PODS)
     assert runs(tmp_path) == 1
     left = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and Path(f"/proc/{left}/stat").exists() and not is_zombie(left):
         time.sleep(0.01)
     assert not Path(f"/proc/{left}/stat").exists() or is_zombie(left)

@@ -1,10 +1,12 @@
 """Requests to an API server that is sometimes unreachable and sometimes fails."""
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,7 +38,7 @@ NEW_POD = {"metadata": {"name": "worker"}}
 def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubernetesApi:
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    return KubernetesApi.connect(retry_seconds=10)
+    return KubernetesApi.connect(retry_seconds=60)
 
 
 def test_objects_are_made_read_changed_and_deleted(server: ApiServer, api: KubernetesApi) -> None:
@@ -119,10 +121,8 @@ def test_a_request_to_a_server_that_hangs_is_retried(
 ) -> None:
     monkeypatch.setattr("kubetrain_components.jobs.kubernetes.api.READ_TIMEOUT_SECONDS", 0.3)
     server.put(POD)
-    server.fail(POD, hang(2))
-    began = time.monotonic()
+    server.fail(POD, hang(600))
     assert api.get(POD) is not None
-    assert time.monotonic() - began < 2
 
 
 def test_a_missing_permission_is_named_with_its_remedy(server: ApiServer, api: KubernetesApi) -> None:
@@ -190,8 +190,8 @@ def test_one_connection_serves_request_after_request(server: ApiServer, api: Kub
     server.run("worker")
     api.get(PODS)
     with (
-        api.stream(PODS, read_timeout=5, watch="true", resourceVersion=0, timeoutSeconds=5),
-        api.stream(f"{POD}/log", read_timeout=5, follow="true"),
+        api.stream(PODS, read_timeout=60, watch="true", resourceVersion=0, timeoutSeconds=5),
+        api.stream(f"{POD}/log", read_timeout=60, follow="true"),
     ):
         before = server.connections
         for _ in range(3):
@@ -203,34 +203,31 @@ def test_one_connection_serves_request_after_request(server: ApiServer, api: Kub
 def test_a_stream_is_read_as_it_arrives_and_reports_how_it_ended(server: ApiServer, api: KubernetesApi) -> None:
     run = server.run("worker")
     log = f"{POD}/log"
-    with api.stream(log, read_timeout=0.5, follow="true") as stream:
+    with api.stream(log, read_timeout=60, follow="true") as stream:
         server.write(run, b"one\n")
-        chunks = iter(stream)
-        assert next(chunks) == b"one\n"
-        with pytest.raises(StreamSilent):
-            next(chunks)
+        assert next(iter(stream)) == b"one\n"
+    with api.stream(log, read_timeout=0.3, follow="true") as stream, pytest.raises(StreamSilent):
+        list(stream)
     server.fail(log, cut(after_bytes=2))
-    with api.stream(log, read_timeout=5) as stream, pytest.raises(StreamCut):
+    with api.stream(log, read_timeout=60) as stream, pytest.raises(StreamCut):
         list(stream)
     server.fail(log, answer(410, "too old"))
-    with pytest.raises(Gone), api.stream(log, read_timeout=5):
+    with pytest.raises(Gone), api.stream(log, read_timeout=60):
         pass
     run.is_over = True
-    with api.stream(log, read_timeout=5) as stream:
+    with api.stream(log, read_timeout=60) as stream:
         assert b"".join(stream) == b"one\n"
 
 
 def test_a_stream_is_stopped_from_another_thread(server: ApiServer, api: KubernetesApi) -> None:
     run = server.run("worker")
     server.write(run, b"one\n")
-    with api.stream(f"{POD}/log", read_timeout=30, follow="true") as stream:
+    with api.stream(f"{POD}/log", read_timeout=600, follow="true") as stream:
         chunks = iter(stream)
         next(chunks)
         threading.Timer(0.1, stream.stop).start()
-        began = time.monotonic()
         with pytest.raises(StreamCut):
             next(chunks)
-    assert time.monotonic() - began < 5
 
 
 def test_a_host_that_cannot_be_resolved_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +252,7 @@ def test_a_stray_refusal_of_what_has_worked_is_retried(server: ApiServer, api: K
         server.fail(f"GET {PODS}", fault, times=refusals)
         assert api.get(PODS) is not None
         server.fail(f"{POD}/log", fault, times=refusals)
-        with api.stream(f"{POD}/log", read_timeout=5):
+        with api.stream(f"{POD}/log", read_timeout=60):
             pass
     assert len(server.requests) == 10
 
@@ -278,10 +275,13 @@ def test_a_missing_permission_for_another_operation_is_final(server: ApiServer, 
     assert len(server.requests) == 2
 
 
-def test_a_refusal_that_stays_is_reported_in_the_end(server: ApiServer, api: KubernetesApi) -> None:
+def test_a_refusal_that_stays_is_reported_in_the_end(
+    server: ApiServer, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.put(POD)
     assert api.get(POD) is not None
-    api.retry_seconds = 0.3
+    api.retry_seconds = 6
+    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     server.fail("GET", answer(401, "Unauthorized"), times=1000)
     with pytest.raises(Unauthorized, match="log in"):
         api.get(POD)
@@ -298,7 +298,7 @@ def test_a_certificate_that_fails_after_a_good_answer_is_retried(
     ca.write_bytes(old.certificate)
     with ApiServer(tls=old.signed("server", "127.0.0.1").server_context(tmp_path)) as server:
         connection = Connection(server=server.url, ca=Material(file=ca))
-        api = KubernetesApi(connection, retry_seconds=10)
+        api = KubernetesApi(connection, retry_seconds=60)
         api.get(PODS)
         server.refuse()
         server.tls = new.signed("server", "127.0.0.1").server_context(tmp_path)
@@ -350,7 +350,7 @@ def test_a_permission_that_is_asked_for_first_after_a_cut_may_not_be_known_yet(
 ) -> None:
     """As when an API server restarts: it cuts streams, and then loads its roles."""
     server.write(server.run("worker"), b"one\n")
-    with contextlib.suppress(StreamCut), api.stream(f"{POD}/log", read_timeout=5, follow="true") as stream:
+    with contextlib.suppress(StreamCut), api.stream(f"{POD}/log", read_timeout=60, follow="true") as stream:
         for _ in stream:
             server.cut_all()
     server.fail("DELETE", answer(403, 'User "me" cannot delete resource "pods" in API group "": role not found'))
@@ -359,7 +359,7 @@ def test_a_permission_that_is_asked_for_first_after_a_cut_may_not_be_known_yet(
 
 def test_a_stream_that_we_stop_is_no_sign_of_trouble(server: ApiServer, api: KubernetesApi) -> None:
     server.write(server.run("worker"), b"one\n")
-    with contextlib.suppress(StreamCut), api.stream(f"{POD}/log", read_timeout=5, follow="true") as stream:
+    with contextlib.suppress(StreamCut), api.stream(f"{POD}/log", read_timeout=60, follow="true") as stream:
         for _ in stream:
             stream.stop()
     server.fail("DELETE", answer(403, 'User "me" cannot delete resource "pods" in API group ""'))

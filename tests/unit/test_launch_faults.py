@@ -280,7 +280,7 @@ def test_the_threads_of_an_earlier_attempt_end_when_the_next_one_is_followed(ser
     with KubernetesBackend.connect() as backend:
         for number in (1, 2, 3):
             assert next(backend.watch(backend.create(attempt(number)))) is not None
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while (threads := watch_threads()) != 2 and time.monotonic() < end:
             time.sleep(0.01)
         assert threads == 2

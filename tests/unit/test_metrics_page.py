@@ -7,16 +7,18 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
-from kubetrain_trainer import metrics_server
+from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_trainer import metrics_page, metrics_server
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.step_window import StepWindow
-from support.outside import free_port, sample, samples_of, scrape
+from support.outside import sample, samples_of, scrape
 
 ROW = {"step": 20, "epoch": 1, "loss": 0.5, "learning_rate": 0.1, "samples_per_second": 64.0, "data_wait_share": 0.25}
 
@@ -56,12 +58,15 @@ def test_the_page_is_valid_before_the_first_step() -> None:
     assert not any(name in ("step", "loss", "gpu_memory_peak_bytes") for name, _ in read)
 
 
-def test_the_age_of_a_checkpoint_grows_until_the_next_one() -> None:
+def test_the_age_of_a_checkpoint_grows_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(metrics_page, "time", SimpleNamespace(monotonic=lambda: now[0]))
     page = MetricsPage("run", world_size=1, restarts=0)
-    time.sleep(0.05)
-    assert sample(samples_of(page.text()), "checkpoint_age_seconds") >= 0.05
+    now[0] += 60
+    assert sample(samples_of(page.text()), "checkpoint_age_seconds") == 60
     page.show_checkpoint({"loss": 1.0}, stall_seconds=0.0)
-    assert sample(samples_of(page.text()), "checkpoint_age_seconds") < 0.05
+    now[0] += 1
+    assert sample(samples_of(page.text()), "checkpoint_age_seconds") == 1
 
 
 def test_nan_and_infinity_are_valid_values() -> None:

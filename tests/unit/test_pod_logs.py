@@ -26,7 +26,7 @@ def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kubernetes_api, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "MAX_PAUSE_SECONDS", 0.1)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    pods = Watched(KubernetesApi.connect(retry_seconds=10), PODS)
+    pods = Watched(KubernetesApi.connect(retry_seconds=60), PODS)
     pods.start()
     yield pods
     pods.stop()
@@ -58,21 +58,21 @@ class Reader:
         return all(seen.get(pod["uid"]) == pod["resourceVersion"] for pod in newest)
 
     def wait_for(self, count: int) -> None:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while len(self.lines) < count:
             assert time.monotonic() < end, f"{len(self.lines)} of {count} lines"
             time.sleep(0.005)
 
     def wait_for_position(self, position: str) -> None:
         """Wait: a batch counts once the reader asks for the next line."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while self.logs.position != position:
             assert time.monotonic() < end, self.logs.position
             time.sleep(0.005)
 
     def finish(self) -> list[LogLine]:
         self.is_over = True
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         if self.error is not None:
             raise self.error
@@ -346,11 +346,11 @@ def test_the_threads_end_when_the_watch_is_stopped(server: ApiServer, pods: Watc
     while not any("/log?" in request for request in server.requests):
         time.sleep(0.01)
     pods.stop()
-    reader.thread.join(10)
+    reader.thread.join(60)
     assert not reader.thread.is_alive()
     logs = list(reader.logs._logs.values())
     for log in logs:
-        log.join(10)
+        log.join(60)
     assert [log.is_alive() for log in logs] == [False]
 
 

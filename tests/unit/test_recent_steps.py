@@ -19,7 +19,7 @@ class Group:
 
     def __init__(self) -> None:
         self._given: list[list[float]] = [[]] * PROCESSES
-        self._barrier = threading.Barrier(PROCESSES, timeout=10)
+        self._barrier = threading.Barrier(PROCESSES, timeout=60)
 
     def sum(self, rank: int, values: list[float]) -> list[float]:
         self._given[rank] = values

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.kubeflow import cancel_run
+from kubetrain_pipelines.kubeflow import cancel_run, run_in_cluster
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -43,7 +43,7 @@ def kfp(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
 
 
 def api_of(kfp: KfpServer) -> KfpApi:
-    return KfpApi(Connection(endpoint=kfp.endpoint, namespace="tests", environment={}), retry_seconds=1)
+    return KfpApi(Connection(endpoint=kfp.endpoint, namespace="tests", environment={}))
 
 
 def node(task: str, phase: str, message: str, started: int = 0) -> dict[str, Any]:
@@ -96,7 +96,8 @@ def test_only_jobs_and_pods_that_have_not_ended_are_still_running(cluster: ApiSe
     assert RunInCluster.connect("tests", RUN).still_running() == ["PyTorchJob training", "pod training-0"]
 
 
-def test_the_progress_of_jobs_is_what_they_report(cluster: ApiServer) -> None:
+def test_the_progress_of_jobs_is_what_they_report(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_in_cluster, "RETRY_SECONDS", 0.3)
     reported = {"kubetrain/stage": "launch_training", "kubetrain/progress": "[kubetrain] step=130/300 loss=0.5"}
     cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "annotations": reported}, status={})
     cluster.put(f"{BATCH_JOBS}/silent", metadata={"labels": OURS, "annotations": {"kubetrain/stage": "x"}}, status={})

@@ -1,28 +1,19 @@
 """Schedules of others with the same name, on servers of several versions, and what resuming one starts."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.kubeflow import kfp_api
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.find_schedules import NotOurSchedule
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.replace_schedule import replace_schedule
 from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
-from kubetrain_pipelines.kubeflow.submit import RunOptions
+from support.kfp_runs import kfp_without_cluster
+from support.kfp_schedules import NIGHTLY, RUN, enabled, manage, wanted
 from support.kfp_server import KfpServer
-
-NIGHTLY = "0 0 2 * * *"
-COMPILED = Path(__file__).parents[2] / "compiled"
-RUN = RunOptions(pipeline=str(COMPILED / "sync_only.yaml"), pairs=("dataset_uri=s3://b/data",), name="nightly")
-
-
-def wanted(cron: str) -> dict[str, Any]:
-    return {"display_name": "nightly", "trigger": {"cron_schedule": {"cron": cron}}, "max_concurrency": "1"}
 
 
 def theirs(server: KfpServer, **fields: Any) -> dict[str, Any]:
@@ -36,25 +27,15 @@ def theirs(server: KfpServer, **fields: Any) -> dict[str, Any]:
     return server.add("recurringruns", made)
 
 
-def manage(api: KfpApi, **options: Any) -> None:
-    schedule_and_show(api, RunOptions(pipeline=""), ScheduleOptions(**options))
-
-
-def enabled(server: KfpServer) -> list[str]:
-    return [each["trigger"]["cron_schedule"]["cron"] for each in server.schedules if each["mode"] == "ENABLE"]
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
-    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setenv("KUBECONFIG", "/nosuch")
-    with KfpServer() as server:
+def server() -> Iterator[KfpServer]:
+    with kfp_without_cluster() as server:
         yield server
 
 
 @pytest.fixture
 def api(server: KfpServer) -> KfpApi:
-    return KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=1, timeout_seconds=1)
+    return KfpApi(Connection(endpoint=server.endpoint, environment={}))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -15,23 +14,19 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.run_status import status_and_show
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
 from support.api_server import answer
-from support.kfp_runs import play, write_pipeline
+from support.kfp_runs import kfp_without_cluster, play, write_pipeline
 from support.kfp_server import KfpServer
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
-    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(cancel_run, "POLL_SECONDS", 0.01)
-    monkeypatch.setenv("KUBECONFIG", "/nosuch")
-    with KfpServer() as server:
+def server() -> Iterator[KfpServer]:
+    with kfp_without_cluster() as server:
         yield server
 
 
 @pytest.fixture
 def api(server: KfpServer) -> KfpApi:
-    return KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=3, timeout_seconds=3)
+    return KfpApi(Connection(endpoint=server.endpoint, environment={}))
 
 
 @pytest.fixture

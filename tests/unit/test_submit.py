@@ -1,14 +1,15 @@
 """From a compiled file to a run that is followed to its end: parameters, versions, and lost answers."""
 
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kubetrain_pipelines.compile import OutputFormat
-from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api
+from kubetrain_pipelines.kubeflow import follow_run
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -18,7 +19,7 @@ from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, follow_an
 from kubetrain_pipelines.kubeflow.upload import ensure_version
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import answer, cut, interrupt
-from support.kfp_runs import Step, play, workflow, write_pipeline
+from support.kfp_runs import Step, kfp_without_cluster, play, workflow, write_pipeline
 from support.kfp_server import KfpServer, recorded_run
 
 ROOT = Path(__file__).parents[2]
@@ -26,18 +27,14 @@ TRAIN = ROOT / "compiled" / "train_pytorch.yaml"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
-    monkeypatch.setattr(kfp_api, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(follow_run, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(cancel_run, "POLL_SECONDS", 0.01)
-    monkeypatch.setenv("KUBECONFIG", "/nosuch")
-    with KfpServer() as server:
+def server() -> Iterator[KfpServer]:
+    with kfp_without_cluster() as server:
         yield server
 
 
 @pytest.fixture
 def api(server: KfpServer) -> KfpApi:
-    return KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=3, timeout_seconds=3)
+    return KfpApi(Connection(endpoint=server.endpoint, environment={}))
 
 
 @pytest.fixture
@@ -161,14 +158,18 @@ def test_each_iteration_of_a_loop_is_followed(
 
 
 def test_a_run_is_followed_through_an_outage(
-    server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str]
+    server: KfpServer, pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def come_back(seconds: float) -> None:
+        if not server.is_listening:
+            server.listen()
+
+    monkeypatch.setattr(follow_run, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back))
     api = KfpApi(Connection(endpoint=server.endpoint, environment={}), retry_seconds=0.05)
     submit_and_show(api, RunOptions(pipeline=str(pipeline)), detach=True)
     (run_id,) = server.kinds["runs"]
     server.stories[run_id] = [recorded_run("run_running"), recorded_run("run_succeeded")]
     server.refuse()
-    threading.Timer(0.3, server.listen).start()
     follow_and_show(api, run_id, {})
     output = capsys.readouterr().out
     assert "retrying" in output

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs.local.free_ports import free_port
 from kubetrain_trainer import training_report
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
@@ -18,7 +19,7 @@ from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
-from support.outside import free_port, sample, scrape, tensorboard_scalars
+from support.outside import sample, scrape, tensorboard_scalars
 from support.training import FakeGroup
 
 
