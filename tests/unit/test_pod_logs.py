@@ -134,6 +134,38 @@ def test_a_kubelets_message_about_a_removed_log_is_not_a_line_of_it(
     assert [line.text for line in Reader(server, pods).finish()] == ["unable to retrieve container logs for fun"]
 
 
+def test_lines_that_were_rotated_away_while_the_server_was_down_are_announced(server: ApiServer, pods: Watched) -> None:
+    run = server.run("a")
+    server.write(run, *lines_of(range(3)))
+    reader = Reader(server, pods)
+    reader.wait_for(3)
+    server.refuse()
+    server.cut_all()
+    run.lines[:] = lines_of(range(500, 503))
+    server.listen()
+    reader.wait_for(7)
+    server.cut_all()  # now the last line is there
+    server.write(run, *lines_of(range(503, 505)))
+    server.end("a")
+    texts = [line.text for line in reader.finish()]
+    assert texts == [*(f"line {n}" for n in range(3)), pod_log.GAP, *(f"line {n}" for n in range(500, 505))]
+
+
+def test_a_new_run_of_a_container_that_nobody_could_read_is_not_a_gap(server: ApiServer, pods: Watched) -> None:
+    run = server.run("a")
+    server.write(run, *lines_of(range(3)))
+    reader = Reader(server, pods)
+    reader.wait_for(3)
+    server.refuse()
+    server.cut_all()
+    server.write(run, *lines_of(range(3, 5)))
+    server.end("a", "Running")
+    server.write(server.run("a", restarts=1), *lines_of(range(500, 503)))
+    server.listen()
+    server.end("a")
+    assert numbers(reader.finish()) == [0, 1, 2, 3, 4, 500, 501, 502]
+
+
 def test_no_line_is_lost_or_repeated_when_streams_break(server: ApiServer, pods: Watched) -> None:
     """They may break anywhere, even within a line or between lines of the same time."""
     run = server.run("a")

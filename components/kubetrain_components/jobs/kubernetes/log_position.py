@@ -40,16 +40,23 @@ class LogPosition:
         self._recent: deque[tuple[int, array[int]]] = deque()
         self._known: Counter[int] | None = None
         self._known_until = 0
+        self._last_seen: int | None = None
+        """Time of the last line, while the server has yet to repeat it."""
 
     @property
     def since_time(self) -> str | None:
         """Value of sinceTime for the next request; None to read from the beginning."""
         return rfc3339(max(self.time - OVERLAP, 0) // SECOND * SECOND) if self.time else None
 
-    def expect_repeats(self) -> None:
-        """Filter the next lines: they may have been read before."""
+    def expect_repeats(self, *, has_last_line: bool = False) -> None:
+        """Filter the next lines: they may have been read before.
+
+        Args:
+            has_last_line: They are of the log that the last line was read from.
+        """
         if not self.time:
             return
+        self._last_seen = self.time if has_last_line else None
         self._known = Counter(known for _, lines in self._recent for known in lines)
         self._known_until = self.time + OVERLAP
 
@@ -57,6 +64,14 @@ class LogPosition:
         """Free the remembered lines once the log is over."""
         self._recent.clear()
         self._known = None
+
+    def has_gap(self, lines: Sequence[bytes]) -> bool:
+        """Return True if these are the first lines that are read again, and the log no longer has the last line."""
+        first = next((time for line in lines if (time := time_of(line)) is not None), None)
+        if first is None or self._last_seen is None:
+            return False
+        last_seen, self._last_seen = self._last_seen, None
+        return first > last_seen
 
     def new_lines(self, lines: Sequence[bytes]) -> list[bytes]:
         """Return the lines that were not read before, and remember them."""

@@ -34,6 +34,8 @@ MAX_LINE_BYTES = 64 << 10
 NO_LOG = re.compile(rb"unable to retrieve container logs for |failed to try resolving symlinks in path ")
 """Message of a kubelet in place of a log that it has removed, for example after an eviction."""
 
+GAP = "warning: lines may be missing here: the node rotated this log while the launcher could not read it"
+
 log = logging.getLogger(__name__)
 
 
@@ -95,6 +97,7 @@ class PodLog(BackgroundReader):
         self._uid: str = pod["metadata"]["uid"]
         self._position = LogPosition(since)
         self._runs_read = 0
+        self._run_of_last_line: int | None = None
         self._last_trouble = time.monotonic()
 
     @property
@@ -154,12 +157,12 @@ class PodLog(BackgroundReader):
 
     def _is_read(self, run: Run) -> bool:
         if run.number > self._runs_read:
-            if not self._read(previous="true"):  # the rest of the run before this one
+            if not self._read(run.number - 1, previous="true"):  # the rest of the run before this one
                 return False
             self._runs_read = run.number
         if run.is_over:
-            return self._read()
-        self._read(follow="true")
+            return self._read(run.number)
+        self._read(run.number, follow="true")
         return False
 
     def _wait_for_change(self, known: WatchedObject | None, seconds: float | None = None) -> None:
@@ -168,13 +171,13 @@ class PodLog(BackgroundReader):
                 lambda: self.must_stop.is_set() or self._pods.find(self._uid) is not known, seconds
             )
 
-    def _read(self, **query: str) -> bool:
+    def _read(self, run: int, **query: str) -> bool:
         """Return True if the log was read to its end, or cannot be read."""
         if since := self._position.since_time:
             query["sinceTime"] = since
-        self._position.expect_repeats()
+        self._position.expect_repeats(has_last_line=run == self._run_of_last_line)
         try:
-            self._read_stream(query)
+            self._read_stream(run, query)
         except StreamSilent:
             return False
         except (BadRequest, NotFound):
@@ -189,7 +192,7 @@ class PodLog(BackgroundReader):
             self._stream = None
         return True
 
-    def _read_stream(self, query: dict[str, Any]) -> None:
+    def _read_stream(self, run: int, query: dict[str, Any]) -> None:
         rest = b""
         selected = {"container": self._container, "timestamps": "true", **query}
         with self._api.stream(
@@ -199,14 +202,17 @@ class PodLog(BackgroundReader):
             for chunk in stream:
                 *lines, rest = (rest + chunk).split(b"\n")
                 *pieces, rest = _pieces(rest)
-                self._hand_over([piece for line in lines for piece in _pieces(line)] + pieces)
+                self._hand_over(run, [piece for line in lines for piece in _pieces(line)] + pieces)
         if rest and "follow" not in query:
-            self._hand_over([rest])  # the run is over, so nothing will complete this line
+            self._hand_over(run, [rest])  # the run is over, so nothing will complete this line
 
-    def _hand_over(self, lines: Sequence[bytes]) -> None:
-        if new := self._position.new_lines([line for line in lines if not NO_LOG.match(line)]):
+    def _hand_over(self, run: int, received: Sequence[bytes]) -> None:
+        lines = [line for line in received if not NO_LOG.match(line)]
+        notice = [GAP] if self._position.has_gap(lines) else []
+        if new := self._position.new_lines(lines):
             self.handed += 1
-            self._put(Lines(self, [_text(line) for line in new], self._position.time))
+            self._run_of_last_line = run
+            self._put(Lines(self, [*notice, *map(_text, new)], self._position.time))
 
     def _put(self, lines: Lines) -> None:
         while not self.must_stop.is_set():
