@@ -17,7 +17,7 @@ from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
-from support.api_server import ApiServer, answer
+from support.api_server import PODS, ApiServer, answer
 from support.manifests import batch, pytorch
 
 
@@ -149,3 +149,18 @@ def test_a_job_of_one_pod_is_deleted(server: ApiServer, backend: KubernetesBacke
     backend.fail(handle, "cause")
     assert not any(request.startswith("PATCH") for request in server.requests)
     assert path_of(batch()) not in server.objects
+
+
+def test_pods_are_cleaned_by_a_launcher_that_has_not_seen_them_yet(
+    server: ApiServer, backend: KubernetesBackend
+) -> None:
+    handle = backend.create(batch())
+    labels = {handle.kind.traits.job_name_label: handle.name}
+    server.put(
+        f"{PODS}/left",
+        metadata={"labels": labels, "ownerReferences": [{"uid": handle.uid}]},
+        spec={"containers": [{"name": "main"}]},
+        status={"phase": "Running"},
+    )
+    backend.clean(handle, "Running")
+    assert f"{PODS}/left" not in server.objects

@@ -73,6 +73,7 @@ class FollowedJob:
             self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
 
     def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
+        self._await_lists()
         pods = [each.manifest for each in self.pods.objects() if not each.is_gone and is_of(each.manifest, self.handle)]
         return [pod for pod in pods if include_ended or not has_ended(pod)]
 
