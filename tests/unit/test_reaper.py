@@ -1,12 +1,17 @@
 """The reaper deletes only jobs of runs that ended long ago."""
 
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.reaper import Action, Found, decide
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.reaper import Action, Found, decide, main
+from support.api_server import ApiServer
+from support.manifests import batch, pytorch
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
@@ -70,3 +75,20 @@ def test_pods_that_outlive_their_job_are_cleaned_unless_a_launcher_kept_them(
     its_job: dict, pods: int, decision: str
 ) -> None:
     assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, run(), [{}] * pods), DAY, NOW)) == decision
+
+
+def test_all_active_jobs_of_runs_that_ended_long_ago_are_deleted_and_no_other_one(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namespace = "/apis/{}/namespaces/tests/{}/{}"
+    server.put(namespace.format("argoproj.io/v1alpha1", "workflows", "run"), uid="w", **run(hours_ago=10 * 365 * 24))
+    paths = {}
+    for each in (pytorch(), batch()):
+        for name, owner in (("active", None), ("abandoned", OWNER)):
+            paths[each.kind, name] = path = namespace.format(*each.kind.traits.resource, name)
+            server.put(path, **job_manifest(each, owner))
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    monkeypatch.setattr(sys, "argv", ["reaper", "--delete"])
+    main()
+    assert [name for (_, name), path in paths.items() if path in server.objects] == ["active", "active"]
+    assert len(capsys.readouterr().out.splitlines()) == len(paths)

@@ -57,7 +57,7 @@ def troubles(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events:
     by_uid = defaultdict(list)
     for event in sorted(events, key=_last_seen):
         by_uid[_concerned(event)].append(event)
-    found = [*_deletion_troubles(job), *_queue_troubles(job, pods, chain.from_iterable(by_uid.values()))]
+    found = [*_deletion_troubles(job), *_queue_troubles(kind, job, pods, chain.from_iterable(by_uid.values()))]
     for name, pod in pods.items():
         found += [*_scheduling_troubles(name, pod), *_container_troubles(name, pod)]
         found += _volume_troubles(name, pod, by_uid[pod["metadata"]["uid"]])
@@ -68,7 +68,7 @@ def troubles(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events:
     found += _creation_troubles(pods, by_uid[job["metadata"]["uid"]])
     # Each attempt to create a pod has its own message: the last one counts.
     last = {(trouble.kind, trouble.subject): trouble for trouble in found}
-    return list(last.values()) or _operator_trouble(job, pods)
+    return list(last.values()) or _operator_trouble(kind, job, pods)
 
 
 def is_suspended(job: Manifest) -> bool:
@@ -76,10 +76,12 @@ def is_suspended(job: Manifest) -> bool:
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
-def _queue_troubles(job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
+def _queue_troubles(
+    kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]
+) -> Iterator[Trouble]:
     """Yield the queue as the trouble, or the explanation of its events once there is one, with another subject."""
     if queue := _queue_before(job, pods):
-        explanations = sorted((event for event in events if _is_of_queue(job, event)), key=_last_seen)
+        explanations = sorted((event for event in events if _is_of_queue(kind, job, event)), key=_last_seen)
         for event in explanations[-1:]:
             subject = f"the job's {event['involvedObject']['kind']}"
             yield _trouble(TroubleKind.QUEUE, subject, f"{queue}: {event.get('message') or ''}")
@@ -95,11 +97,11 @@ def _deletion_troubles(job: Manifest) -> Iterator[Trouble]:
         yield _trouble(TroubleKind.DELETING, JOB, ", ".join(finalizers))
 
 
-def _operator_trouble(job: Manifest, pods: Mapping[str, Manifest]) -> list[Trouble]:
+def _operator_trouble(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest]) -> list[Trouble]:
     """Return a trouble if nothing shows that the training operator has seen the job."""
-    if pods or (job.get("status") or {}).get("conditions") or job["kind"] not in TRAINING_KINDS:
+    if pods or (job.get("status") or {}).get("conditions") or kind not in TRAINING_KINDS:
         return []
-    return [_trouble(TroubleKind.OPERATOR, JOB, f"this {job['kind']} has no status")]
+    return [_trouble(TroubleKind.OPERATOR, JOB, f"this {kind.value} has no status")]
 
 
 def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
@@ -113,10 +115,10 @@ def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
     return ""
 
 
-def _is_of_queue(job: Manifest, event: Manifest) -> bool:
+def _is_of_queue(kind: JobKind, job: Manifest, event: Manifest) -> bool:
     """Return True for events of the job's PodGroup, which has its name, or Workload, which is named after it."""
     concerned = event.get("involvedObject") or {}
-    name = f"({job['kind'].lower()}-)?{re.escape(job['metadata']['name'])}(-[0-9a-f]{{5}})?"
+    name = f"({kind.lower()}-)?{re.escape(job['metadata']['name'])}(-[0-9a-f]{{5}})?"
     is_name = re.fullmatch(name, concerned.get("name", "")) is not None
     return is_name and (concerned.get("kind"), event.get("type"), event.get("reason")) in NOT_ADMITTED
 
