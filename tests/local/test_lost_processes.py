@@ -5,15 +5,12 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
-from kubetrain_components.jobs.local.operator import pod_environments
-from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import processes_of, read_until, start
 from support.pods import import_seconds, pause_until_next_step, pod_processes
-from support.process_groups import start_python
+from support.process_groups import elastic_workers, start_python
 
 MAX_PAUSE_SECONDS = 15
 """Without the time for imports."""
@@ -69,23 +66,11 @@ def test_a_training_continues_after_the_loss_of_a_pod(
 
 
 def test_a_worker_that_joins_late_continues_from_the_step_of_the_others(digits: Path, tmp_path: Path) -> None:
-    job = TrainingJob(
-        framework="pytorch",
-        config=TrainConfig(epochs=1000, checkpoint_every=100000, log_every=5, metrics_port=0),
-        pipeline="p",
-        run_id="run",
-        data_dir=digits,
-        output_dir=tmp_path,
-        workers=2,
-        min_workers=1,
-    ).to_job()
-    environments = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
-    command = job.replicas[0].command[1:]
-    both = [{**environments["Worker", index], "GLOO_SOCKET_IFNAME": "lo"} for index in range(2)]
+    command, both = elastic_workers(digits, tmp_path)
 
-    first = start_python(*command, cwd=tmp_path, **both[0])
+    first = start_python(*command[1:], cwd=tmp_path, **both[0])
     assert "1 process," in read_until(first, "[kubetrain] step=20/")
-    second = start_python(*command, cwd=tmp_path, **both[1])
+    second = start_python(*command[1:], cwd=tmp_path, **both[1])
     pause = pause_until_next_step(first)
     for process in (first, second):
         process.send_signal(SIGTERM)

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.jobs.local.operator import pod_environments
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_trainer.config import TrainConfig
+
 
 def start(program: str, folder: Path, **environment: str) -> "subprocess.Popen[str]":
     return start_python("-c", program, folder, cwd=folder, **environment)
@@ -24,6 +28,23 @@ def start_python(
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def elastic_workers(data_dir: Path, output_dir: Path, **settings: Any) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the command of an endless training for one or two workers, and the environment of each."""
+    job = TrainingJob(
+        framework="pytorch",
+        config=TrainConfig(epochs=1000, checkpoint_every=100000, log_every=5, metrics_port=0, **settings),
+        pipeline="p",
+        run_id="run",
+        data_dir=data_dir,
+        output_dir=output_dir,
+        workers=2,
+        min_workers=1,
+    ).to_job()
+    environments = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
+    both = [{**environments["Worker", index], "GLOO_SOCKET_IFNAME": "lo"} for index in range(2)]
+    return list(job.replicas[0].command), both
 
 
 def torchrun_variables(ports: list[int], rank: int, world_size: int = 2) -> dict[str, str]:
