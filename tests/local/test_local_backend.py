@@ -196,7 +196,7 @@ def test_no_process_outlives_its_launcher(tmp_path: Path) -> None:
         os.kill(launcher.pid, end)
     for launcher in launchers.values():
         launcher.wait()
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=60)
     assert [process for process in alive if is_running(process.pid)] == []
     for end in launchers:
         check_that_the_job_is_gone(tmp_path / end.name)
@@ -233,7 +233,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_deleting_terminates_before_it_kills(backend: LocalBackend) -> None:
+def test_deleting_terminates_before_it_kills(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     terminating = script(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *unused: (print('saving'), sys.exit(143)))\n"
@@ -242,9 +242,10 @@ def test_deleting_terminates_before_it_kills(backend: LocalBackend) -> None:
     handle = backend.create(job(terminating))
     logs = backend.logs(handle)
     assert next(logs).text == "up"
+    monkeypatch.setattr(local_operator, "GRACE_SECONDS", 120.0)
     began = time.monotonic()
     backend.delete(handle)
-    assert time.monotonic() - began < 2.5, "a process that terminates ends the wait"
+    assert time.monotonic() - began < 60, "a process that terminates ends the wait"
     assert backend.find(job(terminating)) is None
 
 

@@ -1,41 +1,41 @@
 """A launcher whose processes must stop, because others join, waits for those that save and kills those that hang."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.local.operator import pod_environments
-from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer import saving_marks
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.saving_marks import is_saving
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
 from support.pods import pause_until_next_step
-from support.process_groups import start_python
+from support.process_groups import elastic_workers, start_python
 
 DEAF = """
-import signal, sys, time
-from kubetrain_trainer.saving_marks import mark_as_saving_until_exit, marked_as_saving
+import os, signal, sys, time
+from kubetrain_trainer.saving_marks import marked_as_saving
+
+def wait_for(file):
+    while not os.path.exists(file):
+        time.sleep(0.01)
 
 def end(*_):
     if "saves" in sys.argv:
         with marked_as_saving():
-            time.sleep(3)
-        time.sleep(1)  # the end of a process takes a while, too
+            wait_for("saved")
+        wait_for("cleaned-up")
         sys.exit(143)
 
 signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)
-while True:
-    time.sleep(0.1)
+wait_for("never")
 """
 SLOW_STORAGE = """
 import time
@@ -69,12 +69,31 @@ def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "marks"
 
 
+class Clock:
+    """Time that passes only while the agent waits. What is due then happens first."""
+
+    def __init__(self, due: dict[float, Callable[[], object]]) -> None:
+        self._now, self._due = 0.0, due
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+        for moment in [moment for moment in self._due if moment <= self._now]:
+            self._due.pop(moment)()
+
+
 @pytest.fixture
 def processes(marks: Path) -> Iterator[dict[int, "subprocess.Popen[str]"]]:
     """Two processes: rank 3 does not end, rank 5 saves first."""
     started = {
         rank: subprocess.Popen(
-            [sys.executable, "-c", DEAF, what], stdout=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-c", DEAF, what],
+            cwd=marks.parent,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         for rank, what in ((3, "hangs"), (5, "saves"))
     }
@@ -94,11 +113,25 @@ def test_a_process_that_saves_is_waited_for_and_one_that_hangs_is_killed(
 ) -> None:
     from kubetrain_trainer.pytorch_ddp import patient_agent
 
-    monkeypatch.setattr(patient_agent, "TIMEOUT_SECONDS", 2)
+    def saved() -> None:
+        (marks.parent / "saved").touch()
+        wait_until(lambda: not any(marks.iterdir()))
+
+    def cleaned_up() -> None:
+        (marks.parent / "cleaned-up").touch()
+        processes[5].wait()
+
+    due = {0.0: lambda: wait_until(lambda: any(marks.iterdir())), 40.0: saved, 60.0: cleaned_up}
+    monkeypatch.setattr(patient_agent, "time", Clock(due))
     patient_agent.stop(processes, marks)
     assert processes[5].wait() == 143
     assert processes[3].wait() == -signal.SIGKILL
-    assert re.fullmatch(r"rank 3 did not end within \d+ s after SIGTERM: it is killed\n", capsys.readouterr().out)
+    assert capsys.readouterr().out == "rank 3 did not end within 70 s after SIGTERM: it is killed\n"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)
 
 
 def test_a_process_is_marked_while_it_saves(marks: Path) -> None:
@@ -115,19 +148,8 @@ def test_a_process_is_marked_while_it_saves(marks: Path) -> None:
 def test_a_save_on_slow_storage_survives_that_a_worker_joins(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SLOW_STORAGE)
     (tmp_path / "hasty.py").write_text(HASTY_LAUNCH)
-    job = TrainingJob(
-        framework="pytorch",
-        config=TrainConfig(model="own:build", epochs=1000, checkpoint_every=100000, log_every=5, metrics_port=0),
-        pipeline="p",
-        run_id="run",
-        data_dir=digits,
-        output_dir=tmp_path,
-        workers=2,
-        min_workers=1,
-    ).to_job()
-    environments = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
-    flags = job.replicas[0].command[3:]
-    both = [{**environments["Worker", index], "GLOO_SOCKET_IFNAME": "lo"} for index in range(2)]
+    command, both = elastic_workers(digits, tmp_path, model="own:build")
+    flags = command[3:]
 
     first = start_python("hasty.py", *flags, cwd=tmp_path, **both[0])
     read_until(first, "[kubetrain] step=20/")

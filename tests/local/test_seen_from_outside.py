@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_port
-from support.cli import interrupt, processes_of, read_until, start
+from support.cli import SOON_SECONDS, interrupt, processes_of, read_until, start
 from support.outside import sample, scrape
 
 
@@ -60,7 +60,7 @@ def test_a_training_of_two_processes_is_scraped_while_it_runs_and_ends_at_ctrl_c
         seen = read_until(run, "[kubetrain] step=30/")
         check_page(port, workers=2)
         stopped = interrupt(run)
-    assert (stopped.exit_code, stopped.seconds < 5) == (130, True), stopped
+    assert (stopped.exit_code, stopped.seconds < SOON_SECONDS) == (130, True), stopped
     assert "Traceback" not in stopped.output.splitlines()[-1]
     assert processes_of(tmp_path) == []
     assert re.search(r"training starts: PyTorch \S+, 2 processes, gloo over \S+, fp32, \d+ threads? each, \w+", seen)

@@ -16,7 +16,7 @@ import pytest
 
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.sync import transfer_job
-from support.cli import KUBETRAIN, Finished, interrupt, kubetrain, read_until, start
+from support.cli import KUBETRAIN, SOON_SECONDS, Finished, interrupt, kubetrain, read_until, start
 from support.faulty_s3 import Fault, FaultyS3, cut_short, refused, silent, slow
 
 CUT, BUSY = cut_short(0), refused(503, "SlowDown")
@@ -42,7 +42,7 @@ def arguments(url: str, directory: Path) -> list[str]:
 
 
 def wait_for_downloads(directory: Path, number: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         journals = directory.glob("versions/.*.partial/verified.jsonl")
         if sum(len(journal.read_bytes().splitlines()) for journal in journals) == number:
@@ -60,7 +60,7 @@ def test_ctrl_c_does_not_wait_for_a_server_and_the_next_sync_resumes(
         wait_for_downloads(tmp_path, 18)
         stopped = interrupt(sync)
         assert (stopped.exit_code, stopped.output.strip()) == (130, "stopped")
-        assert stopped.seconds < 5
+        assert stopped.seconds < SOON_SECONDS
         report = json.loads(kubetrain(*arguments(url, tmp_path)).output)
         assert (report["downloaded"], report["resumed"]) == (2, 18)
         assert kubetrain("verify", tmp_path).exit_code == 0
@@ -97,12 +97,12 @@ def test_ctrl_c_does_not_wait_for_a_listing(tmp_path: Path, objects: dict[str, b
     store.fail("list", silent, times=5)
     with store.serving() as url:
         sync = start(*arguments(url, tmp_path))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(store.requests) < 12 and time.monotonic() < deadline:
             time.sleep(0.05)
         stopped = interrupt(sync)
     assert (stopped.exit_code, stopped.output.strip()) == (130, "stopped")
-    assert stopped.seconds < 5
+    assert stopped.seconds < SOON_SECONDS
 
 
 def test_a_killed_sync_is_resumed(tmp_path: Path, objects: dict[str, bytes]) -> None:

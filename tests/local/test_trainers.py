@@ -90,7 +90,7 @@ def test_a_run_resumes_from_another_runs_checkpoint(finished_run: list[str]) -> 
 def test_the_same_run_again_reuses_its_result_and_a_different_one_is_refused(finished_run: list[str]) -> None:
     again = kubetrain(*finished_run)
     assert again.exit_code == 0
-    assert again.seconds < 5, "nothing was trained"
+    assert "training starts: " not in again.output
     other = kubetrain(*finished_run, "--set", "epochs=4")
     assert other.exit_code == 1
     assert "already exists" in other.output

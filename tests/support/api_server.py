@@ -205,6 +205,7 @@ class ApiServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 128
     api: ApiServer
 
     def handle_error(self, *unused: Any) -> None:

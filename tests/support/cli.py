@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 
 KUBETRAIN = str(Path(sys.executable).with_name("kubetrain"))
+SOON_SECONDS = 20
+"""Five are promised. What waits for a server or for its training takes longer than this, even if the machine stalls."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def interrupt(process: "subprocess.Popen[str]", with_signal: signal.Signals = si
     """As a terminal does: to the whole foreground process group."""
     began = time.monotonic()
     os.killpg(process.pid, with_signal)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=90)
     return Finished(process.returncode, output, time.monotonic() - began)
 
 

@@ -43,6 +43,12 @@ Fault = Callable[["Handler", Stored], bool]
 """Handles a GET of an object; returns False to let the server send the object."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    """As many as a sync opens at the same time: the kernel lets others try again after a second."""
+
+
 class FaultyS3:
     def __init__(self) -> None:
         self.objects: dict[str, Stored] = {}
@@ -122,8 +128,7 @@ class FaultyS3:
 
     @contextlib.contextmanager
     def serving(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"store": self}))
-        server.daemon_threads = True
+        server = _Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"store": self}))
         if tls:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

@@ -23,6 +23,7 @@ from kubetrain_components.object_store.store import Access, AccessRefused, Objec
 from kubetrain_components.sync_dataset import fetch
 from kubetrain_components.sync_dataset.publish import read_version, verify_version
 from kubetrain_components.sync_dataset.report import SyncReport
+from kubetrain_components.sync_dataset.throughput_search import START
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
 from support.faulty_s3 import (
@@ -638,7 +639,7 @@ class TestServer:
         put(s3, 300, size=10)
         s3.latency = 0.3
         transfer_dataset(store, tmp_path)
-        assert s3.most_at_once > 40
+        assert s3.most_at_once > START
 
 
 class TestConnections:
