@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.follow import create_or_attach
+from kubetrain_components.jobs.follow import create_or_attach, run_job
 from kubetrain_components.jobs.job import FAILURE_ANNOTATION, Job, JobHandle, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
@@ -17,6 +17,8 @@ from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.verdict import JobFailed
 from support.api_server import PODS, ApiServer, answer
 from support.manifests import batch, pytorch
 
@@ -151,16 +153,46 @@ def test_a_job_of_one_pod_is_deleted(server: ApiServer, backend: KubernetesBacke
     assert path_of(batch()) not in server.objects
 
 
+def put_pod(server: ApiServer, handle: JobHandle, phase: str) -> str:
+    """Create the pod of a batch Job and return its path."""
+    labels = {handle.kind.traits.job_name_label: handle.name, "kubetrain/role": "evaluation"}
+    server.put(
+        f"{PODS}/its-pod",
+        metadata={"labels": labels, "ownerReferences": [{"uid": handle.uid}]},
+        spec={"containers": [{"name": "main"}]},
+        status={"phase": phase},
+    )
+    return f"{PODS}/its-pod"
+
+
 def test_pods_are_cleaned_by_a_launcher_that_has_not_seen_them_yet(
     server: ApiServer, backend: KubernetesBackend
 ) -> None:
     handle = backend.create(batch())
-    labels = {handle.kind.traits.job_name_label: handle.name}
-    server.put(
-        f"{PODS}/left",
-        metadata={"labels": labels, "ownerReferences": [{"uid": handle.uid}]},
-        spec={"containers": [{"name": "main"}]},
-        status={"phase": "Running"},
-    )
+    pod = put_pod(server, handle, "Running")
     backend.clean(handle, "Running")
-    assert f"{PODS}/left" not in server.objects
+    assert pod not in server.objects
+
+
+@pytest.mark.parametrize("refusal", [403, 503])
+@pytest.mark.parametrize(("condition", "phase"), [("Complete", "Succeeded"), ("Failed", "Failed")])
+def test_pods_that_cannot_be_deleted_change_no_verdict(
+    server: ApiServer,
+    backend: KubernetesBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refusal: int,
+    condition: str,
+    phase: str,
+) -> None:
+    monkeypatch.setattr(kubernetes_backend, "CLEAN_SECONDS", 0.1)
+    job = batch(placement=Placement(image="i", clean_pods="All"))
+    handle = backend.create(job)
+    pod = put_pod(server, handle, phase)
+    status = {"conditions": [{"type": condition, "status": "True", "message": "its cause"}]}
+    server.put(path_of(job), **server.objects[path_of(job)], status=status)
+    server.fail("DELETE", answer(refusal, "not now"), times=5)
+    with pytest.raises(JobFailed, match="its cause") if phase == "Failed" else nullcontext():
+        run_job(job, backend, lambda line: None)
+    assert pod in server.objects
+    assert pod in caplog.text and "not now" in caplog.text

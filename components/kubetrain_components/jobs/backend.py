@@ -36,7 +36,7 @@ class JobBackend(Protocol):
         ...
 
     def clean(self, handle: JobHandle, pods: str) -> None:
-        """Delete the pods that a finished job still has: Running, All, or None of them."""
+        """Delete the pods that a finished job still has: Running, All, or None of them. It never raises."""
         ...
 
     def delete(self, handle: JobHandle) -> None:

@@ -148,13 +148,21 @@ class KubernetesApi:
             return self._json(Request("PATCH", self._host + path, {}, body), retry_seconds)
         return None
 
-    def delete(self, path: str, *, uid: str = "", resource_version: str = "", propagation: str = "Background") -> bool:
+    def delete(
+        self,
+        path: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+        retry_seconds: float | None = None,
+    ) -> bool:
         """Delete the object and return True; False if it is gone or has another uid or resource_version."""
         options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         conditions = {"uid": uid, "resourceVersion": resource_version}
         options["preconditions"] = {name: value for name, value in conditions.items() if value}
         try:
-            self._json(Request("DELETE", self._host + path, {}, options))
+            self._json(Request("DELETE", self._host + path, {}, options), retry_seconds)
         except (NotFound, Conflict):
             return False
         return True

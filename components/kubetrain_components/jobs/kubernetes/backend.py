@@ -38,6 +38,7 @@ JOB_RETRY_SECONDS = 3600.0
 """Time for which requests about an existing job are retried: it runs without the API server and without us."""
 ANNOTATE_SECONDS = 5.0
 ANNOTATE_AGAIN_SECONDS = 60.0
+CLEAN_SECONDS = 300.0
 LEAVE_SECONDS = 20.0
 """Time to release a job from its run: within the 30 s in which an evicted pod must end."""
 FAIL_SECONDS = 10.0
@@ -144,8 +145,12 @@ class KubernetesBackend:
     def clean(self, handle: JobHandle, pods: str) -> None:
         if pods == "None":
             return
-        for pod in self._follow(handle).existing_pods(include_ended=pods == "All"):
-            self._api.delete(self._api.path("v1", "pods", pod["metadata"]["name"]), uid=pod["metadata"]["uid"])
+        try:
+            for pod in self._follow(handle).existing_pods(include_ended=pods == "All"):
+                path = self._api.path("v1", "pods", pod["metadata"]["name"])
+                self._api.delete(path, uid=pod["metadata"]["uid"], retry_seconds=CLEAN_SECONDS)
+        except KubetrainError as error:
+            log.warning("cannot delete the pods of job %s (%s): delete them with kubectl", handle.name, error)
 
     def delete(self, handle: JobHandle) -> None:
         """Delete the job in one request; garbage collection deletes its pods."""
