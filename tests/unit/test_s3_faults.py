@@ -21,10 +21,11 @@ from kubetrain_components.object_store.retries import ATTEMPTS_VARIABLE, with_re
 from kubetrain_components.object_store.s3 import connect
 from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import fetch
-from kubetrain_components.sync_dataset.publish import read_version, verify_version
+from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.throughput_search import START
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_trainer.errors import KubetrainError
 from support.faulty_s3 import (
     Fault,

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kubetrain_components.object_store import retries
+from kubetrain_components.object_store import checksums, retries
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.store import (
     ObjectChanged,
@@ -25,6 +26,7 @@ from kubetrain_components.object_store.store import (
     StoreError,
     StoreUnavailable,
 )
+from kubetrain_components.sync_dataset import plan, sorted_records
 from kubetrain_components.sync_dataset.case_conflicts import check_case_conflicts
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
@@ -35,8 +37,9 @@ from kubetrain_components.sync_dataset.plan import (
     plan_sync,
 )
 from kubetrain_components.sync_dataset.progress import SyncProgress
-from kubetrain_components.sync_dataset.publish import published_versions, read_version, verify_version
+from kubetrain_components.sync_dataset.publish import published_versions, read_version
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import MAX_BYTES
@@ -486,3 +489,28 @@ class TestVerify:
         moved = version.rename(version.with_name("0" * 16))
         assert read_version(moved) is None
         assert self.problems(moved) == ["manifest.jsonl is damaged"]
+
+    def test_memory_does_not_grow_with_the_objects(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module, name, value in (
+            (sorted_records, "MAX_IN_MEMORY", 20),
+            (sorted_records, "MAX_FILES", 4),
+            (sorted_records, "BATCH", 10),
+            (plan, "LINES_PER_HASH_UPDATE", 10),
+            (checksums, "CHUNK_BYTES", 100),
+        ):
+            monkeypatch.setattr(module, name, value)
+
+        def peak(count: int) -> int:
+            source, staging = tmp_path / f"source{count}", tmp_path / f"staging{count}"
+            source.mkdir()
+            for number in range(count):
+                (source / f"{number:0200}").touch()
+            version = staging / "versions" / transfer_dataset(DirectoryStore(source), staging).digest
+            (version / "data" / "added").touch()
+            tracemalloc.start()
+            assert self.problems(version) == ["added is not in manifest.jsonl"]
+            found = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return found
+
+        assert peak(400) < 2 * peak(100)

@@ -16,8 +16,9 @@ from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectStore
 from kubetrain_components.sync_dataset import fetch, sorted_records
-from kubetrain_components.sync_dataset.publish import published_versions, verify_version
+from kubetrain_components.sync_dataset.publish import published_versions
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_trainer.errors import KubetrainError
 from support.faulty_s3 import Fault, FaultyS3, cut_short, flipped, ignores_range, refused
 

@@ -73,18 +73,15 @@ class DatasetVersion:
                     raise DamagedManifest(f"line {number} of {self.path / MANIFEST} is damaged") from error
                 yield entry
 
-    def objects(self) -> list[StoredObject]:
-        """Return the objects of the listing that the version was made from.
-
-        Raises:
-            DamagedManifest: if the manifest was edited.
+    def check_digest(self) -> None:
         """
-        objects = [entry.object for entry in self.entries()]
-        if listing_sha256(objects) != self.header["sha256"]:
+        Raises:
+            DamagedManifest: if the manifest is not that of the listing that the version was made from.
+        """
+        if listing_sha256(entry.object for entry in self.entries()) != self.header["sha256"]:
             raise DamagedManifest(
                 f"{self.path / MANIFEST} does not hash to its digest {self.header['digest']}: it was edited"
             )
-        return objects
 
 
 def read_version(path: Path) -> DatasetVersion | None:
@@ -253,17 +250,3 @@ def _lines(plan: SyncPlan, checksums: Iterable[tuple[str, str]]) -> Iterator[byt
     for each, (key, checksum) in zip(plan.objects, checksums, strict=True):
         assert key == each.key, "every object has one checksum"
         yield Entry(each, checksum).to_line()
-
-
-def verify_version(version: DatasetVersion) -> list[str]:
-    """Re-hash every file and return a sentence for each problem."""
-    try:
-        expected = {each.key for each in version.objects()}
-    except DamagedManifest as error:
-        return [str(error)]
-    wrong = [problem for entry in version.entries() if (problem := entry.problem_in(version.data))]
-    return wrong + [f"{key} is not in {MANIFEST}" for key in sorted(_files_in(version.data) - expected)]
-
-
-def _files_in(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.sync_dataset.manifest import MANIFEST as DATASET_MANIFEST
-from kubetrain_components.sync_dataset.publish import read_version, verify_version
+from kubetrain_components.sync_dataset.publish import read_version
+from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_trainer.checkpoint_layout import MANIFEST, verify_files
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError

@@ -1,0 +1,38 @@
+"""The verification of a published version, in bounded memory."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from kubetrain_components.sync_dataset.manifest import MANIFEST
+from kubetrain_components.sync_dataset.publish import DamagedManifest, DatasetVersion
+from kubetrain_components.sync_dataset.sorted_records import Sorted, paired
+
+
+def verify_version(version: DatasetVersion) -> list[str]:
+    """Re-hash every file and return a sentence for each problem."""
+    try:
+        version.check_digest()
+    except DamagedManifest as error:
+        return [str(error)]
+    wrong = [problem for entry in version.entries() if (problem := entry.problem_in(version.data))]
+    return wrong + [f"{key} is not in {MANIFEST}" for key in _added_files(version)]
+
+
+def _added_files(version: DatasetVersion) -> Iterator[str]:
+    files = Sorted[tuple[str]](tuple)
+    files.extend((key,) for key in _files_in(version.data))
+    return (key for (key,), entry in paired(files, (entry.object for entry in version.entries())) if entry is None)
+
+
+def _files_in(root: Path) -> Iterator[str]:
+    """Yield the relative paths of files and links; unlike rglob() and walk(), this keeps no list of them."""
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(root / folder) as found:
+            for each in found:
+                if each.is_dir(follow_symlinks=False):
+                    folders.append(f"{folder}{each.name}/")
+                else:
+                    yield f"{folder}{each.name}"
