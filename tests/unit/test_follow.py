@@ -698,6 +698,15 @@ class TestCreateOrAttach:
             run_job(JOB, backend, ignore)
         assert create_or_attach(JOB, backend).name == f"{NAME}-a3"
 
+    def test_ours_failed_is_retried_with_a_corrected_spec(self) -> None:
+        backend = MemoryBackend()
+        backend.create(JOB)
+        backend.finish(NAME, Phase.FAILED, exit_code=1, finished=1.0)
+        with pytest.raises(JobFailed):
+            run_job(JOB, backend, ignore)
+        corrected = replace(JOB, placement=Placement(image="corrected"))
+        assert create_or_attach(corrected, backend).name == f"{NAME}-a2"
+
     def test_ours_being_deleted_is_waited_for(self) -> None:
         backend = MemoryBackend()
         self.existing(backend, is_deleting=True)

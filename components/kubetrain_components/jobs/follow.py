@@ -7,7 +7,7 @@ this run's, being deleted                    | wait until it is gone, then creat
 this run's, running                          | follow it
 this run's, succeeded                        | return its result
 this run's, failed without a verdict on it   | report the failure, and annotate the job with the verdict
-this run's, judged as failed                 | create the next attempt, which resumes from the checkpoint
+this run's, judged as failed, with any spec  | create the next attempt, which resumes from the checkpoint
 
 A job that failed because the cluster disrupted one of its pods is retried immediately.
 """
@@ -163,12 +163,11 @@ def create_or_attach(
                 return backend.create(job)
             except JobExists:
                 continue  # another launcher of the same run was faster: look again
-        _check_is_ours(job, found)
+        has_failed = _is_judged_as_failed(found, judged)
+        _check_is_ours(job, found, any_spec=has_failed)
         if found.is_deleting:
             waiting.until(found.handle, "is being deleted: waiting until it is gone", lambda state: False)
-        elif found.phase.is_final and (
-            found.handle.uid in judged or found.annotations.get(VERDICT_ANNOTATION) == FAILED
-        ):
+        elif has_failed:
             # Two attempts must never write to the same folder.
             backend.clean(found.handle, "Running")
             waiting.until(found.handle, "has failed: waiting until its last pods have ended", have_pods_ended)
@@ -178,10 +177,15 @@ def create_or_attach(
             return found.handle
 
 
-def _check_is_ours(job: Job, found: JobState) -> None:
+def _is_judged_as_failed(found: JobState, judged: Collection[str]) -> bool:
+    is_judged = found.handle.uid in judged or found.annotations.get(VERDICT_ANNOTATION) == FAILED
+    return found.phase.is_final and is_judged
+
+
+def _check_is_ours(job: Job, found: JobState, *, any_spec: bool = False) -> None:
     run_id = found.annotations.get(LABEL_PREFIX + "run-id")
     spec_hash = found.labels.get(LABEL_PREFIX + "spec-hash")
-    if run_id == job.identity.run_id and spec_hash == job.spec_hash:
+    if run_id == job.identity.run_id and (any_spec or spec_hash == job.spec_hash):
         return
     raise JobNotOurs(
         f"job {found.handle.name} already exists: it belongs to run {run_id} with spec {spec_hash}, not to run "
