@@ -168,6 +168,8 @@ def test_requests_go_through_the_proxy_of_the_environment(server: KfpServer) -> 
         ("https://kfp.example", {"HTTP_PROXY": "http://plain"}, ""),
         ("https://kfp.example", {"ALL_PROXY": "http://all"}, "http://all"),
         ("https://kfp.example", {"HTTPS_PROXY": "http://tls", "NO_PROXY": "a.example,.example"}, ""),
+        ("https://10.96.1.2:8888", {"HTTPS_PROXY": "http://tls", "NO_PROXY": "10.96.0.0/12"}, ""),
+        ("https://10.112.1.2:8888", {"HTTPS_PROXY": "http://tls", "NO_PROXY": "10.96.0.0/12"}, "http://tls"),
         ("http://localhost:8888", {"HTTP_PROXY": "http://plain"}, ""),
         ("http://kfp.example", {}, ""),
     ],
@@ -287,6 +289,7 @@ def test_a_private_certificate_is_trusted_if_it_is_passed(server: KfpServer, tmp
     [
         ({}, "no Kubeflow Pipelines endpoint: set --endpoint or KUBETRAIN_KFP_ENDPOINT"),
         ({"endpoint": "localhost:8888"}, "endpoint 'localhost:8888' is not valid"),
+        ({"endpoint": "http://host:port"}, "endpoint 'http://host:port' is not valid"),
         ({"endpoint": f"https://me:{CANARY}@kfp"}, "the endpoint of kfp contains a password"),
         (
             {"endpoint": "http://kfp", "token_file": Path("/nosuch")},

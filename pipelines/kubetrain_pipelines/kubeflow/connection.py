@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
+from urllib.parse import SplitResult, urlsplit
 
+from kubetrain_components.no_proxy import bypasses_proxy
 from kubetrain_trainer.errors import InvalidSetting
 
 ENDPOINT_VARIABLES = ("KUBETRAIN_KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
@@ -23,7 +23,6 @@ COOKIE_VARIABLE = "KF_PIPELINES_COOKIE"
 COOKIE = re.compile(r"[^\s=;]+=[^\s;]+(; *[^\s=;]+=[^\s;]+)*")
 SYSTEM_NAMESPACE = "kubeflow"
 SHORTEST_SECRET = 8
-LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +53,9 @@ class Connection:
         """
         settings = {name.lower(): value for name, value in self.environment.items() if name.lower().endswith("_proxy")}
         settings |= {name: value for name, value in self.environment.items() if name in settings}
-        parts = urlsplit(self.endpoint)
-        if parts.hostname in LOCAL or proxy_bypass_environment(parts.netloc, {"no": settings.get("no_proxy", "")}):
+        if bypasses_proxy(self.endpoint, settings.get("no_proxy", "")):
             return ""
-        found = settings.get(f"{parts.scheme}_proxy") or settings.get("all_proxy", "")
+        found = settings.get(f"{urlsplit(self.endpoint).scheme}_proxy") or settings.get("all_proxy", "")
         return found if "://" in found or not found else f"http://{found}"
 
     def headers(self) -> dict[str, str]:
@@ -114,9 +112,17 @@ def _checked(endpoint: str) -> str:
         raise InvalidSetting(
             f"the endpoint of {parts.hostname} contains a password: pass a token or a cookie in a file or a variable"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    is_url = parts.scheme in ("http", "https") and parts.hostname and _has_valid_port(parts)
+    if not is_url or parts.query or parts.fragment:
         raise InvalidSetting(f"endpoint '{endpoint}' is not valid: use http://HOST:PORT or https://HOST/pipeline")
     return endpoint.rstrip("/")
+
+
+def _has_valid_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def _read(source: str, path: Path) -> str:

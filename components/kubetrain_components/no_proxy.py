@@ -1,0 +1,51 @@
+"""NO_PROXY, read as Go and so kubectl does; S3 reads it as boto3 does."""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+PORTS = {"http": 80, "https": 443}
+
+
+def bypasses_proxy(url: str, no_proxy: str) -> bool:
+    """Return True if requests to this URL go directly: to this machine, or to a host that NO_PROXY excludes."""
+    parts = urlsplit(url)
+    host, port = (parts.hostname or "").rstrip("."), parts.port or PORTS[parts.scheme]
+    entries = (entry.strip().lower() for entry in no_proxy.split(","))
+    return _is_local(host) or any(_matches(entry, host, port) for entry in entries if entry)
+
+
+def _matches(entry: str, host: str, port: int) -> bool:
+    """Return True if an entry of NO_PROXY covers the host: *, an address, a CIDR, or a domain, with or without port."""
+    if entry == "*":
+        return True
+    if (address := _address(host)) is not None and "/" in entry:
+        return _contains(entry, host)
+    name, colon, only_port = entry.rpartition(":")
+    is_bare_ipv6 = ":" in name and not name.endswith("]")
+    if colon and only_port.isdigit() and not is_bare_ipv6:
+        if int(only_port) != port:
+            return False
+        entry = name
+    if address is not None:
+        return _address(entry.strip("[]")) == address
+    entry = entry.removeprefix("*")
+    return host.endswith(entry) if entry.startswith(".") else host == entry or host.endswith(f".{entry}")
+
+
+def _contains(network: str, host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _is_local(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
