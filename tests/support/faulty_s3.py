@@ -53,7 +53,7 @@ class FaultyS3:
     def __init__(self) -> None:
         self.objects: dict[str, Stored] = {}
         self.faults: dict[str, list[Fault]] = defaultdict(list)
-        """Faults by key, each used once, in order; "*" for every key, or by request: "list", "put", "delete"."""
+        """Faults by key, each used once, in order; "*" for every key, or by request: list, head, put, delete."""
         self.requests: list[str] = []
         """Method, path and range of each request, in order of arrival."""
         self.headers: list[dict[str, str]] = []
@@ -85,7 +85,7 @@ class FaultyS3:
 
     def next_fault(self, key: str) -> Fault | None:
         with self.lock:
-            for name in (key,) if key in ("list", "put", "delete") else (key, "*"):
+            for name in (key,) if key in ("list", "head", "put", "delete") else (key, "*"):
                 if self.faults[name]:
                     return self.faults[name].pop(0)
         return None
@@ -195,7 +195,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self.store.requests.append(f"DELETE {self.path}")
         fault = self.store.next_fault("delete")
-        if fault is not None and fault(self, self.store.objects[self._key()]):
+        if fault is not None and fault(self, self.store.objects.get(self._key(), Stored(b""))):
             return
         self.store.objects.pop(self._key(), None)
         self.send_response(204)
@@ -217,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").removeprefix("/")
 
     def _get(self, key: str, stored: Stored) -> None:
-        fault = self.store.next_fault(key) if self.command == "GET" else None
+        fault = self.store.next_fault(key if self.command == "GET" else "head")
         if fault is not None and fault(self, stored):
             return
         stored = self.store.objects[key]

@@ -54,20 +54,32 @@ class Retries:
         return min(left, max(random.uniform(back_off / 2, back_off), error.retry_after))
 
 
+class AnnouncedRetries(Retries):
+    """Retries that say once why a request takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._was_told = False
+
+    def pause_after(self, error: StoreUnavailable) -> float:
+        pause = super().pause_after(error)
+        if not self._was_told and self.seconds + pause > QUIET_SECONDS:
+            self._was_told = True
+            print(f"trying again for up to {GIVE_UP_SECONDS / 60:.0f} min: {error}", file=sys.stderr, flush=True)
+        return pause
+
+
 def with_retries(request: Callable[[], T]) -> T:
     """
     Raises:
         StoreUnavailable: if the request failed for too long.
     """
-    retries, was_told = Retries(), False
+    retries = AnnouncedRetries()
     while True:
         try:
             return request()
         except StoreUnavailable as error:
             pause = retries.pause_after(error)
-            if not was_told and retries.seconds + pause > QUIET_SECONDS:
-                was_told = True
-                print(f"trying again for up to {GIVE_UP_SECONDS / 60:.0f} min: {error}", file=sys.stderr, flush=True)
         time.sleep(pause)
 
 

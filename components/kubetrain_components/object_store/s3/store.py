@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 NEEDS_LOGIN = (SSOError, TokenRetrievalError, NoCredentialsError, PartialCredentialsError)
 """Credentials that do not come back by themselves."""
+FAILURES = (RequestRefused, ClientError, BotoCoreError, ConnectionFailed)
 ARCHIVED = re.compile(b"<StorageClass>(?:GLACIER|DEEP_ARCHIVE)<")
 
 
@@ -120,8 +121,20 @@ class S3Store:
         return StoredObject(key, size, etag)
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
-        with self._translated_errors(f"object {key!r}"):
-            self._writer.write_if(self._prefix + key, content, etag)
+        retries_before = self._writer.retries
+        try:
+            with self._translated_errors(f"object {key!r}"):
+                self._writer.write_if(self._prefix + key, content, etag)
+        except ObjectChanged:
+            # The change may be this write: the server made it, but its answer was lost.
+            if self._writer.retries == retries_before or not self._holds(key, content):
+                raise
+
+    def _holds(self, key: str, content: bytes) -> bool:
+        try:
+            return with_retries(lambda: self.read(key).read()) == content
+        except ObjectChanged:
+            return False
 
     def delete(self, key: str) -> None:
         with self._translated_errors(f"object {key!r}"):
@@ -132,7 +145,9 @@ class S3Store:
         # The import takes as long as a thousand small objects, and a sync does not write.
         from kubetrain_components.object_store.s3.writer import S3Writer
 
-        return S3Writer(self._bucket, self._endpoint_url, self._access)
+        return S3Writer(
+            self._bucket, self._endpoint_url, self._access, lambda error: self._translated(error, "a write")
+        )
 
     def _page(self, query: Mapping[str, str]) -> bytes:
         """Return one page of a listing."""
@@ -156,17 +171,19 @@ class S3Store:
         try:
             yield
             self._was_reached = True
-        except RequestRefused as error:
+        except FAILURES as error:
+            raise self._translated(error, what) from error
+
+    def _translated(self, error: Exception, what: str) -> StoreError:
+        if isinstance(error, RequestRefused):
             self._was_reached = True
-            raise translated(error, what, self._place) from error
-        except (*NEEDS_LOGIN, ClientError) as error:
-            raise self._without_credentials(error) from error
-        except (BotoCoreError, ConnectionFailed) as error:
-            raise StoreUnavailable(
-                f"cannot reach S3 at {self._server} for {what} of {self.uri} ({error}): "
-                "check the endpoint and the network",
-                was_reached=self._was_reached,
-            ) from error
+            return translated(error, what, self._place)
+        if isinstance(error, (*NEEDS_LOGIN, ClientError)):
+            return self._without_credentials(error)
+        return StoreUnavailable(
+            f"cannot reach S3 at {self._server} for {what} of {self.uri} ({error}): check the endpoint and the network",
+            was_reached=self._was_reached,
+        )
 
     def _without_credentials(self, error: Exception) -> StoreError:
         message = f"the credentials for {self.uri} cannot be obtained ({error}): check the role, profile or login"

@@ -1,6 +1,6 @@
 """Writes to a bucket, which are rare enough to use boto3."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.session import Session
 
+from kubetrain_components.object_store.retries import AnnouncedRetries
 from kubetrain_components.object_store.s3.refusals import RequestRefused, seconds_to_wait
 from kubetrain_components.object_store.s3.requests import region_of, region_of_arn
-from kubetrain_components.object_store.store import Access
+from kubetrain_components.object_store.store import Access, StoreError, StoreUnavailable
 
-CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 3})
+# The writer retries by itself: botocore would give up after seconds, and ignores Retry-After.
+CONFIG = Config(connect_timeout=5, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 WITHOUT_CHECKSUMS = Config(request_checksum_calculation="when_required", response_checksum_validation="when_required")
 OPERATIONS = {
     "PutObject",
@@ -35,15 +37,23 @@ UNKNOWN_HEADER = {400, 411, 501, "SignatureDoesNotMatch"}
 TRANSFER = TransferConfig(preferred_transfer_client="classic")
 
 
+Translate = Callable[[Exception], StoreError]
+"""Returns the store's error for one of a request."""
+
+
 class S3Writer:
-    """
+    """Writes of which every request, and so every part of a large file, is retried for minutes.
+
     Raises, in every method:
         RequestRefused: if the response is an error.
         BotoCoreError: if no response arrives.
         ClientError: if the credentials cannot be obtained.
     """
 
-    def __init__(self, bucket: str, endpoint_url: str, access: Access) -> None:
+    def __init__(self, bucket: str, endpoint_url: str, access: Access, translate: Translate) -> None:
+        self.retries = 0
+        """Number of requests that were sent again: the server may have done what it did not confirm."""
+        self._translate = translate
         self._bucket = bucket
         self._endpoint_url = endpoint_url
         self._config = CONFIG.merge(Config(signature_version=UNSIGNED)) if access == Access.ANONYMOUS else CONFIG
@@ -91,12 +101,30 @@ class S3Writer:
 
     def _connect(self, config: Config | None = None) -> Any:
         session = Session()
-        return boto3.session.Session(botocore_session=session).client(
+        client = boto3.session.Session(botocore_session=session).client(
             "s3",
             endpoint_url=self._endpoint_url or None,
             region_name=region_of_arn(self._bucket) or region_of(session),
             config=self._config.merge(config) if config else self._config,
         )
+        client.meta.events.register("needs-retry.s3", self._pause_before_retry)
+        return client
+
+    def _pause_before_retry(
+        self, response: Any, caught_exception: Exception | None, request_dict: dict[str, Any], **_: object
+    ) -> float | None:
+        """Return the seconds after which botocore sends the request again; None: it does not."""
+        # A success is asked about too, and translated to an error that nothing retries.
+        error = self._translate(caught_exception or _refusal(response[1]))
+        if not isinstance(error, StoreUnavailable):
+            return None
+        retries: AnnouncedRetries = request_dict["context"].setdefault("kubetrain_retries", AnnouncedRetries())
+        try:
+            pause = retries.pause_after(error)
+        except StoreUnavailable:
+            return None
+        self.retries += 1
+        return pause
 
 
 @contextmanager
@@ -113,7 +141,11 @@ def _translated() -> Iterator[None]:
 def _refused(error: Any) -> RequestRefused | ClientError:
     if error.operation_name not in OPERATIONS:
         return ClientError(error.response, error.operation_name)
-    details, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+    return _refusal(error.response)
+
+
+def _refusal(response: Mapping[str, Any]) -> RequestRefused:
+    details, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
     headers = metadata.get("HTTPHeaders", {})
     wait = seconds_to_wait(headers.get("retry-after", ""), headers.get("date", ""))
     status = metadata.get("HTTPStatusCode", 0)
