@@ -10,7 +10,8 @@ import pytest
 from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.s3.etags import MODIFIED, find_shared
-from kubetrain_components.object_store.s3.listing import list_objects, rows_of
+from kubetrain_components.object_store.s3.listing import list_objects
+from kubetrain_components.object_store.s3.listing_page import rows_of
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from support.faulty_s3 import Fault, FaultyS3, Handler, Stored, list_page

@@ -20,7 +20,8 @@ from botocore.exceptions import (
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.s3.etags import condition, is_of
 from kubetrain_components.object_store.s3.http_head import ConnectionFailed
-from kubetrain_components.object_store.s3.listing import check_page, list_objects
+from kubetrain_components.object_store.s3.listing import list_objects
+from kubetrain_components.object_store.s3.listing_page import check_page
 from kubetrain_components.object_store.s3.refusals import Place, RequestRefused, translated
 from kubetrain_components.object_store.s3.reported_checksums import reported_checksum
 from kubetrain_components.object_store.s3.requests import S3Requests
