@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kubetrain_components.object_store.open_store import open_store
@@ -114,6 +114,44 @@ def self_signed(folder: Path) -> Path:
     return path
 
 
+class FolderByFolder:
+    """A server that lists "a/" before "a-b/", and starts after a key in its own order or at all that sort after it."""
+
+    def __init__(self, keys: set[str], page_keys: int, *, starts_in_place: bool) -> None:
+        self._keys = sorted(keys, key=self._place)
+        self._page_keys = page_keys
+        self._starts_in_place = starts_in_place
+
+    def _place(self, key: str) -> list[str]:
+        return key.split("/")
+
+    def page(self, query: dict[str, str]) -> bytes:
+        prefix, after, token = query["prefix"], query.get("start-after", ""), query.get("continuation-token", "0")
+        keys = [key for key in self._keys if key.startswith(prefix) and self._is_after(key, after)]
+        if "delimiter" in query:
+            return self._folders_of(keys, prefix)
+        begin, end = int(token), int(token) + self._page_keys
+        following = f"<NextContinuationToken>{end}</NextContinuationToken>" if end < len(keys) else ""
+        rows = (
+            f"<Contents><Key>{key}</Key><LastModified>x</LastModified><ETag>{key}</ETag><Size>1</Size></Contents>"
+            for key in keys[begin:end]
+        )
+        return f"<IsTruncated>{str(end < len(keys)).lower()}</IsTruncated>{following}{''.join(rows)}".encode()
+
+    def _is_after(self, key: str, after: str) -> bool:
+        return self._place(key) > self._place(after) if self._starts_in_place else key > after
+
+    def _folders_of(self, keys: list[str], prefix: str) -> bytes:
+        names = {prefix + "".join(key.removeprefix(prefix).partition("/")[:2]): None for key in keys}
+        entries = (
+            f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"
+            if name.endswith("/")
+            else f"<Contents><Key>{name}</Key><ETag>x</ETag><Size>1</Size></Contents>"
+            for name in names
+        )
+        return f"<IsTruncated>false</IsTruncated>{''.join(entries)}".encode()
+
+
 class TestListing:
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(keys=st.sets(KEYS, max_size=40), page=st.integers(1, 3), ranges=st.integers(1, 6))
@@ -166,6 +204,51 @@ class TestListing:
         for key in keys:
             s3.put(key, b"x")
         assert sorted(each.key for each in list_objects(page, "data/", 4)) == sorted(key[5:] for key in keys)
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(
+        keys=st.sets(st.text("ab-/.", min_size=1, max_size=6), min_size=15, max_size=60),
+        page=st.integers(1, 3),
+        ranges=st.integers(2, 6),
+        starts_in_place=st.booleans(),
+    )
+    @example(
+        keys={
+            *(f"A/{number:02}" for number in range(12)),
+            *(f"{folder}/{number}" for folder in ("A-x", "a", "a-b", "c") for number in range(4)),
+        },
+        page=1,
+        ranges=16,
+        starts_in_place=False,
+    )
+    @example(
+        keys={*(f"A/{number:02}" for number in range(12)), *(f"t/{number}" for number in range(9)), "c/1", "t.csv"},
+        page=1,
+        ranges=16,
+        starts_in_place=False,
+    )
+    def test_every_key_is_listed_once_by_a_server_that_lists_folder_by_folder(
+        self, keys: set[str], page: int, ranges: int, starts_in_place: bool
+    ) -> None:
+        keys = {key for key in keys if not any(other.startswith(f"{key}/") for other in keys)}
+        server = FolderByFolder(keys, page, starts_in_place=starts_in_place)
+        assert sorted(each.key for each in list_objects(server.page, "", ranges)) == sorted(keys)
+
+    def test_names_that_such_a_server_lists_later_cost_no_second_listing(self) -> None:
+        s3 = FaultyS3()
+        s3.page_keys = 30
+        for number in range(600):
+            s3.put(f"data/{number % 20:02}/{number}", b"")
+        for number in range(20):
+            s3.put(f"data/{number:02}.csv", b"")
+        pages: list[dict[str, str]] = []
+
+        def page(query: dict[str, str]) -> bytes:
+            pages.extend([query] if "delimiter" not in query else [])
+            return s3.page(query)
+
+        assert len(list(list_objects(page, "data/", 4))) == 620
+        assert len(pages) < 620 / 30 + 2 * 4
 
     def test_short_listings_are_not_split(self) -> None:
         s3 = FaultyS3()

@@ -15,7 +15,8 @@ from tempfile import TemporaryFile
 from typing import IO, TypeVar
 
 from kubetrain_components.object_store.s3.etags import PLACEHOLDERS, find_only, may_be_constant
-from kubetrain_components.object_store.s3.listing_page import folders_of, next_token, rows_of, text_of
+from kubetrain_components.object_store.s3.listing_page import folders_of, names_of, next_token, rows_of, text_of
+from kubetrain_components.object_store.s3.unseen_names import UnseenNames
 from kubetrain_components.object_store.store import StoredObject, StoreError
 
 RANGES = 16
@@ -44,13 +45,7 @@ def list_objects(get_page: GetPage, prefix: str, ranges: int = RANGES) -> Iterat
     seen += following
     with TemporaryFile() as spool:
         # Some servers list folder by folder: their ranges overlap, so that only one listing from end to end is right.
-        is_right = False
-        if seen and _is_sorted(seen):
-            last = prefix + seen[-1].key
-            bounds = [last, *(each for each in split_points(get_page, prefix, ranges) if each > last)]
-            spans = zip(bounds, [*bounds[1:], None], strict=True)
-            # Each range has its own copy: what one finds must not depend on how fast another is.
-            is_right = _spool_ranges([_pages(get_page, prefix, set(constants), *span) for span in spans], spool)
+        is_right = bool(seen) and _is_sorted(seen) and _spool_rest(get_page, prefix, ranges, constants, seen, spool)
         for rows in _spooled(spool) if is_right else pages:
             yield from rows
 
@@ -68,7 +63,23 @@ def _checked_pages(get_page: GetPage, prefix: str, constants: set[str]) -> Itera
     yield from pages
 
 
-def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[bytes]) -> bool:
+def _spool_rest(
+    get_page: GetPage, prefix: str, ranges: int, constants: set[str], seen: Sequence[StoredObject], spool: IO[bytes]
+) -> bool:
+    """List what follows the objects seen in parallel ranges; return False if some of it may be missing."""
+    last = prefix + seen[-1].key
+    folders = find_folders(get_page, prefix, ranges)
+    bounds = [last, *(each for each in split_points(folders, ranges) if each > last)]
+    beside = _run_in_parallel([partial(_names_before, get_page, each) for each in _folders_above(bounds, prefix)])
+    unseen = UnseenNames(each.removeprefix(prefix) for names in (folders, *beside) for each in names)
+    unseen.see([each.key for each in seen])
+    spans = zip(bounds, [*bounds[1:], None], strict=True)
+    # Each range has its own copy: what one finds must not depend on how fast another is.
+    listed = [_pages(get_page, prefix, set(constants), *span) for span in spans]
+    return _spool_ranges(listed, spool, unseen) and not unseen
+
+
+def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[bytes], unseen: UnseenNames) -> bool:
     """List ranges in parallel; return False if one is not in order.
 
     The pages wait in a file, because millions of objects would take gigabytes of memory.
@@ -81,6 +92,7 @@ def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[byte
             if rows[0].key < last_keys[number] or not _is_sorted(rows):
                 return False
             last_keys[number] = rows[-1].key
+            unseen.see([each.key for each in rows])
             marshal.dump(list(map(tuple, rows)), spool)
     return True
 
@@ -97,8 +109,8 @@ def _is_sorted(objects: Sequence[StoredObject]) -> bool:
     return keys == sorted(keys)
 
 
-def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
-    """Return the folders at which to split the keys into ranges, sorted; empty without folders."""
+def find_folders(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
+    """Return folders to split the keys at, sorted: those of the highest level that has enough."""
     folders = [prefix]
     for _ in range(MAX_SPLIT_DEPTH):
         found = _run_in_parallel([partial(_folders, get_page, each) for each in folders])
@@ -106,8 +118,18 @@ def split_points(get_page: GetPage, prefix: str, ranges: int) -> list[str]:
         folders = below or folders
         if not below or len(folders) >= ranges:
             break
+    return sorted(folders)
+
+
+def split_points(folders: Sequence[str], ranges: int) -> Sequence[str]:
     step = max(1, len(folders) // ranges)
-    return sorted(folders)[::step][1 : ranges + 1]
+    return folders[::step][1 : ranges + 1]
+
+
+def _folders_above(paths: Sequence[str], prefix: str) -> list[str]:
+    """Return the folders that the paths are in, or are."""
+    ends = ((path, end) for path in paths for end in range(len(prefix), len(path)) if path[end] == "/")
+    return sorted({path[: end + 1] for path, end in ends})
 
 
 def _run_in_parallel(calls: Sequence[Callable[[], list[T]]]) -> Iterator[list[T]]:
@@ -168,6 +190,12 @@ def _folders(get_page: GetPage, prefix: str) -> list[str]:
     return folders_of(text_of(get_page({"prefix": prefix, "delimiter": "/"})))
 
 
+def _names_before(get_page: GetPage, folder: str) -> list[str]:
+    """Return what sorts before a folder and begins with its name, which some servers list after it."""
+    page = text_of(get_page({"prefix": folder.removesuffix("/"), "delimiter": "/"}))
+    return [each for each in names_of(page) if each < folder]
+
+
 def _pages(
     get_page: GetPage, prefix: str, constants: set[str], after: str | None = None, until: str | None = None
 ) -> Iterator[list[StoredObject]]:
@@ -182,7 +210,7 @@ def _pages(
     while True:
         page = text_of(get_page(query))
         rows = rows_of(page, prefix, constants)
-        if limit is not None and rows and rows[-1].key > limit:
+        if limit is not None and rows and rows[-1].key > limit and _is_sorted(rows):
             yield [each for each in rows if each.key <= limit]
             return
         yield rows

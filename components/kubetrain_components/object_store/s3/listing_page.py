@@ -15,7 +15,8 @@ ROW = re.compile(
     rf"<Key>([^<]*)</Key>\s*<LastModified>[^<]*</LastModified>\s*{ETAG}[^<]*</ETag>\s*{CHECKSUMS}<Size>(\d+)</Size>"
 )
 CONTENTS = re.compile(r"<Contents>(.*?)</Contents>", re.S)
-PARTS = [re.compile(pattern) for pattern in ("<Key>([^<]*)<", ETAG, r"<Size>(\d+)<")]
+KEY = re.compile("<Key>([^<]*)<")
+PARTS = [KEY, re.compile(ETAG), re.compile(r"<Size>(\d+)<")]
 FOLDER = re.compile(r"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>")
 LAST_MODIFIED = re.compile("<LastModified>([^<]*)<")
 NEXT = re.compile(r"<NextContinuationToken>([^<]*)</NextContinuationToken>")
@@ -49,6 +50,11 @@ def text_of(page: bytes) -> str:
 
 def folders_of(page: str) -> list[str]:
     return list(_decode_names(FOLDER.findall(page), page))
+
+
+def names_of(page: str) -> list[str]:
+    """Return the folders and the keys of a page, each with its prefix."""
+    return [*folders_of(page), *_decode_names(KEY.findall(page), page)]
 
 
 def next_token(page: str) -> str:
