@@ -113,6 +113,9 @@ class MemoryBackend:
             if state is None:
                 return
 
+    def read(self, handle: JobHandle) -> JobState | None:
+        return self._ours(handle)
+
     def logs(self, handle: JobHandle) -> Iterator[LogLine]:
         while (state := self._ours(handle)) is not None and not state.is_over:
             time.sleep(0.01)

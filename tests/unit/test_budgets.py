@@ -96,6 +96,14 @@ def test_time_before_the_job_was_under_way_is_forgotten(state: JobState) -> None
     assert "for 11 s, more than the 10 s" in str(watching.reason(state, 2)), "this episode is too long"
 
 
+@pytest.mark.parametrize("state", [QUEUED, STARTING, RUNNING, ENDING])
+def test_time_in_which_nothing_is_known_of_the_job_counts_for_no_budget(state: JobState) -> None:
+    watching = Watching(EACH_TEN)
+    ill = in_trouble(state, TroubleKind.CONFIGURATION)
+    assert watching.see(ill, 1) is watching.see(replace(ill, is_after_gap=True), 86400) is watching.see(ill, 1) is None
+    assert watching.see(ill, 200) is not None
+
+
 def test_a_queue_that_creates_no_pods_is_a_queue_too() -> None:
     watching = Watching(EACH_TEN)
     assert "waiting in the queue for 11 s" in str(watching.reason(in_trouble(STARTING, TroubleKind.QUEUE), 11))

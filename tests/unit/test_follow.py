@@ -194,9 +194,8 @@ def test_each_budget_counts_its_own_time(budgets: Budgets, phase: Phase, pod_pha
     backend = MemoryBackend()
     handle = backend.create(JOB)
     backend.change(NAME, phase=phase, pods=tuple(replace(pod, phase=pod_phase) for pod in backend.jobs[NAME].pods))
-    times = iter([0.0, 7.0])
     with pytest.raises(JobFailed, match=says):
-        run_job(JOB, backend, ignore, budgets, clock=lambda: next(times))
+        run_job(JOB, backend, ignore, budgets, clock=steps_of(7.0))
     assert backend.deleted == [handle.name]
 
 
@@ -219,6 +218,24 @@ def test_time_in_the_queue_is_not_time_at_work() -> None:
 
     backend.watch = watch
     run_job(JOB, backend, ignore, Budgets(run_seconds=150), clock=lambda: now[0])
+
+
+def test_no_job_is_ended_for_a_state_that_is_outdated() -> None:
+    backend = MemoryBackend()
+    handle = backend.create(JOB)
+    pending = tuple(replace(pod, phase=Phase.PENDING) for pod in backend.jobs[NAME].pods)
+    outdated = replace(backend.jobs[NAME], pods=pending)
+    watch = backend.watch
+
+    def watch_late(_: object) -> Iterator[JobState | None]:
+        yield outdated
+        backend.finish(NAME, Phase.SUCCEEDED)
+        yield outdated
+        yield from watch(handle)
+
+    backend.watch = watch_late
+    assert isinstance(run_job(JOB, backend, ignore, Budgets(start_seconds=5), clock=steps_of(7.0)), JobState)
+    assert backend.deleted == []
 
 
 def interrupted(_: object) -> Iterator[JobState | None]:

@@ -9,11 +9,13 @@ import pytest
 
 from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import followed as followed_job
+from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
 from kubetrain_components.jobs.troubles import TroubleKind
-from support.api_server import PODS, ApiServer
+from support.api_server import PODS, ApiServer, hang
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
 EVENTS = "/api/v1/namespaces/tests/events"
@@ -87,3 +89,26 @@ def test_warnings_count_only_until_the_job_is_under_way(server: ApiServer, follo
     assert [trouble.kind for trouble in state.troubles] == [TroubleKind.VOLUME]
     put_pod(server, "Running")
     await_state(followed, lambda state: state and not state.troubles)
+
+
+def test_the_state_may_be_outdated_while_the_api_server_does_not_answer(
+    server: ApiServer, followed: FollowedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "CUT_OFF_SECONDS", 0.5)
+    monkeypatch.setattr(kubernetes_api, "MAX_PAUSE_SECONDS", 0.1)
+    await_state(followed, lambda state: not followed.is_cut_off)
+    server.refuse()
+    await_state(followed, lambda state: followed.is_cut_off)
+    server.listen()
+    await_state(followed, lambda state: not followed.is_cut_off)
+
+
+def test_the_state_that_is_read_is_newer_than_a_watch_that_is_behind(server: ApiServer, followed: FollowedJob) -> None:
+    await_state(followed, lambda state: state is not None)
+    server.fail("watch=true", hang(60), times=10)
+    server.cut_all()
+    put_pod(server, "Running")
+    state = followed.read()
+    assert state is not None and state.is_under_way and state.is_after_gap
+    server.remove(f"{JOBS}/j")
+    assert followed.read() is None

@@ -255,3 +255,19 @@ def test_a_success_while_the_pods_watch_is_down_is_proven_by_a_list(launch: Call
     name = launched.job.identity.name
     launched.succeed()
     assert not [path for path in server.objects if path.endswith(f"{name}-a2")]
+
+
+def test_a_job_that_starts_while_the_api_server_is_away_is_not_ended(
+    launch: Callable[[Job], Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "CUT_OFF_SECONDS", 0.0)
+    launched = launch(batch())
+    launched.pod("evaluation-0", "Pending")
+    launched.advance(60)
+    launched.server.refuse()
+    launched.pod("evaluation-0")
+    with launched._read:
+        launched._now += 86400
+    launched.server.listen()
+    launched.advance(60)
+    launched.succeed()

@@ -27,6 +27,10 @@ class JobBackend(Protocol):
         """Yield the job's state: immediately, after each change, and at least every second; None once it is gone."""
         ...
 
+    def read(self, handle: JobHandle) -> JobState | None:
+        """Return the state at this moment, which watch may be behind; None if the job is gone."""
+        ...
+
     def logs(self, handle: JobHandle) -> Iterator[LogLine]:
         """Yield every line of every pod from the beginning, across restarts, until the job is over or gone."""
         ...

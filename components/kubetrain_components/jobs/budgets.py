@@ -68,26 +68,33 @@ class BudgetTracker:
         self._waits_for_volume = False
         self._clock = clock
         self._last = clock()
+        self._watched = 0.0
+        """Seconds in which the job was watched: what happened in between is unknown."""
         self._is_first = True
 
     def exceeded(self, state: JobState) -> Failure | None:
         """Add the time since the last call to the stage of this state. Return a failure if a limit is exceeded."""
-        now = self._clock()
+        elapsed = self._seconds_watched(state)
         self._take_over(state)
         # An earlier launcher saw a step: all pods have run.
         self._was_under_way |= state.is_under_way or PROGRESS_ANNOTATION in state.annotations
         stage = self._stage_of(state)
-        self._spent[stage] += now - self._last
-        self._last = now
+        self._spent[stage] += elapsed
         if state.is_under_way:
             self._spent[QUEUE] = self._spent[START] = 0.0
         if stage != END:
             self._spent[END] = 0.0
-        return self._exceeded_trouble(state, now) or self._exceeded_stage(state, stage)
+        return self._exceeded_trouble(state) or self._exceeded_stage(state, stage)
 
     @property
     def seconds_running(self) -> float:
         return self._spent[RUN]
+
+    def _seconds_watched(self, state: JobState) -> float:
+        last, self._last = self._last, self._clock()
+        elapsed = 0.0 if state.is_after_gap else self._last - last
+        self._watched += elapsed
+        return elapsed
 
     def _take_over(self, state: JobState) -> None:
         """Continue the count of an earlier launcher."""
@@ -95,8 +102,8 @@ class BudgetTracker:
             self._spent[RUN] += _seconds(state.annotations.get(SECONDS_RUNNING_ANNOTATION, ""))
         self._is_first = False
 
-    def _exceeded_trouble(self, state: JobState, now: float) -> Failure | None:
-        since, self._since = self._since, {}
+    def _exceeded_trouble(self, state: JobState) -> Failure | None:
+        since, self._since, now = self._since, {}, self._watched
         for trouble in state.troubles:
             key = (trouble.kind, trouble.subject)
             self._since[key] = since.get(key, now)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
@@ -57,7 +58,12 @@ class Following:
                 # Any remaining pods may never end, so don't wait for their lines.
                 self._logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
                 return state
-            if (failure := self._incurable(state) or self._tracker.exceeded(state)) is not None:
+            if (failure := self._incurable(state)) is None and self._tracker.exceeded(state) is not None:
+                # Nothing is ended for an outdated state.
+                if (state := self._backend.read(self._handle)) is None or self._is_decided(state):
+                    continue
+                failure = self._tracker.exceeded(replace(state, is_after_gap=True))
+            if failure is not None:
                 return self._end(state, failure)
             self._report(state)
         raise JobFailed(

@@ -255,6 +255,8 @@ class JobState:
     annotations: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
     is_deleting: bool = False
+    is_after_gap: bool = False
+    """True if the job was not watched until this state: the time since the one before counts for no time limit."""
 
     @property
     def is_under_way(self) -> bool:

@@ -22,7 +22,7 @@ class Waiting:
 
     def until(self, handle: JobHandle, what: str, condition: Callable[[JobState], bool]) -> None:
         """Return once the job meets the condition or is gone."""
-        began, notices = self._clock(), TroubleNotices(self._clock)
+        waited, last, notices = 0.0, self._clock(), TroubleNotices(self._clock)
         for number, state in enumerate(self._backend.watch(handle)):
             if state is None or condition(state):
                 return
@@ -30,7 +30,9 @@ class Waiting:
                 self._on_line(LogLine(self._job.lead, f"job {handle.name} {what}"))
             for line in notices.due(state):
                 self._on_line(line)
-            if self._clock() - began > self._job.placement.start_seconds:
+            now = self._clock()
+            waited, last = waited + (0.0 if state.is_after_gap else now - last), now
+            if waited > self._job.placement.start_seconds:
                 raise JobFailed(f"job {handle.name} {what} took more than start_seconds: {_obstacles(state)}")
 
 

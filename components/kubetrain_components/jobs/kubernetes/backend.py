@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
 
@@ -101,10 +102,14 @@ class KubernetesBackend:
         followed, was_final = self._follow(handle), False
         while (state := followed.state()) is not None:
             # The proof of a success and the cause of a failure are on the pods, which the job's watch may be ahead of.
-            yield followed.listed_state() if state.phase.is_final and not was_final else state
+            is_new_end = state.phase.is_final and not was_final
+            yield followed.listed_state() if is_new_end else replace(state, is_after_gap=followed.is_cut_off)
             was_final = state.phase.is_final
             followed.await_change(state)
         yield None
+
+    def read(self, handle: JobHandle) -> JobState | None:
+        return self._follow(handle).read()
 
     def logs(self, handle: JobHandle) -> Iterator[LogLine]:
         """Yield lines from the position that an earlier launcher reached."""

@@ -18,7 +18,7 @@ HEARTBEAT_SECONDS = 1.0
 
 class FollowedJob:
     def __init__(self, api: KubernetesApi, path: str, handle: JobHandle) -> None:
-        self._api, self.handle = api, handle
+        self._api, self.handle, self._path = api, handle, f"{path}/{handle.name}"
         self._changed = threading.Condition()
         self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
         self._of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
@@ -39,21 +39,36 @@ class FollowedJob:
         with self._changed:
             versions = [(watched, watched.changes) for watched in self._watches()]
             if versions != self._state_versions:
-                self._state, self._state_versions = self._derive_state(self.pods.objects()), versions
+                self._state = self._derive_state(self._job.objects(), self.pods.objects())
+                self._state_versions = versions
             return self._state
 
     def listed_state(self) -> JobState | None:
         """Return the current state with the pods of a new list: their watch may be behind the job's."""
         try:
-            listed = self._api.get(self._api.path("v1", "pods"), labelSelector=self._of_job) or {"items": []}
+            return self._with_listed_pods(self._job.objects())
         except KubetrainError:
             return self.state()
+
+    def read(self) -> JobState | None:
+        """Return the state that new requests for the job and its pods find."""
+        job = self._api.get(self._path)
+        return self._with_listed_pods([WatchedObject(job)] if job else [])
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if the state may be outdated, because the API server does not answer."""
+        return self._job.is_cut_off or self.pods.is_cut_off
+
+    def _with_listed_pods(self, jobs: Sequence[WatchedObject]) -> JobState | None:
+        listed = self._api.get(self._api.path("v1", "pods"), labelSelector=self._of_job) or {"items": []}
         present = {pod["metadata"]["uid"]: WatchedObject(pod) for pod in listed["items"]}
         seen = {pod.uid: replace(pod, is_gone=True) for pod in self.pods.objects()}
-        return self._derive_state([*{**seen, **present}.values()])
+        state = self._derive_state(jobs, [*{**seen, **present}.values()])
+        return state and replace(state, is_after_gap=True)  # the requests may have been retried for long
 
-    def _derive_state(self, pods_now: Sequence[WatchedObject]) -> JobState | None:
-        found = [each for each in self._job.objects() if each.uid == self.handle.uid and not each.is_gone]
+    def _derive_state(self, jobs: Sequence[WatchedObject], pods_now: Sequence[WatchedObject]) -> JobState | None:
+        found = [each for each in jobs if each.uid == self.handle.uid and not each.is_gone]
         if not found:
             return None
         pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in pods_now]

@@ -19,6 +19,8 @@ WATCH_SECONDS = 60
 GRACE_SECONDS = 10
 MIN_ROUND_SECONDS = 2.0
 """Minimum duration of a list and a watch, even if the server ends them at once: one request per second."""
+CUT_OFF_SECONDS = 10.0
+"""Time without a watch that is usual, for example after a proxy cut it."""
 LIST_AGAIN = ""
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,12 @@ class Watched(BackgroundReader):
         self._keeps_deleted = keeps_deleted
         self._objects: dict[str, WatchedObject] = {}
         self._trouble_since = math.inf
+        self._cut_off_since = math.inf
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if the objects may have changed since: there is no watch, and a new one does not begin."""
+        return time.monotonic() - self._cut_off_since > CUT_OFF_SECONDS
 
     def objects(self) -> list[WatchedObject]:
         """Return all objects in order of appearance, including deleted ones that are kept."""
@@ -125,6 +133,7 @@ class Watched(BackgroundReader):
         try:
             with self._api.stream(self._path, read_timeout=WATCH_SECONDS + GRACE_SECONDS, **query) as stream:
                 self._hold(stream)
+                self._cut_off_since = math.inf
                 for event in _events(stream):
                     if event["type"] == "ERROR":  # usually 410: the server has forgotten the version
                         return LIST_AGAIN
@@ -136,6 +145,7 @@ class Watched(BackgroundReader):
             return version
         finally:
             self._stream = None
+            self._cut_off_since = min(self._cut_off_since, time.monotonic())
         return LIST_AGAIN if time.monotonic() - began > WATCH_SECONDS / 2 else version
 
     def _apply(self, event: Manifest) -> None:

@@ -71,6 +71,9 @@ class LocalBackend:
             time.sleep(POLL_SECONDS)
         yield None
 
+    def read(self, handle: JobHandle) -> JobState | None:
+        return self._state_of(handle)
+
     def logs(self, handle: JobHandle) -> Iterator[LogLine]:
         tails: dict[str, _Tail] = {}
         while True:
