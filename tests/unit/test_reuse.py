@@ -43,7 +43,7 @@ def publish(models: Path, **changes: Any) -> None:
     usual = {
         "schema": "kubetrain/model/v1",
         "version": VERSION,
-        "files": [{"name": "model.pt"}],
+        "files": [{"name": "model.pt", "size": len(b"weights")}],
         "run_id": "r1",
         "image": IMAGE,
         "image_id": ID,
@@ -113,7 +113,26 @@ def test_a_model_whose_files_were_deleted_is_not_reused(
 ) -> None:
     publish(tmp_path)
     (tmp_path / VERSION / file).unlink()
-    assert f"{file} of the latest model, {tmp_path.as_uri()}/{VERSION}/, does not exist" in reason(parameters, capsys)
+    assert f"{file} of the latest model, {tmp_path.as_uri()}/{VERSION}/, is missing" in reason(parameters, capsys)
+
+
+@pytest.mark.parametrize("content", [b"", b"weight", b"weights!"])
+def test_a_model_with_a_file_of_another_size_is_not_reused(
+    parameters: RunParameters, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    publish(tmp_path)
+    (tmp_path / VERSION / "model.pt").write_bytes(content)
+    assert f"model.pt of the latest model, {tmp_path.as_uri()}/{VERSION}/, is" in reason(parameters, capsys)
+
+
+@pytest.mark.parametrize("value", [None, 7])
+@pytest.mark.parametrize("name", ["version", "files", "run_id", "image", "dataset_digest", "config_digest"])
+def test_an_incomplete_description_of_the_latest_model_ends_the_run_before_its_sync(
+    parameters: RunParameters, tmp_path: Path, name: str, value: object
+) -> None:
+    publish(tmp_path, **{name: value})
+    with pytest.raises(KubetrainError, match=r"latest.json does not describe a model"):
+        check_model_store(parameters)
 
 
 def test_an_elastic_training_may_have_ended_with_any_number_of_its_pods(

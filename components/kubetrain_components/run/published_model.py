@@ -1,7 +1,7 @@
 """The model that latest.json names."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from kubetrain_trainer.errors import KubetrainError
 
 LATEST = "latest.json"
 SCHEMA = "kubetrain/model/v1"
+TEXTS = ("version", "run_id", "image", "dataset_digest", "config_digest")
+"""Names in latest.json that every release has written as strings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ class PublishedModel:
     """Number of training processes, which multiplies the batch size; 0: an older release did not record it."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     missing: Sequence[str] = ()
-    """Files of the version that no longer exist."""
+    """Files of the version that no longer exist, or have another size."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,10 +42,15 @@ def latest_model(store: ObjectStore) -> PublishedModel | None:
     model = find_latest(store)
     if model is None:
         return None
-    uri, files = version_uri(store, model["version"]), ["model.json", *(file["name"] for file in model["files"])]
     recorded = {name: model[name] for name in PublishedModel.__dataclass_fields__ if name in model}
-    missing = [name for name in files if store.find(f"{model['version']}/{name}") is None]
-    return PublishedModel(uri=uri, missing=missing, **recorded)
+    return PublishedModel(uri=version_uri(store, model["version"]), missing=[*_missing(store, model)], **recorded)
+
+
+def _missing(store: ObjectStore, model: Mapping[str, Any]) -> Iterator[str]:
+    for file in ({"name": "model.json"}, *model["files"]):
+        found = store.find(f"{model['version']}/{file['name']}")
+        if found is None or found.size != file.get("size", found.size):
+            yield file["name"]
 
 
 def find_latest(store: ObjectStore) -> dict[str, Any] | None:
@@ -68,7 +75,7 @@ def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
     content = with_retries(lambda: store.read(LATEST, etag).read())
     try:
         model: dict[str, Any] = json.loads(content)
-        if model["schema"] == SCHEMA:
+        if _describes_model(model):
             return model
     except (ValueError, TypeError, KeyError):
         pass
@@ -76,6 +83,12 @@ def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
         f"{store.uri.rstrip('/')}/{LATEST} does not describe a model that kubetrain published: delete it, or set "
         "model_uri to a prefix of its own"
     )
+
+
+def _describes_model(model: dict[str, Any]) -> bool:
+    """Raise a KeyError or TypeError, or return False, if it does not."""
+    names = [file["name"] for file in model["files"]]
+    return model["schema"] == SCHEMA and all(isinstance(text, str) for text in [*names, *(model[n] for n in TEXTS)])
 
 
 def version_uri(store: ObjectStore, version: str) -> str:
