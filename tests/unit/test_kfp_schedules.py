@@ -138,6 +138,20 @@ def test_the_old_one_is_not_enabled_before_the_new_one_is_disabled(server: KfpSe
     assert server.most_enabled == 1
 
 
+def test_of_several_enabled_schedules_those_that_stay_disabled_are_named(server: KfpServer, api: KfpApi) -> None:
+    for minute in (1, 2):
+        server.add("recurringruns", {**wanted(f"0 {minute} 1 * * *"), "mode": "ENABLE"})
+    first, second = (each["recurring_run_id"] for each in server.schedules)
+    server.fail(":enable", answer(403, "quota exceeded"))
+    with pytest.raises(KfpError, match=r"the replacement was undone, but .* stays disabled") as caught:
+        replace_schedule(api, wanted("0 0 2 * * *"), force=True)
+    (left,) = (each["recurring_run_id"] for each in server.schedules if each["mode"] == "DISABLE")
+    assert left in str(caught.value)
+    assert {first, second} - {left} != set()
+    assert not ({first, second} - {left}) & set(str(caught.value).split()), "the other one is enabled again"
+    assert len(server.schedules) == 2
+
+
 def test_a_server_that_goes_down_leaves_at_most_one(server: KfpServer, api: KfpApi) -> None:
     replace_schedule(api, wanted("0 0 1 * * *"))
     server.fail(":enable", answer(503), times=99)

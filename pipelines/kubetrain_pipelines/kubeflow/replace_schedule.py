@@ -3,7 +3,7 @@
     create the new one, disabled → disable the old → enable the new → delete the old
 
 If this is interrupted at any point, at most one is enabled, and the next replacement cleans up. If a request fails, the
-steps so far are undone.
+steps so far are undone, but of several old ones that were enabled, one is enabled again.
 """
 
 import secrets
@@ -111,7 +111,17 @@ def _undone(api: KfpApi, created: Message, old: list[Message], error: KfpError) 
             f"{error}; undoing the replacement failed too ({undo_error}): check `kubetrain schedule --list`, then run "
             "the same command again"
         )
-    return type(error)(f"{error}; the replacement was undone")
+    return type(error)(f"{error}; the replacement was undone{_but_disabled(old[1:])}")
+
+
+def _but_disabled(old: list[Message]) -> str:
+    if not old:
+        return ""
+    names = ", ".join(each["recurring_run_id"] for each in old)
+    return (
+        f", but {names} stays disabled, because two schedules of one name must not be enabled at once: run the same "
+        "command again to replace all of them"
+    )
 
 
 def _delete_all(api: KfpApi, leftovers: list[Message], version: str) -> Iterator[str]:
