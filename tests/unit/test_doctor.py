@@ -334,10 +334,79 @@ def test_quota(quotas: list[Manifest], status: Status, evidence: str, remedy: st
     check(capacity.judge_quota(quotas, asked, asked.claims, "team"), status, evidence, remedy)
 
 
-def test_a_quota_with_scopes_is_ignored() -> None:
+SELECTED = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]}
+
+
+@pytest.mark.parametrize("scopes", [{"scopes": ["NotBestEffort"]}, {"scopeSelector": SELECTED}])
+def test_a_quota_with_scopes_is_a_warning_only_if_the_run_would_exceed_it(scopes: dict[str, Any]) -> None:
+    small, large = quota(pods="0"), quota(pods="100")
+    for each in (small, large):
+        each["spec"] |= scopes
+    check(capacity.judge_quota([small], needs(), [], "team"), WARNING, "q allows 0 pods in its scopes", '"pods": "3"')
+    check(capacity.judge_quota([large], needs(), [], "team"), OK, "room for the run")
+    check(
+        capacity.judge_quota([small, quota(pods="2")], needs(), [], "team"), MISSING, "allows 2 pods, ", '"pods": "3"'
+    )
+
+
+def test_a_quota_for_pods_without_requests_is_ignored() -> None:
     some = quota(pods="0")
     some["spec"]["scopes"] = ["BestEffort"]
     check(capacity.judge_quota([some], needs(), [], "team"), OK, "room for the run")
+
+
+def test_a_quota_without_limits_and_a_node_without_resources_are_judged() -> None:
+    check(capacity.judge_quota([{"metadata": {"name": "q"}}], needs(), [], "team"), OK, "room for the run")
+    check(capacity.judge_nodes([{"metadata": {}}], needs().training, can_grow=False), MISSING, "the maximum is 0")
+
+
+def affinity(**terms: list[dict[str, Any]]) -> str:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [terms] if terms else []}}
+    return f"affinity={json.dumps({'nodeAffinity': required})}"
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "is_met"),
+    [
+        ("pool", "In", ["cpu", "gpu"], True),
+        ("pool", "In", ["cpu"], False),
+        ("absent", "In", ["gpu"], False),
+        ("pool", "NotIn", ["gpu"], False),
+        ("absent", "NotIn", ["gpu"], True),
+        ("pool", "Exists", None, True),
+        ("absent", "Exists", None, False),
+        ("absent", "DoesNotExist", None, True),
+        ("pool", "DoesNotExist", None, False),
+        ("size", "Gt", ["7"], True),
+        ("size", "Gt", ["8"], False),
+        ("size", "Lt", ["9"], True),
+        ("size", "Lt", ["8"], False),
+        ("pool", "Gt", ["1"], False),
+    ],
+)
+def test_nodes_must_meet_the_required_node_affinity(
+    key: str, operator: str, values: list[str] | None, is_met: bool
+) -> None:
+    nodes = [{**node(), "spec": {}, "metadata": {"labels": {"pool": "gpu", "size": "8"}}}]
+    pair = affinity(matchExpressions=[{"key": key, "operator": operator, "values": values}])
+    found = capacity.judge_nodes(nodes, needs(pair).training, can_grow=False)
+    check(found, OK if is_met else MISSING, f"{int(is_met)} of 1 nodes admit", "" if is_met else "affinity")
+
+
+def test_a_node_is_chosen_by_its_name_and_by_no_empty_term() -> None:
+    nodes = [{**node(), "spec": {}, "metadata": {"name": name}} for name in ("a", "b")]
+    named = affinity(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["b"]}])
+    check(capacity.judge_nodes(nodes, needs(named).training, can_grow=False), OK, "1 of 2 nodes")
+    check(capacity.judge_nodes(nodes, needs(affinity()).training, can_grow=False), MISSING, "0 of 2 nodes")
+
+
+def test_rules_between_pods_are_named_because_they_are_not_judged() -> None:
+    required = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}]
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    asked = needs(f"affinity={json.dumps(apart)}", 'tolerations=[{"operator": "Exists"}]')
+    check(
+        capacity.judge_nodes([node()], asked.training, can_grow=False), WARNING, "podAntiAffinity may leave less room"
+    )
 
 
 @pytest.mark.parametrize(
@@ -640,6 +709,15 @@ def test_a_permission_that_we_lack_makes_one_finding_unknown(server: ApiServer) 
     check(found["admission: launch_training worker"], UNKNOWN, "bob may not create")
     assert found["storage class"].status is MISSING
     assert found["training operator"].status is MISSING
+
+
+def test_an_odd_object_makes_one_finding_unknown(server: ApiServer) -> None:
+    server.put("/version", gitVersion="v1.34.4")
+    server.fail("POST ", answer(403, 'User "bob" cannot create resource "reviews" at the cluster scope'), times=99)
+    server.put("/api/v1/nodes/odd", spec="odd")
+    found = examine(with_pods=False)
+    check(found["nodes"], UNKNOWN, "failed unexpectedly: AttributeError: 'str'")
+    assert found["storage class"].status is MISSING
 
 
 def test_an_unreachable_server_is_not_asked_again(server: ApiServer) -> None:

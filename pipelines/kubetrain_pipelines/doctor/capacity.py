@@ -10,6 +10,7 @@ from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, warning
 from kubetrain_pipelines.doctor.needs import Needs, Pods
+from kubetrain_pipelines.doctor.node_affinity import matches_affinity, unjudged_affinity
 
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 ADD_DEVICES = "install the device plugin that advertises it, or correct gpu_resource or rdma_resource"
@@ -26,7 +27,7 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     room = sum(_max_pods(node, requests) for node in usable)
     evidence = f"{len(usable)} of {len(nodes)} nodes admit a training pod ({_described(requests)})"
     if room >= count:
-        return ok(f"{evidence}, with room for {room} pods if empty")
+        return _enough(f"{evidence}, with room for {room} pods if empty", unjudged_affinity(pods.spec))
     if can_grow:
         return warning(
             f"{evidence}, with room for {room} of {count} pods: the autoscaler must add nodes",
@@ -34,7 +35,8 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
         )
     if not usable:
         return missing(
-            evidence, "correct node_selector or tolerations, or label nodes: kubectl label node NAME KEY=VALUE"
+            evidence,
+            "correct node_selector, affinity or tolerations, or label nodes: kubectl label node NAME KEY=VALUE",
         )
     if room:
         return missing(f"{evidence}, with room for {room} of {count} pods if empty", "request less, or add nodes")
@@ -42,14 +44,21 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
 
 
 def admits(node: Manifest, spec: Manifest) -> bool:
-    """Return True if labels and taints let such a pod onto the node. Affinity is not checked."""
-    labels = node["metadata"].get("labels") or {}
-    if node["spec"].get("unschedulable"):
+    """Return True if labels and taints let such a pod onto the node."""
+    labels, of_node = node["metadata"].get("labels") or {}, node.get("spec") or {}
+    if of_node.get("unschedulable") or not matches_affinity(node, spec):
         return False
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
-    taints = [each for each in node["spec"].get("taints") or [] if each["effect"] in REPELLING_EFFECTS]
+    taints = [each for each in of_node.get("taints") or [] if each["effect"] in REPELLING_EFFECTS]
     return all(any(_tolerates(each, taint) for each in spec.get("tolerations") or []) for taint in taints)
+
+
+def _enough(evidence: str, unjudged: Sequence[str]) -> Finding:
+    if not unjudged:
+        return ok(evidence)
+    rules = " and ".join(unjudged)
+    return warning(f"{evidence}; {rules} may leave less room, which was not checked", f"check that {rules} can be met")
 
 
 @dataclass(frozen=True)
@@ -59,10 +68,13 @@ class Shortage:
     hard: Decimal
     used: Decimal
     wanted: Decimal
+    has_scopes: bool = False
+    """True if the quota counts only some pods, perhaps none of this run."""
 
     def __str__(self) -> str:
         hard, used, wanted = (_formatted(self.name, each) for each in (self.hard, self.used, self.wanted))
-        return f"{self.quota} allows {hard} {self.name}, of which {used} is used, but the run needs {wanted}"
+        scoped = " in its scopes" if self.has_scopes else ""
+        return f"{self.quota} allows {hard} {self.name}{scoped}, of which {used} is used, but the run needs {wanted}"
 
     @property
     def is_permanent(self) -> bool:
@@ -79,26 +91,37 @@ def judge_quota(quotas: Sequence[Manifest], needs: Needs, new_claims: Sequence[M
     if not short:
         return ok(f"room for the run ({len(quotas)} in this namespace)" if quotas else "none in this namespace")
     evidence, remedy = "; ".join(map(str, short)), "\n".join(_commands_to_raise(short, namespace))
+    if all(each.has_scopes for each in short):
+        unchecked = "it was not checked whether the scopes include the run's pods"
+        return warning(f"{evidence}; {unchecked}", f"if they do, wait until other jobs have ended, or\n{remedy}")
+    short = [each for each in short if not each.has_scopes]
     if any(each.is_permanent for each in short):
         return missing(evidence, f"{remedy}\nor request less with workers, cpu, memory, gpus")
     return warning(evidence, f"wait until other jobs have ended, or\n{remedy}")
 
 
 def _shortages(quota: Manifest, wanted: Mapping[str, Decimal]) -> Iterator[Shortage]:
-    """Yield what exceeds the quota. A quota with scopes is ignored: it is unknown if they include these pods."""
-    if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
+    """Yield what exceeds the quota. One for BestEffort is ignored: pods of a run request CPU and memory."""
+    spec = quota.get("spec") or {}
+    if "BestEffort" in _scopes(spec):
         return
     used = (quota.get("status") or {}).get("used") or {}
-    for name, hard in quota["spec"]["hard"].items():
+    for name, hard in (spec.get("hard") or {}).items():
         short = Shortage(
             quota=quota["metadata"]["name"],
             name=name,
             hard=amount(str(hard)),
             used=amount(str(used.get(name, "0"))),
             wanted=wanted.get(name, Decimal(0)),
+            has_scopes=bool(_scopes(spec)),
         )
         if short.wanted and short.used + short.wanted > short.hard:
             yield short
+
+
+def _scopes(spec: Mapping[str, Any]) -> list[str]:
+    selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or []
+    return [*(spec.get("scopes") or []), *(each["scopeName"] for each in selected)]
 
 
 def _commands_to_raise(short: Sequence[Shortage], namespace: str) -> Iterator[str]:
@@ -117,7 +140,7 @@ def _too_small(evidence: str, nodes: Iterable[Manifest], requests: Mapping[str, 
         f"no node has {_formatted(name, requests[name])} {name}: the maximum is {_formatted(name, value)}"
         for name, value in short.items()
     )
-    devices = sorted({name for node in nodes for name in node["status"]["allocatable"] if "/" in name})
+    devices = sorted({name for node in nodes for name in _allocatable_of(node) if "/" in name})
     has = f" (nodes advertise {', '.join(devices)})" if devices else ""
     remedy = ADD_DEVICES + has if any("/" in name for name in short) else "request less, or add larger nodes"
     return missing(f"{evidence}, but {lacks}", remedy)
@@ -137,7 +160,12 @@ def _max_pods(node: Manifest, requests: Mapping[str, Decimal]) -> int:
 
 
 def _allocatable(node: Manifest, name: str) -> Decimal:
-    return amount(str(node["status"]["allocatable"].get(name, "0")))
+    return amount(str(_allocatable_of(node).get(name, "0")))
+
+
+def _allocatable_of(node: Manifest) -> Mapping[str, Any]:
+    """Return what the node offers to pods: nothing until its kubelet has reported it."""
+    return (node.get("status") or {}).get("allocatable") or {}
 
 
 def _storage(claims: Sequence[Manifest]) -> dict[str, Decimal]:

@@ -35,6 +35,11 @@ def cluster_missing(error: KubetrainError) -> Finding:
     return missing(str(error), "export KUBECONFIG=FILE\nkubectl version").named("cluster")
 
 
+def _not_made(error: Exception) -> Finding:
+    expected = isinstance(error, KubetrainError)
+    return unknown(str(error) if expected else f"this check failed unexpectedly: {type(error).__name__}: {error}")
+
+
 @dataclass
 class Examination:
     api: KubernetesApi
@@ -104,9 +109,9 @@ class Examination:
             return unknown(UNREACHABLE).named(check)
         try:
             return find().named(check)
-        except KubetrainError as error:
+        except Exception as error:  # noqa: BLE001 - an odd object, or a fault of a check, must not hide other findings
             self._is_unreachable = isinstance(error, Unreachable)
-            return unknown(str(error)).named(check)
+            return _not_made(error).named(check)
 
     def _server(self) -> Finding:
         version = (self.cluster.get("/version") or {}).get("gitVersion")
@@ -244,13 +249,12 @@ class Examination:
             if name not in s3_tests:
                 yield skipped(f"not requested: --set {name}_uri=s3://BUCKET/PREFIX").named(f"S3 {name}")
 
-    def _run_probes(self, s3_tests: dict[str, list[str]]) -> Iterator[Finding]:
+    def _run_probes(self, s3_tests: dict[str, list[str]]) -> list[Finding]:
         try:
             planned = plan_probes(self.cluster, self.parameters, self._account_name, s3_tests)
-        except KubetrainError as error:
-            yield unknown(str(error)).named("pods")
-        else:
-            yield from judge_outcomes(planned, probes.run_probes(planned, self.api, self.say), s3_tests)
+            return list(judge_outcomes(planned, probes.run_probes(planned, self.api, self.say), s3_tests))
+        except Exception as error:  # noqa: BLE001 - as for the other checks
+            return [_not_made(error).named("pods")]
 
     def _s3_tests(self) -> dict[str, list[str]]:
         """Return the arguments of the tests in pod_program.py, by name."""
