@@ -11,7 +11,9 @@ from kubetrain_pipelines.planned_run import planned_run
 
 def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Path | None) -> None:
     parameters = planned_run(pipeline, run_id, pairs, params)
+    # Before anything is printed, so that an error leaves nothing for a kubectl that reads the output.
+    manifests = yaml.safe_dump_all(planned_manifests(parameters), sort_keys=False)
     for warning in parameters.placement.warnings():
         print(f"# warning: {warning}")
     print("# Zeros stand for the digest of the dataset, which is known after the transfer.")
-    print(yaml.safe_dump_all(planned_manifests(parameters), sort_keys=False), end="")
+    print(manifests, end="")
