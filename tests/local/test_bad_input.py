@@ -169,6 +169,20 @@ class TestTrain:
         assert (finished.exit_code, manifest["kind"]) == (0, "PyTorchJob")
         assert manifest["metadata"]["labels"]["kubetrain/dataset"] == "0123456789abcdef"
 
+    @pytest.mark.parametrize(
+        ("data", "output", "message"),
+        [
+            ("P_x:y", "out", "--data 'P_x' cannot name a PVC"),
+            ("digits:/x", "out", "the path '/x'"),
+            ("digits:a/../../x", "out", "the path 'a/../../x'"),
+            ("digits", "My/Output", "--output 'My/Output' cannot name a PVC"),
+        ],
+    )
+    def test_a_dry_run_prints_nothing_that_kubernetes_would_refuse(self, data: str, output: str, message: str) -> None:
+        finished = kubetrain("train", "--cluster", "--dry-run", "--data", data, "--output", output)
+        assert (finished.exit_code, message in finished.output) == (2, True), finished.output
+        assert "apiVersion" not in finished.output
+
     def test_a_dry_run_needs_cluster(self) -> None:
         finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data=synthetic")
         assert (finished.exit_code, "add --cluster" in finished.output) == (2, True)
@@ -215,6 +229,11 @@ class TestRender:
     def test_parameters_that_no_run_accepts(self, arguments: tuple[str, ...], message: str) -> None:
         finished = kubetrain("render", *arguments)
         assert (finished.exit_code, message in finished.output) == (2, True), finished.output
+
+    def test_an_error_leaves_no_output_for_kubectl(self) -> None:
+        finished = kubetrain("render", *self.URIS, "--set", 'storage={"transfer": {"env": 3}}')
+        assert finished.exit_code == 2
+        assert "#" not in finished.output
 
 
 def test_an_unknown_command_or_option_suggests_the_nearest() -> None:

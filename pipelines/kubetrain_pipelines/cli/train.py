@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job_logs import important_lines, print_line
@@ -117,10 +118,21 @@ def _on_pvcs(training: TrainingJob, options: TrainOptions) -> TrainingJob:
     claim, _, path = options.data.partition(":")
     if not claim and training.config.data != "synthetic":
         raise InvalidSetting("--data names no PVC: pass PVC or PVC:PATH, or set data=synthetic")
+    _check_names(claim, path, options.output)
     version = VERSION_PATH.fullmatch(path)
     dataset = DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
     placement = training.placement.with_default_image(TRAINERS[training.framework])
     return replace(training, dataset_digest=dataset.digest, placement=placement, mounts=dataset.mounts(options.output))
+
+
+def _check_names(claim: str, path: str, output: str) -> None:
+    for option, name in (("--data", claim), ("--output", output)):
+        if name and not OBJECT_NAME.fullmatch(name):
+            raise InvalidSetting(
+                f"{option} '{name}' cannot name a PVC: use lowercase letters, digits, hyphens and dots, at most 253"
+            )
+    if path.startswith("/") or ".." in path.split("/"):
+        raise InvalidSetting(f"--data has the path '{path}': give a path in the PVC without a leading / and without ..")
 
 
 def _with_dataset(training: TrainingJob, folder: Path) -> TrainingJob:
