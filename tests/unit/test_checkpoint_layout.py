@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,35 @@ def test_a_partial_checkpoint_is_invisible_and_removed(tmp_path: Path) -> None:
     assert [checkpoint.step for checkpoint in complete_checkpoints(tmp_path)] == [1]
     remove_partial(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("killed_at", ["rename of the new one", "removal of the earlier one"])
+def test_a_step_that_is_saved_again_always_has_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    """A stopped training saves without validating; resumed at its last step, it saves this step again with metrics."""
+    rename = Path.rename
+
+    def rename_until_killed(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial"):
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    def remove_until_killed(path: Path, **_: object) -> None:
+        if path.exists():
+            raise KeyboardInterrupt
+
+    write_unvalidated(tmp_path, 8)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if killed_at == "rename of the new one":
+            patch.setattr(Path, "rename", rename_until_killed)
+        else:
+            patch.setattr(shutil, "rmtree", remove_until_killed)
+        write(tmp_path, 8)
+    remove_partial(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000008"]
+    (checkpoint,) = intact_checkpoints(tmp_path)
+    assert checkpoint.is_validated == (killed_at == "removal of the earlier one")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
     checkpoints/step-00000123/manifest.json   with the framework's own files beside it
     checkpoints/.step-00000123.partial/       being written, ignored by readers
     checkpoints/.step-00000120.removed/       being removed, ignored by readers
+    checkpoints/.step-00000123.replaced/      the previous checkpoint of a step that is written again
 
 A checkpoint is complete if all files in its manifest exist with the recorded sizes. The newest checkpoint is the one
 with the highest step in its manifest, regardless of file names and times.
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 SCHEMA = "kubetrain/checkpoint/v1"
 MANIFEST = "manifest.json"
+REPLACED = ".replaced"
 WriteFiles = Callable[[Path], object]
 """A function that writes the framework's files to a directory."""
 
@@ -94,14 +96,22 @@ def write_checkpoint(
         manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
         write_json(partial / MANIFEST, manifest)
         flush_directory(partial)
-        if final.exists():
-            remove_checkpoint(final)
-        partial.rename(final)
-        flush_directory(directory)
+        _put_in_place(partial, final)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
         raise
     return Checkpoint(final, manifest)
+
+
+def _put_in_place(partial: Path, final: Path) -> None:
+    """Rename a complete checkpoint, and keep any earlier one of this step until then: remove_partial() restores it."""
+    replaced = final.with_name(f".{final.name}{REPLACED}")
+    if final.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
+    partial.rename(final)
+    flush_directory(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def describe_files(directory: Path) -> list[dict[str, Any]]:
@@ -232,5 +242,10 @@ def remove_checkpoint(path: Path) -> None:
 
 def remove_partial(directory: Path) -> None:
     """Delete what interrupted writes and deletions left behind."""
-    for path in (*directory.glob(".*.partial"), *directory.glob(".*.removed")):
-        shutil.rmtree(path, ignore_errors=True)
+    for path in directory.glob(f".*{REPLACED}"):
+        final = path.with_name(path.name[1:].removesuffix(REPLACED))
+        if not final.exists():  # interrupted before the new one was in place
+            path.rename(final)
+    for pattern in (".*.partial", ".*.removed", f".*{REPLACED}"):
+        for path in directory.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
