@@ -90,7 +90,7 @@ def test_a_result_is_verified_by_its_manifest(tmp_path: Path) -> None:
     checkpoint(output, 1)
     newest = checkpoint(output, 2)
     assert output.read_result() is None
-    output.finish()
+    output.finish(newest)
     result = output.read_result()
     assert result is not None
     assert (result["status"], result["checkpoint"]) == ("completed", newest.name)

@@ -28,9 +28,9 @@ def workspace(tmp_path: Path) -> Path:
 def train(output: TrainingOutput) -> None:
     output.begin("pytorch", TrainConfig(), "d" * 16)
     best = output.write_checkpoint(TrainingProgress(step=1), {"metrics": {"accuracy": 0.9}}, write_weights)
-    output.write_checkpoint(TrainingProgress(step=2), {"metrics": {"accuracy": 0.8}}, write_weights)
+    last = output.write_checkpoint(TrainingProgress(step=2), {"metrics": {"accuracy": 0.8}}, write_weights)
     output.write_export(best, {}, write_weights)
-    output.finish()
+    output.finish(last)
 
 
 def write_weights(folder: Path) -> None:

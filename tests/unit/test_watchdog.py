@@ -53,6 +53,7 @@ def run(tmp_path: Path, *body: str) -> tuple[int, str, dict[str, object]]:
     [
         ("dog.beat('step 7')", "step 7 did not end within 1 s"),
         pytest.param("pass", "the first step did not end within 2 s", marks=pytest.mark.slow),
+        pytest.param("with dog.paused(): pass", "the first step did not end within 2 s", marks=pytest.mark.slow),
     ],
 )
 def test_a_process_that_hangs_is_ended_and_reports_where(before: str, doing: str, tmp_path: Path) -> None:

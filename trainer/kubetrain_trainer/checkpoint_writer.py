@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from kubetrain_trainer.checkpoint_layout import TrainingProgress, WriteFiles, complete_checkpoints
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, WriteFiles
 from kubetrain_trainer.checkpoint_retention import remove_superseded
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
@@ -31,6 +31,9 @@ class CheckpointWriter:
         self._thread = threading.Thread()
         self._step = 0
         self._failure: Exception | None = None
+        self.newest: Checkpoint | None = None
+        """The last checkpoint that this run wrote or resumed from. Later ones are damaged: the run did not resume from
+        them."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,23 +82,23 @@ class CheckpointWriter:
     def conclude_stop(self) -> dict[str, Any]:
         """Complete the checkpoint of a stopped training and return the result."""
         self.wait()
-        result = self._output.stopped_result()
+        result = self._output.stopped_result(self.last())
         saved = (result["step"], result["checkpoint"])
         log.info("stopped by SIGTERM after step %d: saved %s; start this run again to resume", *saved)
         return result
+
+    def last(self) -> Checkpoint:
+        if self.newest is None:
+            raise KubetrainError(f"no checkpoint has been saved in {self._output.checkpoints}: start this run again")
+        return self.newest
 
     def resume_hint(self) -> str:
         """Explain how a new run with other settings can start from this run's newest checkpoint."""
         if self.is_writing:
             self._thread.join(TIMEOUT_SECONDS)
-        newest = self._newest()
-        if not newest:
+        if self.newest is None:
             return "no checkpoint has been saved yet"
-        return f"a new run with resume_from={self._output.path.name} starts from {newest}"
-
-    def _newest(self) -> str:
-        complete = complete_checkpoints(self._output.checkpoints)
-        return complete[-1].name if complete else ""
+        return f"a new run with resume_from={self._output.path.name} starts from {self.newest.name}"
 
     def _run(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
         with marked_as_saving():
@@ -105,7 +108,7 @@ class CheckpointWriter:
         began = time.perf_counter()
         _yield_to_steps()
         try:
-            checkpoint = self._output.write_checkpoint(progress, details, write_files)
+            checkpoint = self.newest = self._output.write_checkpoint(progress, details, write_files)
             metrics = ", ".join(f"validation_{name} {value:.4f}" for name, value in details["metrics"].items())
             seconds = time.perf_counter() - began
             log.info("saved %s in %.1f s: %s", checkpoint.name, seconds, metrics or "not validated")
@@ -117,8 +120,7 @@ class CheckpointWriter:
         cause = os_error_behind(error)
         if cause is None:
             return error
-        newest = self._newest()
-        resumed = f", which resumes from {newest}" if newest else ""
+        resumed = f", which resumes from {self.newest.name}" if self.newest else ""
         failure = KubetrainError(
             f"the checkpoint of step {self._step} could not be written to {self._output.checkpoints} "
             f"{describe_os_error(cause)}, then start this run again{resumed}"

@@ -88,7 +88,12 @@ def resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, i
     Raises:
         InvalidSetting: if resume_from names a run that leaves this one nothing to train.
     """
-    path = training.group.from_chief(lambda: find_checkpoint(training))
+    with training.watchdog.paused():  # reading and verifying a large checkpoint takes as long as the storage needs
+        return _resume(training, plan)
+
+
+def _resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, int]:
+    path = training.group.from_chief(lambda: find_checkpoint(training), takes_long=True)
     if path is None:
         return TrainingProgress(), -1
     log.info("rank %d resumes from %s", training.group.role.rank, path)
@@ -113,7 +118,11 @@ def check_something_is_left(config: TrainConfig, progress: TrainingProgress) -> 
 def find_checkpoint(training: AnyTraining) -> str | None:
     remove_partial(training.output.checkpoints)
     checkpoint = training.output.checkpoint_to_resume(training.config.resume_from)
-    return str(checkpoint.path) if checkpoint else None
+    if checkpoint is None:
+        return None
+    if checkpoint.path.parent == training.output.checkpoints:
+        training.writer.newest = checkpoint
+    return str(checkpoint.path)
 
 
 def may_save(training: AnyTraining, progress: TrainingProgress) -> bool:
@@ -161,4 +170,4 @@ def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn
 def finish(training: AnyTraining) -> None:
     """Export the checkpoint that becomes the model and record that the training completed."""
     training.export(choose_checkpoint(training.output.checkpoints, training.config))
-    training.output.finish()
+    training.output.finish(training.writer.last())

@@ -21,7 +21,6 @@ from kubetrain_trainer.checkpoint_layout import (
     Checkpoint,
     TrainingProgress,
     WriteFiles,
-    complete_checkpoints,
     describe_files,
     intact_checkpoints,
     read_checkpoint,
@@ -124,14 +123,13 @@ class TrainingOutput:
             )
         return newest
 
-    def finish(self) -> None:
-        """Record that the training completed, and its newest checkpoint as proof."""
-        newest = complete_checkpoints(self.checkpoints)[-1]
-        write_json(self.path / "result.json", {"status": "completed", **_identity(newest)})
+    def finish(self, last: Checkpoint) -> None:
+        """Record that the training completed, and its last checkpoint as proof."""
+        write_json(self.path / "result.json", {"status": "completed", **_identity(last)})
 
-    def stopped_result(self) -> dict[str, Any]:
+    def stopped_result(self, last: Checkpoint) -> dict[str, Any]:
         """Return the result of a stopped training. It is not written to a file, because the run can be resumed."""
-        return {"status": "stopped", **_identity(complete_checkpoints(self.checkpoints)[-1])}
+        return {"status": "stopped", **_identity(last)}
 
     def is_finished(self) -> bool:
         return self.read_result() is not None

@@ -56,10 +56,10 @@ class Watchdog:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Suspend the timeout in this context."""
+        """Suspend the timeout in this context. The activity has its whole time again afterwards."""
         self._due = math.inf
         yield
-        self.beat(self.doing)
+        self._due = time.monotonic() + self._timeout
 
     def _watch(self) -> None:
         before: StackSample | None = None

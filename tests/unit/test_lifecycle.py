@@ -1,0 +1,153 @@
+"""A training resumes from its newest intact checkpoint, in the time that this needs, and reports its own last one."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.lifecycle import AnyTraining, finish, resume, save_and_stop
+from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.sampling import SamplePlan
+from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.watchdog import Watchdog
+from support.training import FakeGroup
+
+PLAN = SamplePlan(size=256, batch_size=8, world_size=2, seed=0)
+
+
+def weights(path: Path) -> None:
+    (path / "state").write_bytes(b"weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(AnyTraining):
+    """The chief of a training without a framework."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        pass
+
+    def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
+        self.writer.start(progress, details, weights)
+
+    def export(self, checkpoint: Checkpoint) -> None:
+        self.output.write_export(checkpoint, {}, weights)
+
+
+class Model:
+    model = None
+
+
+def training(path: Path) -> Training:
+    config = TrainConfig(nccl_timeout_seconds=1)
+    output, group = TrainingOutput(path), FakeGroup(0, list)
+    output.begin("pytorch", config, "")
+    writer = CheckpointWriter(output, config)
+    return Training(
+        config=config,
+        output=output,
+        group=group,
+        task=Model(),
+        averages=None,
+        writer=writer,
+        recent=RecentSteps(config, group, writer.resume_hint),
+        watchdog=Watchdog(config, group.role),
+    )
+
+
+def write(output: TrainingOutput, step: int, **metrics: float) -> Path:
+    return output.write_checkpoint(TrainingProgress(step=step), {"metrics": metrics}, weights).path
+
+
+def write_damaged(output: TrainingOutput, step: int) -> None:
+    """Write a checkpoint of the right size, so that only its hash shows the damage."""
+    path = write(output, step, accuracy=0.9, loss=0.1) / "state"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Training:
+    """Return a training with a damaged checkpoint of step 157 that resumed from step 100."""
+    training_ = training(tmp_path / "run")
+    write(training_.output, 100, accuracy=0.5, loss=0.5)
+    write_damaged(training_.output, 157)
+    progress, _ = resume(training_, PLAN)
+    assert progress.step == 100
+    return training_
+
+
+def test_a_stopped_training_reports_the_checkpoint_that_it_saved_not_a_damaged_later_one(resumed: Training) -> None:
+    with pytest.raises(Stopped) as stopped:
+        save_and_stop(resumed, TrainingProgress(step=130))
+    assert stopped.value.result["checkpoint"] == "step-00000130"
+
+
+def test_a_finished_training_proves_its_last_checkpoint_not_a_damaged_later_one(resumed: Training) -> None:
+    finish(resumed)
+    result = resumed.output.read_result()
+    assert result is not None
+    assert result["checkpoint"] == "step-00000100"
+
+
+def test_a_failed_training_names_the_checkpoint_to_start_from_not_a_damaged_later_one(resumed: Training) -> None:
+    assert "starts from step-00000100" in resumed.writer.resume_hint()
+
+
+def test_a_training_without_a_checkpoint_of_its_own_names_none(tmp_path: Path) -> None:
+    other = training(tmp_path / "other")
+    write(other.output, 5)
+    config = TrainConfig(nccl_timeout_seconds=1, resume_from="other")
+    mine = training(tmp_path / "mine")
+    object.__setattr__(mine, "config", config)
+    assert resume(mine, PLAN)[0].step == 5
+    assert "no checkpoint has been saved" in mine.writer.resume_hint()
+
+
+SLOW_STORAGE = """
+import sys, time
+from pathlib import Path
+from kubetrain_trainer import checkpoint_layout, watchdog
+from test_lifecycle import PLAN, Training, resume, training
+
+watchdog.FIRST_STEP_FACTOR = 1
+sha256_of = checkpoint_layout.sha256_of
+checkpoint_layout.sha256_of = lambda path: time.sleep({verify}) or sha256_of(path)
+Training.restore = lambda *_: time.sleep({read})
+slow = training(Path(sys.argv[1]))
+with slow.watchdog:
+    print("resumed at step", resume(slow, PLAN)[0].step)
+"""
+
+
+@pytest.mark.parametrize(("verify", "read"), [(1.4, 0), pytest.param(0, 1.4, marks=pytest.mark.slow)])
+def test_a_large_checkpoint_may_take_longer_to_verify_and_read_than_a_step(
+    verify: float, read: float, tmp_path: Path
+) -> None:
+    write(training(tmp_path).output, 7)
+    program = SLOW_STORAGE.format(verify=verify, read=read)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        env={"PYTHONPATH": ":".join([str(Path(__file__).parent), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "resumed at step 7\n")
+
+
+def test_the_peers_wait_for_the_verification_without_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[bool] = []
+    monkeypatch.setattr(
+        FakeGroup, "from_chief", lambda self, decide, *, takes_long=False: (waits.append(takes_long), decide())[1]
+    )
+    assert resume(training(tmp_path), PLAN) == (TrainingProgress(), -1)
+    assert waits == [True]
