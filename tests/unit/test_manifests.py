@@ -213,13 +213,13 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),
     ({"annotations": {"note": 1}}, {"template.metadata.annotations.note": "1"}),
     ({"grace_seconds": 5}, {"pod.terminationGracePeriodSeconds": 5}),
-    ({"deadline_seconds": 3600}, {"spec.runPolicy.activeDeadlineSeconds": 5400}),
     ({"ttl_seconds": 0}, {"spec.runPolicy.ttlSecondsAfterFinished": None}),
 ]
 WITHOUT_EFFECT = {
     "scale_metrics": "tested in the whole manifest of an elastic job",
     "restart_policy": "belongs to the replicas of a training",
     "queue_seconds": "used only by the launcher",
+    "deadline_seconds": "counted only by the launcher: the cluster would include the time that pods wait",
     "max_restarts": "becomes the job's backoff limit, which the launcher counts",
     "clean_pods": "used only by the launcher",
 }
@@ -283,7 +283,7 @@ def test_under_exit_code_the_operator_neither_counts_restarts_nor_cleans_up() ->
     assert job_manifest(pytorch(replicas=replicas))["spec"]["runPolicy"] == {"cleanPodPolicy": "None"}
 
 
-def test_a_batch_job_may_have_a_queue_a_deadline_and_no_restarts() -> None:
+def test_a_batch_job_may_have_a_queue_and_no_restarts_and_the_cluster_never_ends_it() -> None:
     settings = {"scheduler": "kueue", "queue": "q", "deadline_seconds": 60, "start_seconds": 30, "ttl_seconds": 0}
     (replica,) = batch().replicas
     never = batch(replace(PLAIN, **settings), replicas=(replace(replica, restart_policy=RestartPolicy.NEVER),))
@@ -291,7 +291,6 @@ def test_a_batch_job_may_have_a_queue_a_deadline_and_no_restarts() -> None:
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
     assert {**manifest["spec"], "template": 0} == {
         "suspend": True,
-        "activeDeadlineSeconds": 90,
         "backoffLimit": 0,
         "template": 0,
     }

@@ -6,7 +6,6 @@ from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, Replica, Res
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template, queue_label, rendezvous_port
 from kubetrain_components.jobs.kubernetes.validation import validate_for_operator
-from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
 
 
@@ -99,19 +98,15 @@ def _run_policy(job: Job) -> Any:
     return models.KubeflowOrgV1RunPolicy(
         # The launcher deletes pods after its verdict, for which it needs them and their logs.
         clean_pod_policy="None",
+        # No active_deadline_seconds: it would include the time that pods waited, also for a replacement. The launcher
+        # counts deadline_seconds.
         # The operator also counts restarts that follow a lost node, over the job's whole life: the launcher counts.
         backoff_limit=None,
-        active_deadline_seconds=_deadline(placement),
         # Under ExitCode, a permanent failure sets no completion time, without which the operator's cleanup fails.
         ttl_seconds_after_finished=None if _replaces_pods(job.replicas) else placement.ttl_seconds or None,
         suspend=True if placement.scheduler == "kueue" else None,  # until Kueue admits it
         scheduling_policy=_scheduling_policy(job),
     )
-
-
-def _deadline(placement: Placement) -> int | None:
-    """Limit a job that has lost its launcher; the launcher itself counts only the time after the start."""
-    return placement.start_seconds + placement.deadline_seconds if placement.deadline_seconds else None
 
 
 def _replaces_pods(replicas: tuple[Replica, ...]) -> bool:
@@ -151,11 +146,10 @@ def _elastic_policy(job: Job, elastic: Elastic) -> Any:
 def _batch_job(job: Job) -> Manifest:
     placement = job.placement
     (replica,) = job.replicas
-    limits = {"activeDeadlineSeconds": _deadline(placement), "ttlSecondsAfterFinished": placement.ttl_seconds}
     return {
         # A batch Job allows this many restarts; the operator would fail the job at the last of them.
         "backoffLimit": 0 if replica.restart_policy is RestartPolicy.NEVER else max(job.backoff_limit - 1, 0),
-        **{name: value for name, value in limits.items() if value},
+        **({"ttlSecondsAfterFinished": placement.ttl_seconds} if placement.ttl_seconds else {}),
         **({"suspend": True} if placement.scheduler == "kueue" else {}),
         "template": pod_template(job, replica),
     }
