@@ -714,7 +714,7 @@ def test_a_permission_that_we_lack_makes_one_finding_unknown(server: ApiServer) 
 def test_an_odd_object_makes_one_finding_unknown(server: ApiServer) -> None:
     server.put("/version", gitVersion="v1.34.4")
     server.fail("POST ", answer(403, 'User "bob" cannot create resource "reviews" at the cluster scope'), times=99)
-    server.put("/api/v1/nodes/odd", spec="odd")
+    server.put("/api/v1/nodes", items=[{"metadata": {"name": "n"}, "spec": "odd"}])
     found = examine(with_pods=False)
     check(found["nodes"], UNKNOWN, "failed unexpectedly: AttributeError: 'str'")
     assert found["storage class"].status is MISSING
