@@ -45,14 +45,13 @@ class TestBothFrameworks:
     def run(self, which: str, request: pytest.FixtureRequest) -> tuple[Finished, dict]:
         return request.getfixturevalue(which)
 
-    def test_it_trains_a_good_model_in_time(self, run: tuple[Finished, dict]) -> None:
+    def test_it_trains_a_good_model(self, run: tuple[Finished, dict]) -> None:
         finished, record = run
         assert finished.exit_code == 0, finished.output
         assert record["status"] == "succeeded"
         assert record["evaluation"]["accuracy"] >= 0.97
         assert record["evaluation"]["samples"] == 270
         assert record["training"]["world_size"] == 2
-        assert finished.seconds < 180
 
     def test_every_stage_ran_in_order_and_took_its_time(self, run: tuple[Finished, dict]) -> None:
         _, record = run

@@ -88,12 +88,18 @@ def test_a_run_resumes_from_another_runs_checkpoint(finished_run: list[str]) -> 
 
 
 def test_the_same_run_again_reuses_its_result_and_a_different_one_is_refused(finished_run: list[str]) -> None:
+    output = Path(finished_run[finished_run.index("--output") + 1])
+    before = written(output / "first")
     again = kubetrain(*finished_run)
     assert again.exit_code == 0
-    assert "training starts: " not in again.output
+    assert written(output / "first") == before, "nothing was trained"
     other = kubetrain(*finished_run, "--set", "epochs=4")
     assert other.exit_code == 1
     assert "already exists" in other.output
+
+
+def written(output: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
 
 
 def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from kubetrain_components.jobs import following
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobState
+from kubetrain_components.jobs.kubernetes import backend as backends
 from kubetrain_components.jobs.kubernetes import followed, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
@@ -122,6 +123,7 @@ def launch(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
     monkeypatch.setattr(followed, "HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.05)
+    monkeypatch.setattr(backends, "FAIL_SECONDS", 0.1)  # there is no operator
     monkeypatch.setattr(following, "DRAIN_SECONDS", 0.1)
     monkeypatch.setattr(following, "LAST_LINES_SECONDS", 0.1)
     made: list[Launch] = []
