@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kubetrain_components.object_store import checksums, retries
+from kubetrain_components.object_store.checksums import algorithm_of, checksum_of
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.store import (
     ObjectChanged,
@@ -477,6 +478,25 @@ class TestVerify:
         manifest.chmod(0o644)
         manifest.write_text(manifest.read_text().replace('"key": "a"', '"key": "b/d"'))
         assert any("does not hash to its digest" in problem for problem in self.problems(version))
+
+    def test_a_file_and_its_checksum_that_were_both_changed(self, version: Path) -> None:
+        manifest, file = version / "manifest.jsonl", version / "data" / "a"
+        (entry,) = (Entry.from_line(line) for line in manifest.read_bytes().splitlines() if b'"key": "a"' in line)
+        for path in (manifest, file):
+            path.chmod(0o644)
+        file.write_bytes(b"2")
+        changed = checksum_of(file, algorithm_of(entry.checksum))
+        manifest.write_text(manifest.read_text().replace(entry.checksum, changed))
+        (problem,) = self.problems(version)
+        assert "lines_sha256" in problem
+
+    @pytest.mark.parametrize("edit", ['"objects": 3', '"bytes": 6'])
+    def test_a_header_that_was_edited(self, version: Path, edit: str) -> None:
+        manifest = version / "manifest.jsonl"
+        manifest.chmod(0o644)
+        manifest.write_text(manifest.read_text().replace(edit, f"{edit}0"))
+        (problem,) = self.problems(version)
+        assert "has 3 objects with 6 bytes, but its header differs" in problem
 
     def test_an_incomplete_version_is_not_listed_and_fails_verification(self, version: Path, tmp_path: Path) -> None:
         staging = tmp_path / "staging"

@@ -3,7 +3,7 @@
 versions/<digest>/manifest.jsonl    a header line, then one line per object, sorted by UTF-8 key
 versions/<digest>/data/<key>        the objects, mode 0444
 versions/.<digest>.partial/         a version that is being synced, see partial_version
-versions/.pruned-<digest>/          a version that is being deleted, see prune_versions
+versions/.pruned-<digest>-<time>/   a version that is being deleted, see prune_versions
 versions/.damaged-<digest>-<time>/  a version that lost files or whose manifest was edited, replaced by a new one
 """
 
@@ -73,15 +73,23 @@ class DatasetVersion:
                     raise DamagedManifest(f"line {number} of {self.path / MANIFEST} is damaged") from error
                 yield entry
 
-    def check_digest(self) -> None:
+    def check_manifest(self) -> None:
         """
         Raises:
-            DamagedManifest: if the manifest is not that of the listing that the version was made from.
+            DamagedManifest: if it is not that of the listing that the version was made from, or was edited since.
         """
         if listing_sha256(entry.object for entry in self.entries()) != self.header["sha256"]:
-            raise DamagedManifest(
-                f"{self.path / MANIFEST} does not hash to its digest {self.header['digest']}: it was edited"
-            )
+            raise self._edited(f"does not hash to its digest {self.header['digest']}")
+        if not self.has_intact_manifest():
+            raise self._edited("has lines that do not hash to the lines_sha256 in its header")
+        objects, size = 0, 0
+        for entry in self.entries():
+            objects, size = objects + 1, size + entry.object.size
+        if (objects, size) != (self.header["objects"], self.header["bytes"]):
+            raise self._edited(f"has {objects} objects with {size} bytes, but its header differs")
+
+    def _edited(self, evidence: str) -> DamagedManifest:
+        return DamagedManifest(f"{self.path / MANIFEST} {evidence}: it was edited")
 
 
 def read_version(path: Path) -> DatasetVersion | None:

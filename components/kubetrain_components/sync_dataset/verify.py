@@ -12,7 +12,7 @@ from kubetrain_components.sync_dataset.sorted_records import Sorted, paired
 def verify_version(version: DatasetVersion) -> list[str]:
     """Re-hash every file and return a sentence for each problem."""
     try:
-        version.check_digest()
+        version.check_manifest()
     except DamagedManifest as error:
         return [str(error)]
     wrong = [problem for entry in version.entries() if (problem := entry.problem_in(version.data))]
