@@ -408,7 +408,7 @@ class TestPruneVersions:
     def test_a_file_that_cannot_be_deleted_does_not_keep_the_others(
         self, staging: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        left = staging / "versions" / f".pruned-{OTHER}"
+        left = staging / "versions" / f".pruned-{self._digests(staging)[0]}"
         left.mkdir()
         for name in (".nfs1", "file"):
             (left / name).touch()

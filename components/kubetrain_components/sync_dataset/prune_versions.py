@@ -4,6 +4,7 @@ python -m kubetrain_components.sync_dataset.prune_versions --staging DIR --keep 
 """
 
 import argparse
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -78,7 +79,8 @@ def _time_of(version: Path) -> str:
 def _delete(staging: Path, item: Prunable) -> None:
     """Rename a version, then delete it, so that its folder is never incomplete."""
     version = staging / item.name
-    aside = version.with_name(f"{PRUNED}{version.name}")
+    # The time keeps it apart from what an earlier pruning of this digest could not delete.
+    aside = version.with_name(f"{PRUNED}{version.name}-{time.time_ns()}")
     version.rename(aside)
     delete_lock(staging, item.digest)
     delete_tree(aside)
