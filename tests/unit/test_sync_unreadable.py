@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.object_store.store import ObjectContent
 from kubetrain_components.sync_dataset.publish import published_versions
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_trainer.errors import KubetrainError
@@ -59,3 +61,21 @@ def test_another_version_that_cannot_be_read_is_not_reused(
     assert (report.downloaded, report.linked) == (3, 0)
     assert [each.path.name for each in published_versions(staging)] == [report.digest]
     assert f"{version / 'manifest.jsonl'} (Permission denied)" in caplog.text
+
+
+def test_an_unreadable_file_of_an_interrupted_sync_is_downloaded_again(
+    source: Path, staging: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Interrupted(DirectoryStore):
+        def read(self, key: str, *rest: Any) -> ObjectContent:
+            if key == "b":
+                raise KeyboardInterrupt
+            return super().read(key, *rest)
+
+    with pytest.raises(KeyboardInterrupt):
+        transfer_dataset(Interrupted(source), staging, concurrency=1)
+    (file,) = staging.glob("versions/.*.partial/data/a")
+    file.chmod(0)
+    report = transfer_dataset(DirectoryStore(source), staging)
+    assert (report.resumed, report.downloaded) == (0, 2)
+    assert f"Permission denied: '{file}'" in caplog.text

@@ -1,5 +1,6 @@
 """The files of interrupted syncs, which are hashed again because a power cut may have damaged them."""
 
+import logging
 import os
 import threading
 from collections.abc import Generator, Iterable
@@ -10,6 +11,8 @@ from pathlib import Path
 from kubetrain_components.object_store.checksums import HASHERS, algorithm_of, format_checksum
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_trainer.durable_files import CHUNK_BYTES
+
+log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 BATCH = 64
@@ -43,7 +46,14 @@ class IntactFiles:
             pool.shutdown(cancel_futures=True)
 
     def _intact(self, entries: list[Entry], data: str) -> list[Entry]:
-        return [each for each in entries if each.has_right_size(data) and self._hash(each, data) == each.checksum]
+        return [each for each in entries if self._is_intact(each, data)]
+
+    def _is_intact(self, entry: Entry, data: str) -> bool:
+        try:
+            return entry.has_right_size(data) and self._hash(entry, data) == entry.checksum
+        except OSError as error:
+            log.warning("downloading %s again: %s", entry.object.key, error)
+            return False
 
     def _hash(self, entry: Entry, data: str) -> str:
         algorithm, buffer = algorithm_of(entry.checksum), memoryview(bytearray(min(entry.object.size, CHUNK_BYTES)))
