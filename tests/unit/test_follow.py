@@ -145,9 +145,26 @@ def test_what_no_restart_can_cure_ends_the_job_at_once() -> None:
     with running(backend) as outcome:
         chief, worker = backend.jobs[NAME].pods
         words = '{"status": "failed", "error": "the dataset has no folder \'val\'", "curable": false}'
-        backend.change(NAME, pods=(replace(chief, exit_code=1, finished=1.0, last_words=words), worker))
+        failed = replace(chief, phase=Phase.FAILED, exit_code=1, finished=1.0, last_words=words)
+        backend.change(NAME, pods=(failed, worker))
     assert str(outcome[0]) == "launch_training failed: chief-0: the dataset has no folder 'val'"
     assert backend.deleted == [NAME]
+
+
+def test_an_error_that_was_overcome_while_no_launcher_looked_ends_no_job() -> None:
+    backend = MemoryBackend()
+    backend.create(JOB)
+    chief, worker = backend.jobs[NAME].pods
+    words = '{"status": "failed", "error": "no space left", "curable": false}'
+    failed = replace(chief, restarts=1, exit_code=1, finished=1.0, last_words=words)
+    backend.change(NAME, pods=(failed, worker))
+    heard: list[str] = []
+    with running(backend, on_line=lambda line: heard.append(line.text)) as outcome:
+        while not heard and not outcome:
+            time.sleep(0.01)
+        assert not outcome
+        backend.change(NAME, pods=(replace(failed, restarts=2, finished=2.0), worker))
+    assert "no space left" in str(outcome[0]), "now it has failed again"
 
 
 def test_a_restart_is_announced_once() -> None:
@@ -544,7 +561,8 @@ def test_a_cause_is_told_even_if_the_job_cannot_be_deleted(monkeypatch: pytest.M
     backend.create(JOB)
     chief, worker = backend.jobs[NAME].pods
     words = '{"status": "failed", "error": "the dataset has no folder \'val\'", "curable": false}'
-    backend.change(NAME, pods=(replace(chief, exit_code=1, finished=1.0, last_words=words), worker))
+    failed = replace(chief, phase=Phase.FAILED, exit_code=1, finished=1.0, last_words=words)
+    backend.change(NAME, pods=(failed, worker))
     backend.lines = [LogLine("chief-0", "Traceback")]
 
     heard: list[str] = []

@@ -49,6 +49,8 @@ class Following:
         self._notices = TroubleNotices(clock)
         self._progress = _ProgressAnnotation(handle, backend, logs, self._tracker)
         self._before: JobState | None = None
+        self._overcome: dict[str, float] = {}
+        """Times of the ends, by pod, after which the pod was restarted before this launcher followed the job."""
 
     def until_over(self) -> JobState:
         for state in self._backend.watch(self._handle):
@@ -84,8 +86,10 @@ class Following:
 
     def _incurable(self, state: JobState) -> Failure | None:
         """Return why no restart can help: a process reported a permanent error, or no more restarts are allowed."""
+        if self._before is None:
+            self._overcome = {pod.name: pod.finished for pod in state.pods if pod.phase is Phase.RUNNING}
         for pod in state.pods:
-            if is_incurable(pod):
+            if is_incurable(pod) and self._overcome.get(pod.name) != pod.finished:
                 return Failure(describe(pod))
         restarts = self._restarts.count(state, self._logs.progress)
         if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(state.pods)) is not None:
