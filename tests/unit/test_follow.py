@@ -399,6 +399,21 @@ def test_trouble_is_reported_once_and_fails_the_job_after_its_timeout() -> None:
     assert line.count("worker1-0") == str(failed.value).count("worker1-0") == 1
 
 
+def test_the_time_of_a_training_without_progress_is_annotated_for_the_next_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "ANNOTATE_AGAIN_SECONDS", 0.0)
+    backend = MemoryBackend()
+    backend.create(JOB)
+    state, times = backend.jobs[NAME], itertools.count(0.0, 50.0)
+    backend.watch = lambda handle: iter([state, state])
+    with pytest.raises(JobFailed, match="stopped reporting"):
+        run_job(JOB, backend, ignore, clock=lambda: next(times))
+    annotations = backend.jobs[NAME].annotations
+    assert float(annotations[SECONDS_RUNNING_ANNOTATION]) >= 50
+    assert PROGRESS_ANNOTATION not in annotations, "it would say that all pods have run"
+
+
 def test_the_leads_progress_is_annotated_on_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.0)
     backend = MemoryBackend()

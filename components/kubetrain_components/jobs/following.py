@@ -127,19 +127,26 @@ class Following:
 
 
 class _ProgressAnnotation:
-    """Keeps the progress in an annotation of the job, so that it can be read without the log."""
+    """Keeps the progress in an annotation of the job, so that it can be read without the log. Also keeps the running
+    time for a launcher that restarts, even if a training that hangs makes no progress."""
 
     def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs, tracker: BudgetTracker) -> None:
         self._handle, self._backend, self._logs, self._tracker = handle, backend, logs, tracker
-        self._written = ""
-        self._write_at = time.monotonic() + PROGRESS_SECONDS
+        self._written = {SECONDS_RUNNING_ANNOTATION: "0"}
+        self._is_written = True
+        self._tried_at = time.monotonic()
 
     def update(self) -> None:
-        progress = self._logs.progress
-        if progress == self._written or time.monotonic() < self._write_at:
+        values = self._values()
+        is_new = values.get(PROGRESS_ANNOTATION) != self._written.get(PROGRESS_ANNOTATION)
+        pause = PROGRESS_SECONDS if is_new and self._is_written else ANNOTATE_AGAIN_SECONDS
+        if values == self._written or time.monotonic() < self._tried_at + pause:
             return
-        seconds = f"{self._tracker.seconds_running:.0f}"
-        values = {PROGRESS_ANNOTATION: progress, SECONDS_RUNNING_ANNOTATION: seconds}
-        is_written = self._backend.annotate(self._handle, values)
-        self._written = progress if is_written else self._written
-        self._write_at = time.monotonic() + (PROGRESS_SECONDS if is_written else ANNOTATE_AGAIN_SECONDS)
+        self._is_written = self._backend.annotate(self._handle, values)
+        self._written = values if self._is_written else self._written
+        self._tried_at = time.monotonic()
+
+    def _values(self) -> dict[str, str]:
+        seconds = {SECONDS_RUNNING_ANNOTATION: f"{self._tracker.seconds_running:.0f}"}
+        progress = self._logs.progress
+        return {PROGRESS_ANNOTATION: progress, **seconds} if progress else seconds
