@@ -464,6 +464,24 @@ def test_no_proxy_is_read_as_go_does(no_proxy: str, server: str, is_proxied: boo
     assert proxy_for(server, "https://other:1", environment) == "https://other:1"
 
 
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http://me:hidden@proxy:99999",
+        "me:hidden/@proxy:3128",
+        "http://me:hidden[@proxy:3128",
+        "http://me:hidden@",
+    ],
+)
+def test_a_proxy_that_is_not_a_url_is_refused_without_its_password(
+    proxy: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(KubernetesError, match=r"HTTP_PROXY.* is not a valid URL") as caught:
+        connect({"server": "http://inside.invalid:8080"}, {}).get(PODS)
+    assert "hidden" not in str(caught.value)
+
+
 def test_an_unknown_kind_of_proxy_is_refused(server: ApiServer, connect: Connect) -> None:
     with pytest.raises(KubernetesError, match=r"socks5:// are not supported"):
         connect({"server": server.url, "proxy-url": "socks5://me:hidden@proxy:1080"}, {})

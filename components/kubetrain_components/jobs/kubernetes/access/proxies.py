@@ -21,7 +21,7 @@ def proxy_for(server: str, proxy_url: str = "", environment: Mapping[str, str] =
     """
     found = proxy_url or _of_environment(server, environment)
     proxy = found if "://" in found or not found else f"http://{found}"
-    if proxy and (scheme := urlsplit(proxy).scheme) not in SCHEMES:
+    if proxy and (scheme := proxy.partition("://")[0].lower()) not in SCHEMES:
         raise AccessError(f"proxies of the kind {scheme}:// are not supported: set an http:// or https:// proxy")
     return proxy
 
