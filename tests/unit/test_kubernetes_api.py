@@ -275,6 +275,14 @@ def test_a_missing_permission_for_another_operation_is_final(server: ApiServer, 
     assert len(server.requests) == 2
 
 
+def test_a_server_that_asks_for_more_time_than_there_is_gets_another_try(server: ApiServer, api: KubernetesApi) -> None:
+    server.put(POD)
+    server.fail(POD, answer(503, "overloaded", Retry_After="600"))
+    api.retry_seconds = 2
+    assert api.get(POD) is not None
+    assert len(server.requests) == 2
+
+
 def test_a_refusal_that_stays_is_reported_in_the_end(
     server: ApiServer, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,7 +220,8 @@ class KubernetesApi:
                     answer = read(self._exchange(request))
             except Transient as error:
                 self._history.note_trouble()
-                waiting.wait(max(pause, error.retry_after), error, self._unreachable(request, error))
+                asked = min(error.retry_after, MAX_PAUSE_SECONDS, retry_seconds / 4)  # it may ask for more than we have
+                waiting.wait(max(pause, asked), error, self._unreachable(request, error))
             except KubernetesError as error:
                 if not self._history.is_stray(request.operation, error):
                     raise
