@@ -9,7 +9,8 @@ import pytest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.store import ObjectContent
 from kubetrain_components.sync_dataset.publish import published_versions
-from kubetrain_components.sync_dataset.transfer import transfer_dataset
+from kubetrain_components.sync_dataset.transfer import preview_sync, transfer_dataset
+from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.errors import KubetrainError
 from support.permissions import obeyed_permissions
 
@@ -79,3 +80,49 @@ def test_an_unreadable_file_of_an_interrupted_sync_is_downloaded_again(
     report = transfer_dataset(DirectoryStore(source), staging)
     assert (report.resumed, report.downloaded) == (0, 2)
     assert f"Permission denied: '{file}'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("data/a", "a cannot be read (Permission denied)"),
+        ("data", "data (Permission denied)"),
+        ("manifest.jsonl", "manifest.jsonl (Permission denied)"),
+        (".", "(Permission denied)"),
+    ],
+)
+def test_verify_reports_what_it_cannot_read_and_verifies_the_rest(
+    source: Path, staging: Path, version: Path, name: str, says: str
+) -> None:
+    (source / "c").write_bytes(b"c")
+    intact = staging / "versions" / transfer_dataset(DirectoryStore(source), staging).digest
+    file = version / name
+    if name == "data/a":
+        content = file.read_bytes()
+        file.unlink()  # the other version has the same file
+        file.write_bytes(content)
+    file.chmod(0)
+    found = {each.path: each.problems for each in verify_folder(staging)}
+    assert found.keys() == {version, intact}
+    assert found[intact] == []
+    assert says in found[version][0]
+
+
+def test_verify_ignores_other_folders_that_it_cannot_read_but_names_a_folder_of_versions(
+    staging: Path, version: Path
+) -> None:
+    other = staging / "lost+found"
+    other.mkdir(mode=0)
+    assert [each.path for each in verify_folder(staging)] == [version]
+    (staging / "versions").chmod(0)
+    with pytest.raises(KubetrainError, match=rf"cannot read {staging / 'versions'}.*Permission denied"):
+        verify_folder(staging)
+    (staging / "versions").chmod(0o755)
+
+
+def test_a_dry_run_names_what_it_cannot_read(source: Path, staging: Path, version: Path) -> None:
+    (source / "c").write_bytes(b"c")
+    (staging / "versions").chmod(0o311)
+    with pytest.raises(KubetrainError, match=rf"{staging / 'versions'}.*Permission denied"):
+        preview_sync(DirectoryStore(source), staging)
+    (staging / "versions").chmod(0o755)

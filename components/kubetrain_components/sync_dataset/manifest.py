@@ -51,6 +51,12 @@ class Entry:
 
     def problem_in(self, data: Path) -> str | None:
         """Re-hash the file of the object in a folder and return what is wrong, or None."""
+        try:
+            return self._problem_in(data)
+        except OSError as error:
+            return f"{self.object.key} cannot be read ({error.strerror})"
+
+    def _problem_in(self, data: Path) -> str | None:
         path, key = data / self.object.key, self.object.key
         if path.is_symlink() or not path.is_file():
             return f"{key} is missing"

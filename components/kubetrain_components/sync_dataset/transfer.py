@@ -121,6 +121,11 @@ def preview_sync(store: ObjectStore, staging: Path) -> SyncPreview:
     _check_outside(store, staging)
     plan = _list(store)
     plan.check_keys()
+    with _translated_disk_errors(staging):
+        return _preview(staging, plan)
+
+
+def _preview(staging: Path, plan: SyncPlan) -> SyncPreview:
     if is_published(staging, plan):
         return SyncPreview(plan=plan, exists=True)
     counts = {True: 0, False: 0}

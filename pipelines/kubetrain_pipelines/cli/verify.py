@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.sync_dataset.manifest import MANIFEST as DATASET_MANIFEST
-from kubetrain_components.sync_dataset.publish import read_version
+from kubetrain_components.sync_dataset.publish import UnreadableVersion, read_version
 from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_trainer.checkpoint_layout import MANIFEST, verify_files
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.failures import describe_os_error
 from kubetrain_trainer.training_output import TrainingOutput
 
 MANIFEST_PARENTS = ("versions", "checkpoints")
@@ -29,11 +30,15 @@ def verify_folder(folder: Path) -> list[Verified]:
     """Verify this folder if it has a manifest, else the folders inside it (a workspace, staging volume or output).
 
     Raises:
-        KubetrainError: if there is nothing complete to verify.
+        KubetrainError: if there is nothing complete to verify, or a folder of versions or checkpoints cannot be read.
     """
     if not folder.is_dir():
         raise KubetrainError(f"{folder} is not a directory: pass a dataset version or a checkpoint directory")
-    verified = [Verified(path, _problems_of(path)) for path in _described(folder)]
+    try:
+        described = _described(folder)
+    except OSError as error:
+        raise KubetrainError(f"cannot read {error.filename} {describe_os_error(error)}") from error
+    verified = [Verified(path, _problems_or_error(path)) for path in described]
     # A running training removes old checkpoints.
     verified = [each for each in verified if each.path.exists()]
     if not verified:
@@ -48,7 +53,7 @@ def _described(folder: Path) -> list[Path]:
     """Return this folder if it has a manifest, else the folders with one in the known places below it."""
     if _has_manifest(folder):
         return [folder]
-    roots = [folder, *_subfolders(folder), *_subfolders(folder / "output")]
+    roots = [folder, *filter(_can_enter, [*_subfolders(folder), *_subfolders(folder / "output")])]
     return list(dict.fromkeys(path for root in roots for path in _described_in(root)))
 
 
@@ -60,13 +65,41 @@ def _described_in(root: Path) -> Iterator[Path]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _can_enter(folder: Path) -> bool:
+    """Return False for a folder of others, such as lost+found."""
+    try:
+        (folder / MANIFEST).exists()
+    except PermissionError:
+        return False
+    return True
 
 
 def _has_manifest(path: Path) -> bool:
+    """Return True also for a version or checkpoint that cannot be read, which is a problem to report."""
+    try:
+        return _has_file(path)
+    except PermissionError:
+        return path.parent.name in MANIFEST_PARENTS
+
+
+def _has_file(path: Path) -> bool:
     return (path / DATASET_MANIFEST).is_file() or (path / MANIFEST).is_file()
+
+
+def _problems_or_error(path: Path) -> list[str]:
+    """Return a file that cannot be read as a problem, so that the other folders are verified."""
+    try:
+        return _problems_of(path)
+    except UnreadableVersion as error:
+        return [str(error)]
+    except OSError as error:
+        return [f"cannot read {error.filename} {describe_os_error(error)}"]
 
 
 def _problems_of(path: Path) -> list[str]:
