@@ -85,10 +85,15 @@ def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str
 def write_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> list[str]:
     """Write the files that changed. Return what was done, and which files must be deleted by hand."""
     compiled = {folder / name: content for name, content in compiled_pipelines(output_format).items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    changed = [path for path, content in compiled.items() if not path.is_file() or path.read_bytes() != content]
-    for path in changed:
-        write_atomically(path, compiled[path])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        changed = [path for path, content in compiled.items() if not path.is_file() or path.read_bytes() != content]
+        for path in changed:
+            write_atomically(path, compiled[path])
+    except OSError as error:
+        raise KubetrainError(
+            f"cannot write to {folder} ({error.strerror or error}): pass a folder that you can write to as --output"
+        ) from error
     return [*(f"wrote {path}" for path in changed), *_extra_files(folder, compiled)]
 
 

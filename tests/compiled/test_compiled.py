@@ -45,6 +45,13 @@ def test_a_file_is_small_and_holds_nothing_of_this_machine(name: str) -> None:
         assert foreign not in content
 
 
+def test_an_output_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    finished = kubetrain("compile", "--output", tmp_path / "file")
+    assert finished.exit_code == 1
+    assert f"error: cannot write to {tmp_path / 'file'} (File exists)" in finished.output
+
+
 def test_compiling_twice_writes_nothing_the_second_time(tmp_path: Path) -> None:
     first, second = (kubetrain("compile", "--output", tmp_path / "compiled") for _ in range(2))
     assert first.output.count("wrote ") == 3
