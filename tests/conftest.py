@@ -5,8 +5,8 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
-import boto3
 import pytest
 
 from kubetrain_components.jobs.local.process_guard import process_guard
@@ -46,7 +46,7 @@ def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def bucket(s3: EmbeddedS3, s3_credentials: None, request: pytest.FixtureRequest) -> str:
     """An empty bucket of this test's own."""
     name = f"bucket-{abs(hash(request.node.nodeid)):x}"[:40]
-    boto3.session.Session().client("s3", endpoint_url=s3.url).create_bucket(Bucket=name)
+    urlopen(Request(f"{s3.url}/{name}", method="PUT")).close()
     return name
 
 

@@ -1,5 +1,6 @@
 """Writes to a bucket, which are rare enough to use boto3."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,7 @@ class S3Writer:
 
     def _connect(self, config: Config | None = None) -> Any:
         session = Session()
+        session.register_component("data_loader", _loader())
         client = boto3.session.Session(botocore_session=session).client(
             "s3",
             endpoint_url=self._endpoint_url or None,
@@ -125,6 +127,12 @@ class S3Writer:
             return None
         self.retries += 1
         return pause
+
+
+@functools.cache
+def _loader() -> Any:
+    """Return the reader of botocore's data, which remembers what it has read: each session would read it again."""
+    return Session().get_component("data_loader")
 
 
 @contextmanager
