@@ -34,6 +34,7 @@ VENDORS = {
     "jobs/kubernetes/access/kubeconfig.py": {"yaml"},
     "jobs/kubernetes/access/transport.py": {"urllib3"},
     "jobs/kubernetes/api.py": {"urllib3"},
+    "jobs/kubernetes/stream.py": {"urllib3"},
     "jobs/local/process_guard.py": {"psutil"},
     "jobs/local/record.py": {"psutil"},
     "launch_training/summary.py": {"yaml"},

@@ -32,6 +32,7 @@ from kubetrain_components.jobs.kubernetes.errors import (
 )
 from kubetrain_components.jobs.kubernetes.request import Request
 from kubetrain_components.jobs.kubernetes.retries import ServerHistory, Waiting
+from kubetrain_components.jobs.kubernetes.stream import Stream
 from kubetrain_components.manifest import Manifest
 
 RETRY_SECONDS = 300.0
@@ -39,37 +40,11 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 READ_TIMEOUT_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
-CHUNK_BYTES = 64 << 10
 PAGE_SIZE = 500
 WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Stream:
-    """A response that is read while it arrives."""
-
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
-        self._response = response
-        self.is_stopped = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            for chunk in self._response.stream(CHUNK_BYTES, decode_content=False):
-                if self.is_stopped:  # once its socket is shut down, TLS returns undeciphered data
-                    raise StreamCut("the stream was stopped")
-                yield chunk
-        except ReadTimeoutError as error:
-            raise StreamSilent(f"the API server sent nothing more ({error})") from error
-        except (HTTPError, OSError) as error:
-            raise StreamCut(f"the API server's response was cut short ({error})") from error
-
-    def stop(self) -> None:
-        """Stop the stream, from any thread; its reader gets a StreamCut."""
-        self.is_stopped = True
-        with contextlib.suppress(Exception):  # it has ended already
-            self._response.shutdown()
 
 
 class KubernetesApi:
