@@ -76,6 +76,13 @@ class TestFaults:
         request(store)
         assert len(s3.requests) == FAULTS + 2
 
+    def test_a_server_that_an_earlier_step_reached_may_be_down(self, s3: FaultyS3, s3_credentials: None) -> None:
+        with s3.serving() as url:
+            store = open_store("s3://bucket/models", url, was_reached=True)
+            s3.fail("put", lost, times=FAULTS)
+            store.write_if("other", b"new", None)
+        assert len(s3.requests) == FAULTS + 1
+
     def test_a_file_outlasts_many_faults(self, s3: FaultyS3, store: ObjectStore, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"x" * 1000)
         s3.fail("put", refused(503, "SlowDown"), times=FAULTS)

@@ -106,14 +106,20 @@ def check_access(setting: str, access: str) -> None:
         raise InvalidSetting(f"{setting} is '{access}': use one of {', '.join(Access)}")
 
 
-def open_store(uri: str, endpoint_url: str = "", access: Access = Access.CREDENTIALS) -> ObjectStore:
+def open_store(
+    uri: str, endpoint_url: str = "", access: Access = Access.CREDENTIALS, *, was_reached: bool = False
+) -> ObjectStore:
+    """
+    Args:
+        was_reached: True if an earlier step has reached the server, so that it is worth waiting for.
+    """
     check_uri("the URI", uri)
     check_endpoint("the endpoint", endpoint_url)
     if not names_directory(uri):
         # The import takes a third of a second, and directories do not need it.
         from kubetrain_components.object_store.s3.store import S3Store
 
-        return S3Store(*split_bucket(uri.removeprefix("s3://")), endpoint_url, access)
+        return S3Store(*split_bucket(uri.removeprefix("s3://")), endpoint_url, access, was_reached=was_reached)
 
     from kubetrain_components.object_store.directory_store import DirectoryStore
 

@@ -36,7 +36,7 @@ def promote_model(
             check_gate(reused["metrics"], min_accuracy)
             print(f"already published as {reused['uri']}")
             return reused["uri"]
-        store = open_store(model_uri, s3_endpoint)
+        store = open_store(model_uri, s3_endpoint, was_reached=True)  # by the first step
         version = ImageVersion(name=image, id=image_id)
         promotion = promote_model(site.output(run_id), store, min_accuracy, run_id, version)
         stage.result = asdict(promotion)

@@ -52,6 +52,8 @@ class S3Store:
         prefix: str,
         endpoint_url: str = "",
         access: Access = Access.CREDENTIALS,
+        *,
+        was_reached: bool = False,
     ) -> None:
         self.uri = f"s3://{bucket}/{prefix}"
         self._bucket = bucket
@@ -59,7 +61,7 @@ class S3Store:
         self._endpoint_url = endpoint_url
         self._access = access
         self._server = endpoint_url or "AWS"
-        self._was_reached = False
+        self._was_reached = was_reached
         self._place = Place(bucket, self.uri, self._server)
         try:
             self._requests = S3Requests(bucket, endpoint_url, access)
