@@ -11,6 +11,7 @@ from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.object_store.store import Access, ObjectChanged, ObjectStore, StoreError
 from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.errors import InvalidSetting
+from support.permissions import obeyed_permissions
 
 
 @pytest.fixture(params=["s3", "directory"])
@@ -174,6 +175,12 @@ def test_a_large_file_is_not_held_in_memory(store: ObjectStore, tmp_path: Path) 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 48 << 20
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir(mode=0)
+    with obeyed_permissions(), pytest.raises(StoreError, match=f"cannot read {tmp_path}/folder/key"):
+        open_store(str(tmp_path)).find("folder/key")
 
 
 def test_a_directory_that_cannot_be_written_is_named() -> None:

@@ -62,7 +62,8 @@ class DirectoryStore:
 
     def find(self, key: str) -> StoredObject | None:
         path = self._root / key
-        return self._describe(path, path.stat()) if path.is_file() else None
+        with self._translated_errors("read"):
+            return self._describe(path, path.stat()) if path.is_file() else None
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
         with self._locked():
