@@ -304,9 +304,21 @@ class TestManifests:
         assert not leaving.is_ending
         assert watching.see(leaving, 0) is watching.see(leaving, 600) is None
 
+    @pytest.mark.parametrize("end", ["finalizer", "lost node", "evicted and gone"])
+    def test_a_pod_that_nothing_ends_does_not_use_a_grace_period(self, end: str) -> None:
+        conditions = [EVICTED] if end == "evicted and gone" else []
+        watching, stuck = Watching(), leaving_state(conditions, others=0, code=0, end=end)
+        assert stuck.is_ending
+        assert watching.see(stuck, 0) is None
+        assert "ending for 600 s" in str(watching.reason(stuck, 600)), "its proof then decides"
 
-def leaving_state(conditions: list[dict[str, str]], *, others: int = 1, code: int = 143) -> JobState:
-    """Return a job with a pod that is being deleted: only its sidecar still runs."""
+
+def leaving_state(conditions: list[dict[str, str]], *, others: int = 1, code: int = 143, end: str = "") -> JobState:
+    """Return a job with a pod that is being deleted: only its sidecar still runs.
+
+    Args:
+        end: What keeps the pod from ending: a finalizer, a lost node; or that it is gone.
+    """
     ended = {"exitCode": code, "reason": "Error", "finishedAt": "2026-11-22T00:00:30Z"}
     statuses = [
         {"name": "pytorch", "state": {"terminated": ended}},
@@ -315,6 +327,12 @@ def leaving_state(conditions: list[dict[str, str]], *, others: int = 1, code: in
     leaving, *rest = (pod_manifest(index, "Running") for index in range(1 + others))
     leaving["metadata"]["deletionTimestamp"] = "2026-11-22T00:01:00Z"
     leaving["status"] |= {"containerStatuses": statuses, "conditions": conditions}
+    if end == "finalizer":
+        leaving["status"] |= {"phase": "Succeeded", "containerStatuses": statuses[:1]}
+    if end == "lost node":
+        leaving["spec"]["nodeName"] = "node2"
+        leaving["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    leaving["deleted"] = end == "evicted and gone"
     return state_of([leaving, *rest], minimum=1 + others)
 
 

@@ -70,6 +70,12 @@ def backend(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield backend
 
 
+def test_the_time_before_the_first_state_counts_for_no_limit(backend: KubernetesBackend) -> None:
+    states = backend.watch(backend.create(batch()))
+    gaps = [state.is_after_gap for state in (next(states), next(states)) if state is not None]
+    assert gaps == [True, False], "the API server may have been away since the job was created"
+
+
 def test_an_interrupted_launcher_has_only_seconds_to_delete_its_job_whatever_its_threads_do(
     server: ApiServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,8 +239,8 @@ class PodState:
     @property
     def blocks_the_end(self) -> bool:
         """True if containers run on after the main one failed, and nothing ends them."""
-        is_left = not (self.is_terminating or self.is_lost)
-        return self.phase is Phase.FAILED and bool(self.lingering) and is_left
+        is_taken = self.was_disrupted or self.is_terminating or self.is_lost
+        return self.phase is Phase.FAILED and bool(self.lingering) and not is_taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,12 +99,13 @@ class KubernetesBackend:
         return JobHandle(kind=job.kind, name=job.identity.name, uid=created["metadata"]["uid"])
 
     def watch(self, handle: JobHandle) -> Iterator[JobState | None]:
-        followed, was_final = self._follow(handle), False
+        followed, was_final, is_first = self._follow(handle), False, True
         while (state := followed.state()) is not None:
             # The proof of a success and the cause of a failure are on the pods, which the job's watch may be ahead of.
             is_new_end = state.phase.is_final and not was_final
-            yield followed.listed_state() if is_new_end else replace(state, is_after_gap=followed.is_cut_off)
-            was_final = state.phase.is_final
+            is_after_gap = is_first or followed.is_cut_off
+            yield followed.listed_state() if is_new_end else replace(state, is_after_gap=is_after_gap)
+            was_final, is_first = state.phase.is_final, False
             followed.await_change(state)
         yield None
 

@@ -131,7 +131,8 @@ def _will_restart(pod: Manifest, exit_code: int) -> bool:
 
 
 def _is_terminating(pod: Manifest) -> bool:
-    return was_disrupted(pod) or ("deletionTimestamp" in pod["metadata"] and not pod.get("deleted"))
+    is_out_of_reach = has_ended(pod) or pod.get("deleted") or is_cut_off(pod)  # no grace period ends those
+    return not is_out_of_reach and (was_disrupted(pod) or "deletionTimestamp" in pod["metadata"])
 
 
 def is_of(pod: Manifest, handle: JobHandle) -> bool:
