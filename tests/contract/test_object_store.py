@@ -3,8 +3,11 @@
 import threading
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
+from botocore.httpsession import URLLib3Session
 
 from kubetrain_components.object_store.open_store import check_uri, open_store
 from kubetrain_components.object_store.probe_writes import probe_writes
@@ -175,6 +178,32 @@ def test_a_large_file_is_not_held_in_memory(store: ObjectStore, tmp_path: Path) 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 48 << 20
+
+
+def test_a_large_file_is_written_although_the_last_answer_of_the_server_is_lost(
+    s3: EmbeddedS3, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, statuses = URLLib3Session.send, []
+
+    def send_and_lose(session: URLLib3Session, request: Any) -> Any:
+        if request.method != "POST" or "uploadId" not in request.url:
+            return send(session, request)
+        if len(statuses) == 1:  # many servers forget an upload that is complete
+            request.url = request.url.replace("uploadId=", "uploadId=forgotten-")
+        response = send(session, request)
+        statuses.append(response.status_code)
+        if len(statuses) == 1:
+            raise ConnectionClosedError(endpoint_url=request.url)
+        return response
+
+    monkeypatch.setattr(URLLib3Session, "send", send_and_lose)
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(9 << 20)
+    store = open_store(f"s3://{bucket}/models", s3.url)
+    store.write("large", tmp_path / "large")
+    assert statuses == [200, 404, 200]
+    found = store.find("large")
+    assert found is not None and found.size == 9 << 20
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Writes to an S3 server with faults, which must not fail a run that has trained for hours."""
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from botocore.httpsession import URLLib3Session
 
 from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
@@ -113,6 +115,20 @@ class TestFaults:
         started = time.monotonic()
         store.write("key", b"new")
         assert time.monotonic() - started >= 1
+
+    def test_an_error_of_this_machine_is_not_retried(
+        self, s3: FaultyS3, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sent = []
+
+        def send(*arguments: object) -> None:
+            sent.append(arguments)
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(URLLib3Session, "send", send)
+        with pytest.raises(OSError, match="Input/output error"):
+            store.write("key", b"new")
+        assert len(sent) == 1
 
 
 class TestConditionalWrites:

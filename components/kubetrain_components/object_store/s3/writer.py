@@ -11,7 +11,7 @@ from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
 
 from kubetrain_components.object_store.retries import AnnouncedRetries
@@ -65,7 +65,7 @@ class S3Writer:
         if isinstance(content, bytes):
             self._put(Key=key, Body=content)
         else:
-            self._send(lambda: self._client.upload_file(str(content), self._bucket, key, Config=TRANSFER))
+            self._upload(key, str(content))
 
     def write_if(self, key: str, content: bytes, etag: str | None) -> None:
         self._put(Key=key, Body=content, **({"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}))
@@ -79,6 +79,18 @@ class S3Writer:
         with _translated():
             head = self._client.head_object(Bucket=self._bucket, Key=key)
         return head["ContentLength"], head["ETag"].strip('"')
+
+    def _upload(self, key: str, path: str) -> None:
+        def upload() -> None:
+            self._client.upload_file(path, self._bucket, key, Config=TRANSFER)
+
+        retries_before = self.retries
+        try:
+            self._send(upload)
+        except RequestRefused as refused:
+            if refused.code != "NoSuchUpload" or self.retries == retries_before:
+                raise
+            self._send(upload)  # the server completed it, but its answer was lost
 
     def _put(self, **arguments: Any) -> None:
         self._send(lambda: self._client.put_object(Bucket=self._bucket, **arguments))
@@ -116,6 +128,8 @@ class S3Writer:
         self, response: Any, caught_exception: Exception | None, request_dict: dict[str, Any], **_: object
     ) -> float | None:
         """Return the seconds after which botocore sends the request again; None: it does not."""
+        if caught_exception is not None and not isinstance(caught_exception, BotoCoreError):
+            return None  # not an error of the network
         # A success is asked about too, and translated to an error that nothing retries.
         error = self._translate(caught_exception or _refusal(response[1]))
         if not isinstance(error, StoreUnavailable):
