@@ -17,7 +17,7 @@ from kubetrain_trainer.lifecycle import AnyTraining, finish, resume, save_and_st
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.training_output import TrainingOutput
-from kubetrain_trainer.watchdog import Watchdog
+from kubetrain_trainer.watchdog import EXIT_CODE, Watchdog
 from support.training import FakeGroup
 
 PLAN = SamplePlan(size=256, batch_size=8, world_size=2, seed=0)
@@ -45,9 +45,9 @@ class Model:
     model = None
 
 
-def training(path: Path) -> Training:
+def training(path: Path, rank: int = 0) -> Training:
     config = TrainConfig(nccl_timeout_seconds=1)
-    output, group = TrainingOutput(path), FakeGroup(0, list)
+    output, group = TrainingOutput(path), FakeGroup(rank, list)
     output.begin("pytorch", config, "")
     writer = CheckpointWriter(output, config)
     return Training(
@@ -131,9 +131,33 @@ def test_a_large_checkpoint_may_take_longer_to_verify_and_read_than_a_step(
     verify: float, read: float, tmp_path: Path
 ) -> None:
     write(training(tmp_path).output, 7)
-    program = SLOW_STORAGE.format(verify=verify, read=read)
-    ended = subprocess.run(
-        [sys.executable, "-c", program, tmp_path],
+    ended = run(SLOW_STORAGE.format(verify=verify, read=read), tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "resumed at step 7\n")
+
+
+LOST_CHIEF = """
+import sys, time
+from pathlib import Path
+from kubetrain_trainer import lifecycle
+from test_lifecycle import PLAN, FakeGroup, resume, training
+
+lifecycle.RESUME_SECONDS = 0.2
+FakeGroup.from_chief = lambda *_, **__: time.sleep(60)
+peer = training(Path(sys.argv[1]), rank=1)
+with peer.watchdog:
+    resume(peer, PLAN)
+"""
+
+
+def test_a_process_does_not_wait_forever_for_a_chief_that_is_lost_while_it_verifies(tmp_path: Path) -> None:
+    ended = run(LOST_CHIEF, tmp_path)
+    assert ended.returncode == EXIT_CODE
+    assert "rank 1 hangs: the first step did not end within 0.2 s; it is in" in ended.stdout
+
+
+def run(program: str, output: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, output],
         env={"PYTHONPATH": ":".join([str(Path(__file__).parent), *sys.path])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -141,7 +165,6 @@ def test_a_large_checkpoint_may_take_longer_to_verify_and_read_than_a_step(
         timeout=90,
         check=False,
     )
-    assert (ended.returncode, ended.stdout) == (0, "resumed at step 7\n")
 
 
 def test_the_peers_wait_for_the_verification_without_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

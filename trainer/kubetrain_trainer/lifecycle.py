@@ -4,6 +4,7 @@ All processes call these functions at the same step, except `finish`, which only
 """
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -34,6 +35,8 @@ from kubetrain_trainer.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 Metrics = Mapping[str, float]
+RESUME_SECONDS = 7200.0
+"""How long a process waits for the chief's verification and reads: the node of the chief may be lost silently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,8 @@ def resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, i
     Raises:
         InvalidSetting: if resume_from names a run that leaves this one nothing to train.
     """
-    with training.watchdog.paused():  # reading and verifying a large checkpoint takes as long as the storage needs
+    # The chief reads and verifies a large checkpoint for as long as the storage needs.
+    with training.watchdog.paused(math.inf if training.group.role.is_chief else RESUME_SECONDS):
         return _resume(training, plan)
 
 

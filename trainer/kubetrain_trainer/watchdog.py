@@ -33,7 +33,8 @@ class Watchdog:
         self._on_gpu = on_gpu
         self._rank = role.rank
         self._seconds = config.nccl_timeout_seconds
-        self._timeout = FIRST_STEP_FACTOR * self._seconds
+        self._timeout: float = FIRST_STEP_FACTOR * self._seconds
+        self._setting = " (nccl_timeout_seconds)"
         self._due = math.inf
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -55,10 +56,14 @@ class Watchdog:
         self._due = time.monotonic() + self._seconds
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Suspend the timeout in this context. The activity has its whole time again afterwards."""
-        self._due = math.inf
+    def paused(self, longest: float = math.inf) -> Iterator[None]:
+        """Suspend the timeout in this context, for this many seconds at most. The activity has its whole time again
+        afterwards."""
+        before = self._timeout, self._setting
+        self._timeout, self._setting = longest, ""
+        self._due = time.monotonic() + longest
         yield
+        self._timeout, self._setting = before
         self._due = time.monotonic() + self._timeout
 
     def _watch(self) -> None:
@@ -84,7 +89,7 @@ class Watchdog:
     def _end_process(self, stack: StackSample) -> None:
         faulthandler.dump_traceback(sys.__stderr__ or 2)
         sentence = (
-            f"rank {self._rank} hangs: {self.doing} did not end within {self._timeout} s (nccl_timeout_seconds); "
+            f"rank {self._rank} hangs: {self.doing} did not end within {self._timeout} s{self._setting}; "
             f"it is in {stack}, all stacks are in the log"
         )
         print(f"error: {sentence}", flush=True)
