@@ -188,9 +188,10 @@ def test_a_large_file_is_written_although_the_last_answer_of_the_server_is_lost(
     def send_and_lose(session: URLLib3Session, request: Any) -> Any:
         if request.method != "POST" or "uploadId" not in request.url:
             return send(session, request)
-        if len(statuses) == 1:  # many servers forget an upload that is complete
-            request.url = request.url.replace("uploadId=", "uploadId=forgotten-")
         response = send(session, request)
+        if len(statuses) == 1:  # other servers forget an upload that is complete
+            response.status_code = 404
+            response._content = b"<Error><Code>NoSuchUpload</Code><Message>It is unknown.</Message></Error>"
         statuses.append(response.status_code)
         if len(statuses) == 1:
             raise ConnectionClosedError(endpoint_url=request.url)
