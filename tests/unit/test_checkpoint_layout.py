@@ -15,6 +15,7 @@ from kubetrain_trainer.checkpoint_layout import (
     complete_checkpoints,
     intact_checkpoints,
     read_checkpoint,
+    remove_checkpoint,
     remove_partial,
     verify_files,
     write_checkpoint,
@@ -101,10 +102,43 @@ def test_a_step_that_is_saved_again_always_has_a_checkpoint(
         else:
             patch.setattr(shutil, "rmtree", remove_until_killed)
         write(tmp_path, 8)
+    assert len(list(intact_checkpoints(tmp_path))) == 1, "a run that resumes from this one reads it as it is"
     remove_partial(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000008"]
     (checkpoint,) = intact_checkpoints(tmp_path)
     assert checkpoint.is_validated == (killed_at == "removal of the earlier one")
+
+
+def test_a_replaced_checkpoint_that_cannot_be_deleted_neither_blocks_the_next_nor_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS keeps the files that another client has open."""
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for content in (b"first", b"second", b"third"):
+            path = write(tmp_path, 5, content=content)
+    assert path.joinpath("state.pt").read_bytes() == b"third"
+    remove_checkpoint(path)
+    remove_partial(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_checkpoint_remains_if_the_new_one_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def rename_or_fail(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial"):
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    write_unvalidated(tmp_path, 8)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(Path, "rename", rename_or_fail)
+        write(tmp_path, 8)
+    remove_partial(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000008"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
     checkpoints/step-00000123/manifest.json   with the framework's own files beside it
     checkpoints/.step-00000123.partial/       being written, ignored by readers
     checkpoints/.step-00000120.removed/       being removed, ignored by readers
-    checkpoints/.step-00000123.replaced/      the previous checkpoint of a step that is written again
+    checkpoints/.step-00000123.replaced-1/    the previous checkpoint of a step that is written again; readers use it
+                                              only between the two renames, while the partial one still exists
 
 A checkpoint is complete if all files in its manifest exist with the recorded sizes. The newest checkpoint is the one
 with the highest step in its manifest, regardless of file names and times.
@@ -12,6 +13,7 @@ with the highest step in its manifest, regardless of file names and times.
 import logging
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 
 SCHEMA = "kubetrain/checkpoint/v1"
 MANIFEST = "manifest.json"
-REPLACED = ".replaced"
+PARTIAL, REPLACED = ".partial", ".replaced"
 WriteFiles = Callable[[Path], object]
 """A function that writes the framework's files to a directory."""
 
@@ -88,7 +90,7 @@ def write_checkpoint(
 ) -> Checkpoint:
     """Write the framework's files and their manifest to a partial directory, then rename it."""
     final = directory / f"step-{progress.step:08d}"
-    partial = directory / f".{final.name}.partial"
+    partial = directory / f".{final.name}{PARTIAL}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -96,18 +98,18 @@ def write_checkpoint(
         manifest = {"schema": SCHEMA, **vars(progress), **details, "files": describe_files(partial)}
         write_json(partial / MANIFEST, manifest)
         flush_directory(partial)
-        _put_in_place(partial, final)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
         raise
+    _put_in_place(partial, final)
     return Checkpoint(final, manifest)
 
 
 def _put_in_place(partial: Path, final: Path) -> None:
     """Rename a complete checkpoint, and keep any earlier one of this step until then: remove_partial() restores it."""
-    replaced = final.with_name(f".{final.name}{REPLACED}")
+    # A unique name, because NFS may keep the files of an earlier one.
+    replaced = final.with_name(f".{final.name}{REPLACED}-{time.time_ns()}")
     if final.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
         final.rename(replaced)
     partial.rename(final)
     flush_directory(final.parent)
@@ -150,7 +152,15 @@ def complete_checkpoints(directory: Path) -> list[Checkpoint]:
 def _candidates(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
-    return [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    visible = [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    return [*visible, *_half_replaced(directory).values()]
+
+
+def _half_replaced(directory: Path) -> dict[Path, Path]:
+    """Return the missing checkpoints whose replacement was interrupted between its two renames, with their folders."""
+    written = [directory / path.name[1:].removesuffix(PARTIAL) for path in directory.glob(f".*{PARTIAL}")]
+    found = {final: sorted(directory.glob(f".{final.name}{REPLACED}*")) for final in written if not final.exists()}
+    return {final: replaced[-1] for final, replaced in found.items() if replaced}
 
 
 def choose_checkpoint(directory: Path, config: TrainConfig) -> Checkpoint:
@@ -241,11 +251,9 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def remove_partial(directory: Path) -> None:
-    """Delete what interrupted writes and deletions left behind."""
-    for path in directory.glob(f".*{REPLACED}"):
-        final = path.with_name(path.name[1:].removesuffix(REPLACED))
-        if not final.exists():  # interrupted before the new one was in place
-            path.rename(final)
-    for pattern in (".*.partial", ".*.removed", f".*{REPLACED}"):
+    """Delete what interrupted writes and deletions left behind, and undo a replacement that was interrupted."""
+    for final, replaced in _half_replaced(directory).items():
+        replaced.rename(final)
+    for pattern in (f".*{PARTIAL}", ".*.removed", f".*{REPLACED}*"):
         for path in directory.glob(pattern):
             shutil.rmtree(path, ignore_errors=True)
