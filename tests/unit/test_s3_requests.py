@@ -250,6 +250,30 @@ class TestListing:
         assert len(list(list_objects(page, "data/", 4))) == 620
         assert len(pages) < 620 / 30 + 2 * 4
 
+    @pytest.mark.parametrize(("empty_folders", "is_listed_again"), [(1, False), (90, False), (101, True)])
+    def test_few_folders_without_objects_cost_no_second_listing(
+        self, empty_folders: int, is_listed_again: bool
+    ) -> None:
+        s3 = FaultyS3()
+        s3.page_keys = 30
+        for number in range(600):
+            s3.put(f"data/{number % 20:02}/{number}", b"")
+        empty = [f"data/{number % 20:02}-deleted-{number}/" for number in range(empty_folders)]
+        named = "".join(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in empty)
+        asked: list[dict[str, str]] = []
+
+        def page(query: dict[str, str]) -> bytes:
+            asked.append(dict(query))
+            added = named if query == {"prefix": "data/", "delimiter": "/"} else ""
+            return s3.page(query).replace(b"</ListBucketResult>", f"{added}</ListBucketResult>".encode())
+
+        assert len(list(list_objects(page, "data/", 4))) == 600
+        assert all(({"prefix": folder} in asked) is not is_listed_again for folder in empty)
+        whole = [
+            each for each in asked if each["prefix"] == "data/" and each.keys() <= {"prefix", "continuation-token"}
+        ]
+        assert (len(whole) == 600 / 30) is is_listed_again
+
     def test_short_listings_are_not_split(self) -> None:
         s3 = FaultyS3()
         s3.page_keys = 10

@@ -24,6 +24,8 @@ PAGES_BEFORE_SPLIT = 8
 """Shorter listings are not split."""
 MAX_SPLIT_DEPTH = 3
 MAX_WAITING_PAGES = 64
+MAX_UNSEEN_NAMES = 100
+"""With more, it is cheaper to list again from end to end than to look under each."""
 POLL_SECONDS = 0.5
 T = TypeVar("T")
 GetPage = Callable[[dict[str, str]], bytes]
@@ -76,7 +78,7 @@ def _spool_rest(
     spans = zip(bounds, [*bounds[1:], None], strict=True)
     # Each range has its own copy: what one finds must not depend on how fast another is.
     listed = [_pages(get_page, prefix, set(constants), *span) for span in spans]
-    return _spool_ranges(listed, spool, unseen) and not unseen
+    return _spool_ranges(listed, spool, unseen) and _are_empty(get_page, [prefix + each for each in unseen])
 
 
 def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[bytes], unseen: UnseenNames) -> bool:
@@ -95,6 +97,16 @@ def _spool_ranges(ranges: Sequence[Iterator[list[StoredObject]]], spool: IO[byte
             unseen.see([each.key for each in rows])
             marshal.dump(list(map(tuple, rows)), spool)
     return True
+
+
+def _are_empty(get_page: GetPage, names: Sequence[str]) -> bool:
+    """Return True if there are no objects under these few names.
+
+    Servers name folders whose objects are all deleted, in a versioned bucket or since the folders were listed.
+    """
+    if len(names) > MAX_UNSEEN_NAMES:
+        return False
+    return not any(_run_in_parallel([partial(_first_objects, get_page, each) for each in names]))
 
 
 def _spooled(spool: IO[bytes]) -> Iterator[list[StoredObject]]:
@@ -188,6 +200,11 @@ def _merged(ranges: Sequence[Iterator[T]]) -> Generator[tuple[int, T], None, Non
 def _folders(get_page: GetPage, prefix: str) -> list[str]:
     """Return the folders on the first page, which are enough to split by."""
     return folders_of(text_of(get_page({"prefix": prefix, "delimiter": "/"})))
+
+
+def _first_objects(get_page: GetPage, prefix: str) -> list[StoredObject]:
+    """Return objects under the prefix, if any; an empty page may precede them, if the server skips deleted ones."""
+    return next(filter(None, _pages(get_page, prefix, set())), [])
 
 
 def _names_before(get_page: GetPage, folder: str) -> list[str]:

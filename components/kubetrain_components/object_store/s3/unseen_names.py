@@ -1,4 +1,4 @@
-"""Names that a listing must have: if one is missing, its ranges were not in the order of the bytes of the keys.
+"""Names that a listing must have: if one is missing but not empty, its ranges were not in the order of the keys' bytes.
 
 A server that lists folder by folder puts "train/" before "train.csv" and "train-extra/". A range of keys ends at the
 first key after it, so that what such a server lists later is lost, although each page is in order.
@@ -6,18 +6,18 @@ first key after it, so that what such a server lists later is lost, although eac
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class UnseenNames:
-    """Keys, and folders of which no key was seen yet; it is false once all were."""
+    """Keys, and folders of which no key was seen yet."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names) - {""}
         self._sorted = sorted(self._names)
 
-    def __len__(self) -> int:
-        return len(self._names)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
 
     def see(self, keys: Sequence[str]) -> None:
         """Record the keys of a page, sorted."""
