@@ -634,6 +634,17 @@ def test_a_pod_that_only_lost_another_one_is_not_blamed(worker_changes: dict[str
     assert says in describe(found)
 
 
+@pytest.mark.parametrize(("phase", "says"), [(Phase.RUNNING, "worker1-0 ran out"), (Phase.FAILED, "no space left")])
+def test_an_end_that_a_restart_overcame_is_not_blamed_for_a_later_one(phase: Phase, says: str) -> None:
+    words = '{"status": "failed", "error": "no space left", "curable": false}'
+    chief, worker = JOB.pods()
+    chief = replace(chief, phase=phase, restarts=1, exit_code=1, finished=1000.0, last_words=words)
+    worker = replace(worker, phase=Phase.FAILED, exit_code=137, cause="ran out of memory", finished=1500.0)
+    found = culprit_of((chief, worker))
+    assert found is not None
+    assert says in describe(found)
+
+
 class TestWaitingForAnEarlierJob:
     """A launcher says what it waits for, gives up in time, and counts the job's own budgets only afterwards."""
 

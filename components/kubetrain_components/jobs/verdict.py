@@ -144,7 +144,8 @@ def culprit_of(pods: Sequence[PodState]) -> PodState | None:
 def _distance_from_cause(pod: PodState) -> tuple[bool, bool, float]:
     words = parse_termination_message(pod.last_words)
     is_effect = str(words.get("error", "")).startswith(LOST_ANOTHER) and not pod.was_disrupted
-    return not is_incurable(pod), is_effect, pod.finished
+    was_overcome = is_incurable(pod) and pod.phase is Phase.RUNNING  # by a restart
+    return was_overcome or not is_incurable(pod), is_effect or was_overcome, pod.finished
 
 
 def is_incurable(pod: PodState) -> bool:
