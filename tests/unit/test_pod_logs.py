@@ -151,6 +151,19 @@ def test_lines_that_were_rotated_away_while_the_server_was_down_are_announced(se
     assert texts == [*(f"line {n}" for n in range(3)), pod_log.GAP, *(f"line {n}" for n in range(500, 505))]
 
 
+def test_unordered_lines_that_arrive_again_are_not_a_gap(server: ApiServer, pods: Watched) -> None:
+    """The last line, from stdout, is older than the one from stderr before it."""
+    run = server.run("a")
+    lines = [f"{stamp(seconds)} line {number}\n".encode() for number, seconds in enumerate((5.9, 5.1, 6.0))]
+    server.write(run, *lines[:2])
+    reader = Reader(server, pods)
+    reader.wait_for(2)
+    server.cut_all()
+    server.write(run, lines[2])
+    server.end("a")
+    assert [line.text for line in reader.finish()] == ["line 0", "line 1", "line 2"]
+
+
 def test_a_new_run_of_a_container_that_nobody_could_read_is_not_a_gap(server: ApiServer, pods: Watched) -> None:
     run = server.run("a")
     server.write(run, *lines_of(range(3)))

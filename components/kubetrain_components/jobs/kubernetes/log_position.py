@@ -35,7 +35,10 @@ def time_of(line: bytes) -> int | None:
 class LogPosition:
     def __init__(self, since: int = 0) -> None:
         self.time = since
-        """Time of the newest line read; initially that of the last line to skip."""
+        """Time of the line read last; initially that of the last line to skip.
+
+        Lines may be newer, but after a jump of the node's clock the newest would skip those that follow.
+        """
         self._since = since
         self._recent: deque[tuple[int, array[int]]] = deque()
         self._known: Counter[int] | None = None
@@ -66,12 +69,12 @@ class LogPosition:
         self._known = None
 
     def has_gap(self, lines: Sequence[bytes]) -> bool:
-        """Return True if these are the first lines that are read again, and the log no longer has the last line."""
+        """Return True if these are the first lines that are read again, and all are new: the log lost the last line."""
         first = next((time for line in lines if (time := time_of(line)) is not None), None)
         if first is None or self._last_seen is None:
             return False
         last_seen, self._last_seen = self._last_seen, None
-        return first > last_seen
+        return first > last_seen and not any(self._is_known(line) for line in lines)
 
     def new_lines(self, lines: Sequence[bytes]) -> list[bytes]:
         """Return the lines that were not read before, and remember them."""
@@ -85,6 +88,9 @@ class LogPosition:
         if self._known is not None and newest > self._known_until:
             self._known = None
         return fresh
+
+    def _is_known(self, line: bytes) -> bool:
+        return self._known is not None and self._known[hash(line)] > 0
 
     def _is_new(self, line: bytes) -> bool:
         assert self._known is not None
