@@ -172,6 +172,17 @@ def test_a_new_list_without_changes_keeps_the_objects(server: ApiServer, pods: W
     assert all(one is other for one, other in zip(before, pods.objects(), strict=True))
 
 
+def test_a_list_ends_a_gap_even_if_no_watch_begins(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "CUT_OFF_SECONDS", 0.0)
+    server.fail("watch=", answer(410, "too old"))
+    pods._read_round(pods._list())
+    assert pods.is_cut_off
+    pods._list()
+    assert not pods.is_cut_off
+
+
 def test_a_missing_permission_ends_it(server: ApiServer, pods: Watched) -> None:
     message = 'pods is forbidden: User "me" cannot list resource "pods" in API group "" in the namespace "tests"'
     server.fail("GET", answer(403, message))

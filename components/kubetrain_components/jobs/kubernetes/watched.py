@@ -66,7 +66,7 @@ class Watched(BackgroundReader):
 
     @property
     def is_cut_off(self) -> bool:
-        """True if the objects may have changed since: there is no watch, and a new one does not begin."""
+        """True if the objects may have changed since: there is no watch, and requests fail."""
         return time.monotonic() - self._cut_off_since > CUT_OFF_SECONDS
 
     def objects(self) -> list[WatchedObject]:
@@ -116,6 +116,7 @@ class Watched(BackgroundReader):
             for seen in present + [replace(known, is_gone=True) for known in missing]:
                 self._store(seen)
             self.has_synced = True
+            self._cut_off_since = math.inf
             self.changed.notify_all()
         self._trouble_since = math.inf
         return str(found["metadata"]["resourceVersion"])
