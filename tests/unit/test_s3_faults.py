@@ -316,8 +316,36 @@ class TestMadeUpEtags:
         assert_published(tmp_path, report, contents)
         assert (report.downloaded, report.unverified) == (3, 3)
         assert {key: len(s3.gets(f"data/{key}")) for key in contents} == dict.fromkeys(contents, 2)
-        s3.put("data/folder/9", b"with the MD5 as its ETag")
-        assert transfer_dataset(store, tmp_path).linked == 3, "what was published before is not called damaged"
+        s3.put("data/folder/9", b"more", etag=MADE_UP)
+        report = transfer_dataset(store, tmp_path)
+        assert (report.linked, report.downloaded, report.unverified) == (3, 1, 1)
+
+    def test_an_object_that_was_published_before_is_damaged_if_the_etags_of_new_ones_are_md5s(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        s3.put("data/old", b"wrong", etag=hashlib.md5(b"right").hexdigest())
+        first = transfer_dataset(store, tmp_path)
+        contents = put(s3, 2)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"damaged in the store \(1: 'old'\)"):
+                transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, first, {"old": b"wrong"})
+        s3.put("data/old", b"right")
+        second = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, second, {"old": b"right"} | contents)
+        assert (second.linked, second.resumed, second.downloaded) == (0, 2, 1)
+        assert not (tmp_path / "versions" / second.digest / "damaged").exists()
+
+    def test_a_verified_object_is_not_damaged_though_its_etag_is_no_md5(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        header = base64.b64encode(hashlib.md5(b"content").digest()).decode()
+        s3.put("data/encrypted", b"content", etag=MADE_UP, x_amz_checksum_md5=header)
+        transfer_dataset(store, tmp_path)
+        contents = put(s3, 2)
+        report = transfer_dataset(store, tmp_path)
+        assert_published(tmp_path, report, {"encrypted": b"content"} | contents)
+        assert (report.linked, report.unverified) == (1, 0)
 
     def test_a_large_object_arrives_in_parts_and_then_as_a_whole(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

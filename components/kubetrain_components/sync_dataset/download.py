@@ -80,7 +80,7 @@ class Downloader:
                 is_made_up = reported.is_etag and checksum == before
                 file.is_complete = is_verified or is_made_up or reported.checksum is None
             if file.is_complete:
-                return Fetched(Entry(wanted, checksum), is_verified=is_verified)
+                return self._fetched(wanted, checksum, is_verified=is_verified)
             before = checksum
         raise StoreError(
             f"{self._store.uri} object {wanted.key!r} arrived corrupt {MAX_CORRUPT_DOWNLOADS} times: "
@@ -112,7 +112,14 @@ class Downloader:
             large.discard()
             return self.download(wanted, before=checksum)
         self._partial.move_into_place(large.path, wanted.key)
-        return Fetched(Entry(wanted, checksum), is_verified=expected is not None)
+        return self._fetched(wanted, checksum, is_verified=expected is not None)
+
+    def _fetched(self, wanted: StoredObject, checksum: str, *, is_verified: bool) -> Fetched:
+        entry = Entry(wanted, checksum)
+        if is_verified and entry.has_md5_etag is False:
+            # A header had the MD5, and the ETag is none: with another checksum, the object does not look damaged later.
+            entry = Entry(wanted, checksum_of(self._partial.data / wanted.key, DEFAULT_ALGORITHM))
+        return Fetched(entry, is_verified=is_verified)
 
     def _receive(self, wanted: StoredObject, start: int, end: int, file: int) -> tuple[str, ObjectContent]:
         """Write these bytes of an object to a file; return their checksum and what the store reports."""

@@ -23,14 +23,11 @@ class EtagEvidence:
         self._are_md5 = False
         self._doubtful = Sorted[tuple[str]](tuple, folder)
 
-    def add(self, entry: Entry, *, may_be_damaged: bool = True) -> None:
-        """
-        Args:
-            may_be_damaged: False if the content was verified by something else than its ETag, or published before.
-        """
+    def add(self, entry: Entry) -> None:
+        """Add an object, also one that was published before: the others may now show that it is damaged."""
         if entry.has_md5_etag:
             self._are_md5 = True
-        elif entry.has_md5_etag is False and may_be_damaged:
+        elif entry.has_md5_etag is False:
             self._doubtful.add((entry.object.key,))
 
     def check(self, source: str, partial: PartialVersion) -> None:
@@ -41,6 +38,7 @@ class EtagEvidence:
         """
         if not self._are_md5 or not self._doubtful:
             return
+        partial.note_damage()
         shown: list[str] = []
         for (key,) in self._doubtful:
             partial.discard(key)

@@ -3,6 +3,7 @@
 versions/.<digest>.partial/data/<key>       verified files, which a power cut may have damaged since
 versions/.<digest>.partial/source           the URI of the dataset
 versions/.<digest>.partial/verified.jsonl   the journal: checksums of verified files, and of parts of large objects
+versions/.<digest>.partial/damaged          there if objects that differ from their ETags turned out to be damaged
 versions/.<digest>.partial/large/           large objects, which arrive in parts
 versions/.<digest>.partial/unfinished/      other files that are being written
 """
@@ -47,6 +48,7 @@ class PartialVersion:
         self.digest = path.name.removeprefix(".").removesuffix(".partial")
         self._source = path / "source"
         self._journal = path / "verified.jsonl"
+        self._damaged = path / "damaged"
         self._unfinished = path / "unfinished"
         self._numbers = itertools.count()
         self._folders: set[str] = set()
@@ -134,11 +136,20 @@ class PartialVersion:
         os.chmod(path, MODE)
         os.rename(path, self._target(key))
 
+    def note_damage(self) -> None:
+        """Let later syncs download objects that differ from their ETags: other versions have the damaged bytes."""
+        self._damaged.touch()
+
+    def may_reuse(self, entry: Entry) -> bool:
+        return entry.has_md5_etag is not False or not self._damaged.exists()
+
     def discard(self, key: str) -> None:
         os.unlink(self._target(key))
 
     def reuse(self, source: str, entry: Entry) -> str | None:
-        """Add a file of another version; return how (linked, cloned or copied), or None if it is not intact."""
+        """Add a file of another version; return how (linked, cloned or copied), or None if it may be damaged."""
+        if not self.may_reuse(entry):
+            return None
         target, size = self._target(entry.object.key), entry.object.size
         with suppress(FileNotFoundError):
             os.unlink(target)
@@ -198,7 +209,7 @@ class PartialVersion:
 
     def delete_journal(self) -> None:
         """Delete what only a resumed sync needs; the manifest has the same lines."""
-        for path in (self._journal, self._source):
+        for path in (self._journal, self._source, self._damaged):
             path.unlink(missing_ok=True)
 
     def _lines(self, *, of_parts: bool) -> Iterator[bytes]:

@@ -36,7 +36,7 @@ class Arrivals:
         self._etags = EtagEvidence(self._folder)
 
     def add(self, fetched: Fetched) -> None:
-        self._add(fetched.entry, may_be_damaged=not fetched.is_verified)
+        self._add(fetched.entry)
         self._report.count(fetched)
 
     def check_etags(self) -> None:
@@ -54,7 +54,7 @@ class Arrivals:
             source = reusable and f"{self._staging}/versions/{reusable.version}/data/{each.key}"
             if entry and source and (method := self._partial.reuse(source, entry)):
                 self._count(method)
-                self._add(entry, may_be_damaged=False)
+                self._add(entry)
             else:
                 missing.add(each)
         return missing
@@ -86,17 +86,17 @@ class Arrivals:
         self.checksums.extend(added)
         return self._without(missing, added) if len(added) else missing
 
-    def _add(self, entry: Entry, *, may_be_damaged: bool) -> None:
+    def _add(self, entry: Entry) -> None:
         self.checksums.add((entry.object.key, entry.checksum))
-        self._etags.add(entry, may_be_damaged=may_be_damaged)
+        self._etags.add(entry)
 
     def _recorded(self, other: PartialVersion, missing: Objects) -> Iterator[Entry]:
         """Yield the missing objects that the journal has: the last line for a key counts."""
         recorded = Sorted[tuple[str, int, str, str]](tuple, self._folder)
         recorded.extend((*entry.object, entry.checksum) for entry in other.recorded())
         for each, line in paired(missing, recorded):
-            if line is not None and line[:3] == each:
-                yield Entry(each, line[3])
+            if line is not None and line[:3] == each and self._partial.may_reuse(entry := Entry(each, line[3])):
+                yield entry
 
     def _without(self, missing: Objects, added: Checksums) -> Objects:
         left = self._no_objects()
