@@ -105,7 +105,18 @@ def test_verify_reports_what_it_cannot_read_and_verifies_the_rest(
     found = {each.path: each.problems for each in verify_folder(staging)}
     assert found.keys() == {version, intact}
     assert found[intact] == []
-    assert says in found[version][0]
+    assert any(says in problem for problem in found[version])
+
+
+def test_verify_reports_damage_beside_an_added_folder_that_it_cannot_read(staging: Path, version: Path) -> None:
+    (version / "data" / "a").chmod(0o644)
+    (version / "data" / "a").write_bytes(b"A")
+    added = version / "data" / "added"
+    added.mkdir(mode=0)
+    ((damaged, unreadable),) = [each.problems for each in verify_folder(staging)]
+    added.chmod(0o755)
+    assert damaged == "a does not match its checksum"
+    assert f"{added} (Permission denied)" in unreadable
 
 
 def test_verify_ignores_other_folders_that_it_cannot_read_but_names_a_folder_of_versions(
