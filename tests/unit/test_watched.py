@@ -175,12 +175,15 @@ def test_a_new_list_without_changes_keeps_the_objects(server: ApiServer, pods: W
 def test_a_list_ends_a_gap_even_if_no_watch_begins(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "CUT_OFF_SECONDS", 0.0)
+    monkeypatch.setattr(watched, "CUT_OFF_SECONDS", 60.0)
     server.fail("watch=", answer(410, "too old"))
     pods._read_round(pods._list())
+    pods._cut_off_since -= 100
     assert pods.is_cut_off
     pods._list()
     assert not pods.is_cut_off
+    pods._cut_off_since -= 100  # the watch after this list does not begin either
+    assert pods.is_cut_off
 
 
 def test_a_missing_permission_ends_it(server: ApiServer, pods: Watched) -> None:

@@ -116,7 +116,7 @@ class Watched(BackgroundReader):
             for seen in present + [replace(known, is_gone=True) for known in missing]:
                 self._store(seen)
             self.has_synced = True
-            self._cut_off_since = math.inf
+            self._cut_off_since = time.monotonic()  # until the watch begins
             self.changed.notify_all()
         self._trouble_since = math.inf
         return str(found["metadata"]["resourceVersion"])
