@@ -22,7 +22,7 @@ def _matches(entry: str, host: str, port: int) -> bool:
         return _contains(entry, host)
     name, colon, only_port = entry.rpartition(":")
     is_bare_ipv6 = ":" in name and not name.endswith("]")
-    if colon and only_port.isdigit() and not is_bare_ipv6:
+    if colon and only_port.isascii() and only_port.isdecimal() and not is_bare_ipv6:
         if int(only_port) != port:
             return False
         entry = name

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import resource
 import signal
 import ssl
@@ -456,6 +457,8 @@ def test_the_proxy_of_the_environment_is_used(
         ("fd00::1", "https://[fd00::1]:6443", False),
         ("[fd00::1]:6443", "https://[fd00::1]:6443", False),
         ("nonsense/99", "https://10.0.0.1", True),
+        ("example.com:²", "https://example.com:2", True),
+        ("example.com:४४३", "https://example.com", True),
     ],
 )
 def test_no_proxy_is_read_as_go_does(no_proxy: str, server: str, is_proxied: bool) -> None:
@@ -485,6 +488,20 @@ def test_a_proxy_that_is_not_a_url_is_refused_without_its_password(
 def test_an_unknown_kind_of_proxy_is_refused(server: ApiServer, connect: Connect) -> None:
     with pytest.raises(KubernetesError, match=r"socks5:// are not supported"):
         connect({"server": server.url, "proxy-url": "socks5://me:hidden@proxy:1080"}, {})
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["ftp://api:21", "api:6443", "https://api:99999", "https://api:²", "https://api:0", "https://[::1", "https://"],
+)
+def test_a_server_that_is_not_a_url_is_refused_with_its_value(connect: Connect, server: str) -> None:
+    with pytest.raises(KubernetesError, match=re.escape(f"server '{server}' of cluster 'it' is not a URL")):
+        connect({"server": server}, {})
+
+
+def test_the_password_of_a_server_that_is_not_a_url_is_not_shown(connect: Connect) -> None:
+    with pytest.raises(KubernetesError, match="server 'api:99999' of cluster"):
+        connect({"server": "https://me:hidden@api:99999"}, {})
 
 
 def test_an_interrupt_ends_the_plugin(server: ApiServer, connect: Connect, tmp_path: Path) -> None:
