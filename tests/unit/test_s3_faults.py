@@ -336,6 +336,26 @@ class TestMadeUpEtags:
         assert (second.linked, second.resumed, second.downloaded) == (0, 2, 1)
         assert not (tmp_path / "versions" / second.digest / "damaged").exists()
 
+    @pytest.mark.parametrize("others", [1, 9])
+    def test_an_object_is_damaged_if_the_etags_of_objects_with_another_checksum_are_md5s(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path, others: int
+    ) -> None:
+        for number in range(others):
+            s3.put(f"data/{number}", b"content", **checksum_header("crc64nvme", b"content"))
+        s3.put("data/wrong", b"wrong", etag=hashlib.md5(b"right").hexdigest())
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"damaged in the store \(1: 'wrong'\)"):
+                transfer_dataset(store, tmp_path)
+            assert_nothing_published(tmp_path)
+
+    def test_empty_objects_and_made_up_etags_of_objects_with_another_checksum_show_nothing(
+        self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        s3.put("data/empty", b"", **checksum_header("crc64nvme", b""))
+        s3.put("data/other", b"content", etag=MADE_UP, **checksum_header("crc64nvme", b"content"))
+        s3.put("data/doubtful", b"more", etag=MADE_UP[::-1])
+        assert transfer_dataset(store, tmp_path).unverified == 1
+
     def test_a_verified_object_is_not_damaged_though_its_etag_is_no_md5(
         self, s3: FaultyS3, store: ObjectStore, tmp_path: Path
     ) -> None:

@@ -4,14 +4,20 @@ One object cannot tell: if its bytes arrive twice but do not have the MD5 in its
 ETag, or the object is damaged in the store. The other objects tell which.
 """
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
+from kubetrain_components.object_store.checksums import checksum_of
 from kubetrain_components.object_store.store import StoreError
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.sorted_records import Sorted
 
 SHOWN_KEYS = 5
+MAX_COMPARED = 5
+"""Files that are hashed with MD5 if no download did that; the ETags of files encrypted with a key never match."""
+LOOKS_LIKE_MD5 = re.compile("[0-9a-fA-F]{32}")
 
 
 class EtagEvidence:
@@ -21,6 +27,8 @@ class EtagEvidence:
             folder: Folder for temporary files.
         """
         self._are_md5 = False
+        self._comparable: list[Entry] = []
+        """The first objects with another checksum whose ETags may be MD5s."""
         self._doubtful = Sorted[tuple[str]](tuple, folder)
 
     def add(self, entry: Entry) -> None:
@@ -29,6 +37,8 @@ class EtagEvidence:
             self._are_md5 = True
         elif entry.has_md5_etag is False:
             self._doubtful.add((entry.object.key,))
+        elif len(self._comparable) < MAX_COMPARED and entry.object.size and LOOKS_LIKE_MD5.fullmatch(entry.object.etag):
+            self._comparable.append(entry)
 
     def check(self, source: str, partial: PartialVersion) -> None:
         """Discard objects that differ from their ETags if the ETags of others are MD5s.
@@ -36,7 +46,7 @@ class EtagEvidence:
         Raises:
             StoreError: if there are any.
         """
-        if not self._are_md5 or not self._doubtful:
+        if not self._doubtful or not (self._are_md5 or self._is_any_md5(partial.data)):
             return
         partial.note_damage()
         shown: list[str] = []
@@ -47,3 +57,7 @@ class EtagEvidence:
             f"objects of {source} are damaged in the store ({len(self._doubtful)}: {', '.join(shown)}): the same bytes "
             "arrived twice, but their MD5 is not the ETag, as it is for other objects; upload them again"
         )
+
+    def _is_any_md5(self, data: Path) -> bool:
+        hashed = (replace(each, checksum=checksum_of(data / each.object.key, "md5")) for each in self._comparable)
+        return any(entry.has_md5_etag for entry in hashed)
