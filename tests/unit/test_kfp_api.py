@@ -290,6 +290,7 @@ def test_a_private_certificate_is_trusted_if_it_is_passed(server: KfpServer, tmp
         ({}, "no Kubeflow Pipelines endpoint: set --endpoint or KUBETRAIN_KFP_ENDPOINT"),
         ({"endpoint": "localhost:8888"}, "endpoint 'localhost:8888' is not valid"),
         ({"endpoint": "http://host:port"}, "endpoint 'http://host:port' is not valid"),
+        ({"endpoint": f"http://me:{CANARY}@[kfp"}, "the endpoint is not a URL"),
         ({"endpoint": f"https://me:{CANARY}@kfp"}, "the endpoint of kfp contains a password"),
         (
             {"endpoint": "http://kfp", "token_file": Path("/nosuch")},

@@ -102,7 +102,7 @@ def configured_endpoint(given: str, environment: Mapping[str, str] = os.environ)
 
 
 def _checked(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
+    parts = _split(endpoint)
     if not endpoint:
         raise InvalidSetting(
             f"no Kubeflow Pipelines endpoint: set --endpoint or {ENDPOINT_VARIABLES[0]} to http://localhost:8888 after "
@@ -116,6 +116,13 @@ def _checked(endpoint: str) -> str:
     if not is_url or parts.query or parts.fragment:
         raise InvalidSetting(f"endpoint '{endpoint}' is not valid: use http://HOST:PORT or https://HOST/pipeline")
     return endpoint.rstrip("/")
+
+
+def _split(endpoint: str) -> SplitResult:
+    try:
+        return urlsplit(endpoint)
+    except ValueError as error:  # quoting it might show a password
+        raise InvalidSetting(f"the endpoint is not a URL ({error}): use http://HOST:PORT or https://HOST") from error
 
 
 def _has_valid_port(parts: SplitResult) -> bool:
