@@ -24,8 +24,9 @@ class Sync:
 
     def __init__(self, requests: InFlight) -> None:
         self.requests = requests
-        self.completed = 0.0
-        self.now = requests._window[0]
+        self.completed = self.now = 0.0
+        # Not this machine's uptime, whose rounding would decide how many windows fit into a second.
+        requests._window = (self.now, 0.0, 0.0)
 
     def run(self, store: Store, seconds: float) -> None:
         for _ in range(round(seconds / 0.05)):
