@@ -747,12 +747,17 @@ class TestCreateOrAttach:
         assert run_job(JOB, backend, ignore).pods[0].last_words == '{"status": "completed"}'
         assert len(backend.jobs) == 1
 
-    def test_ours_failed_is_reported_once_then_retried(self) -> None:
+    @staticmethod
+    def judged_as_failed() -> MemoryBackend:
         backend = MemoryBackend()
         backend.create(JOB)
         backend.finish(NAME, Phase.FAILED, exit_code=1, finished=1.0)
         with pytest.raises(JobFailed):
             run_job(JOB, backend, ignore)
+        return backend
+
+    def test_ours_failed_is_reported_once_then_retried(self) -> None:
+        backend = self.judged_as_failed()
         assert create_or_attach(JOB, backend).name == f"{NAME}-a2"
         backend.finish(f"{NAME}-a2", Phase.FAILED, exit_code=1, finished=1.0)
         with pytest.raises(JobFailed):
@@ -760,11 +765,7 @@ class TestCreateOrAttach:
         assert create_or_attach(JOB, backend).name == f"{NAME}-a3"
 
     def test_ours_failed_is_retried_with_a_corrected_spec(self) -> None:
-        backend = MemoryBackend()
-        backend.create(JOB)
-        backend.finish(NAME, Phase.FAILED, exit_code=1, finished=1.0)
-        with pytest.raises(JobFailed):
-            run_job(JOB, backend, ignore)
+        backend = self.judged_as_failed()
         corrected = replace(JOB, placement=Placement(image="corrected"))
         assert create_or_attach(corrected, backend).name == f"{NAME}-a2"
 

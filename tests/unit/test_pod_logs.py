@@ -15,7 +15,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds, rfc3339
 from kubetrain_components.jobs.kubernetes.pod_logs import MAX_QUEUED_BATCHES, PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched
-from support.api_server import PODS, ApiServer, answer, cut, end_at_once, lines_of, stamp
+from support.api_server import PODS, ApiServer, Run, answer, cut, end_at_once, lines_of, stamp
 
 
 @pytest.fixture
@@ -134,13 +134,18 @@ def test_a_kubelets_message_about_a_removed_log_is_not_a_line_of_it(
     assert [line.text for line in Reader(server, pods).finish()] == ["unable to retrieve container logs for fun"]
 
 
-def test_lines_that_were_rotated_away_while_the_server_was_down_are_announced(server: ApiServer, pods: Watched) -> None:
+def outage_after_three_lines(server: ApiServer, pods: Watched) -> tuple[Run, Reader]:
     run = server.run("a")
     server.write(run, *lines_of(range(3)))
     reader = Reader(server, pods)
     reader.wait_for(3)
     server.refuse()
     server.cut_all()
+    return run, reader
+
+
+def test_lines_that_were_rotated_away_while_the_server_was_down_are_announced(server: ApiServer, pods: Watched) -> None:
+    run, reader = outage_after_three_lines(server, pods)
     run.lines[:] = lines_of(range(500, 503))
     server.listen()
     reader.wait_for(7)
@@ -165,12 +170,7 @@ def test_unordered_lines_that_arrive_again_are_not_a_gap(server: ApiServer, pods
 
 
 def test_a_new_run_of_a_container_that_nobody_could_read_is_not_a_gap(server: ApiServer, pods: Watched) -> None:
-    run = server.run("a")
-    server.write(run, *lines_of(range(3)))
-    reader = Reader(server, pods)
-    reader.wait_for(3)
-    server.refuse()
-    server.cut_all()
+    run, reader = outage_after_three_lines(server, pods)
     server.write(run, *lines_of(range(3, 5)))
     server.end("a", "Running")
     server.write(server.run("a", restarts=1), *lines_of(range(500, 503)))
