@@ -4,6 +4,7 @@ A checksum is written as "algorithm:hex digits", also in manifests.
 """
 
 import hashlib
+import re
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -56,6 +57,7 @@ HASHERS: dict[str, Callable[[], Hasher]] = {
     "md5": lambda: hashlib.md5(usedforsecurity=False),
 }
 """Fastest first."""
+LOOKS_LIKE_MD5 = re.compile("[0-9a-fA-F]{32}")
 DEFAULT_ALGORITHM = "crc64nvme"
 """The algorithm for objects for which the store reports no checksum."""
 

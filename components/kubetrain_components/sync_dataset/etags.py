@@ -4,11 +4,10 @@ One object cannot tell: if its bytes arrive twice but do not have the MD5 in its
 ETag, or the object is damaged in the store. The other objects tell which.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
-from kubetrain_components.object_store.checksums import checksum_of
+from kubetrain_components.object_store.checksums import LOOKS_LIKE_MD5, checksum_of
 from kubetrain_components.object_store.store import StoreError
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
@@ -17,7 +16,6 @@ from kubetrain_components.sync_dataset.sorted_records import Sorted
 SHOWN_KEYS = 5
 MAX_COMPARED = 5
 """Files that are hashed with MD5 if no download did that; the ETags of files encrypted with a key never match."""
-LOOKS_LIKE_MD5 = re.compile("[0-9a-fA-F]{32}")
 
 
 class EtagEvidence:
@@ -33,9 +31,10 @@ class EtagEvidence:
 
     def add(self, entry: Entry) -> None:
         """Add an object, also one that was published before: the others may now show that it is damaged."""
-        if entry.has_md5_etag:
+        has_md5_etag = entry.has_md5_etag
+        if has_md5_etag:
             self._are_md5 = True
-        elif entry.has_md5_etag is False:
+        elif has_md5_etag is False:
             self._doubtful.add((entry.object.key,))
         elif len(self._comparable) < MAX_COMPARED and entry.object.size and LOOKS_LIKE_MD5.fullmatch(entry.object.etag):
             self._comparable.append(entry)

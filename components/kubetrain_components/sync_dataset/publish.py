@@ -78,15 +78,20 @@ class DatasetVersion:
         Raises:
             DamagedManifest: if it is not that of the listing that the version was made from, or was edited since.
         """
-        if listing_sha256(entry.object for entry in self.entries()) != self.header["sha256"]:
+        count = size = 0
+
+        def counted() -> Iterator[StoredObject]:
+            nonlocal count, size
+            for entry in self.entries():
+                count, size = count + 1, size + entry.object.size
+                yield entry.object
+
+        if listing_sha256(counted()) != self.header["sha256"]:
             raise self._edited(f"does not hash to its digest {self.header['digest']}")
         if not self.has_intact_manifest():
             raise self._edited("has lines that do not hash to the lines_sha256 in its header")
-        objects, size = 0, 0
-        for entry in self.entries():
-            objects, size = objects + 1, size + entry.object.size
-        if (objects, size) != (self.header["objects"], self.header["bytes"]):
-            raise self._edited(f"has {objects} objects with {size} bytes, but its header differs")
+        if (count, size) != (self.header["objects"], self.header["bytes"]):
+            raise self._edited(f"has {count} objects with {size} bytes, but its header differs")
 
     def _edited(self, evidence: str) -> DamagedManifest:
         return DamagedManifest(f"{self.path / MANIFEST} {evidence}: it was edited")

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from kubetrain_components.no_proxy import bypasses_proxy
+from kubetrain_components.urls import has_host_and_port
 from kubetrain_trainer.errors import InvalidSetting
 
 ENDPOINT_VARIABLES = ("KUBETRAIN_KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
@@ -112,7 +113,7 @@ def _checked(endpoint: str) -> str:
         raise InvalidSetting(
             f"the endpoint of {parts.hostname} contains a password: pass a token or a cookie in a file or a variable"
         )
-    is_url = parts.scheme in ("http", "https") and parts.hostname and _has_valid_port(parts)
+    is_url = parts.scheme in ("http", "https") and has_host_and_port(endpoint)
     if not is_url or parts.query or parts.fragment:
         raise InvalidSetting(f"endpoint '{endpoint}' is not valid: use http://HOST:PORT or https://HOST/pipeline")
     return endpoint.rstrip("/")
@@ -123,13 +124,6 @@ def _split(endpoint: str) -> SplitResult:
         return urlsplit(endpoint)
     except ValueError as error:  # quoting it might show a password
         raise InvalidSetting(f"the endpoint is not a URL ({error}): use http://HOST:PORT or https://HOST") from error
-
-
-def _has_valid_port(parts: SplitResult) -> bool:
-    try:
-        return parts.port != 0
-    except ValueError:
-        return False
 
 
 def _read(source: str, path: Path) -> str:

@@ -2,13 +2,10 @@
 
 import base64
 import binascii
-import re
 
-from kubetrain_components.object_store.checksums import HASHERS
+from kubetrain_components.object_store.checksums import HASHERS, LOOKS_LIKE_MD5
 from kubetrain_components.object_store.s3.etags import MODIFIED, PLACEHOLDERS, etag_of
 from kubetrain_components.object_store.s3.http_head import Headers
-
-LOOKS_LIKE_MD5 = re.compile("[0-9a-f]{32}")
 
 
 def reported_checksum(headers: Headers, etag: str | None) -> tuple[str | None, bool]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection, ExecPlugin, Material, User
+from kubetrain_components.urls import has_host_and_port
 from kubetrain_trainer.errors import did_you_mean
 
 CONTEXT_VARIABLE = "KUBETRAIN_CONTEXT"
@@ -122,18 +122,10 @@ def _absolute(entry: Entry, folder: Path) -> Entry:
 
 def _server(cluster: Entry, name: str) -> str:
     server = str(cluster.get("server") or "")
-    if not server.startswith(("https://", "http://")) or not _has_host_and_port(server):
+    if not server.startswith(("https://", "http://")) or not has_host_and_port(server):
         shown = server.rpartition("@")[2]  # without a password
         raise AccessError(f"the server '{shown}' of cluster '{name}' is not a URL: check KUBECONFIG")
     return server.rstrip("/")
-
-
-def _has_host_and_port(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname and parts.port != 0)
-    except ValueError:
-        return False
 
 
 def _material(entry: Entry, name: str) -> Material | None:
