@@ -35,8 +35,7 @@ def begin(pods: Watched) -> None:
 
 
 def wait_for(pods: Watched, condition: Callable[[], bool]) -> None:
-    with pods.changed:
-        assert pods.changed.wait_for(condition, 60), pods.objects()
+    assert pods.changed.wait_for(condition, 60), pods.objects()
 
 
 def names(pods: Watched) -> dict[str, bool]:

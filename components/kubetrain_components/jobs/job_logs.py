@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.verdict import TAIL_LINES
 from kubetrain_trainer.progress_line import parse_progress
@@ -46,7 +47,8 @@ class JobLogs:
         self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
         self._has_failed = False
         self._thread = threading.Thread(target=self._pass_on_all, daemon=True)
-        self._thread.start()
+        with interrupts_deferred():  # a thread whose start is interrupted never runs
+            self._thread.start()
 
     def pass_on(self, line: LogLine) -> None:
         self._tails[line.pod].append(line.text)

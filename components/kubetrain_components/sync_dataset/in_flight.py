@@ -27,7 +27,8 @@ class InFlight:
         self._search = None if is_fixed else ThroughputSearch(maximum)
         self._ceiling = float(maximum)
         self._overloaded_at = 0.0
-        self._turns = threading.Condition()
+        self._lock = threading.RLock()  # unlike a condition, no interrupt leaves it locked
+        self._turns = threading.Condition(self._lock)
         self._is_over = False
         self._stuck = 0
         self._pieces = 0.0
@@ -37,7 +38,7 @@ class InFlight:
 
     def wait_for_turn(self, worker: int) -> None:
         if not self._has_turn(worker):
-            with self._turns:
+            with self._lock:
                 self._turns.wait_for(lambda: self._has_turn(worker) or self._is_over)
 
     def steer(self, now: float, completed: int, received: int) -> None:
@@ -46,7 +47,7 @@ class InFlight:
         pieces = completed + received / PIECE_BYTES
         started, pieces_before, work_before = self._window
         seconds = now - started
-        with self._turns:
+        with self._lock:
             self._ceiling = min(self._maximum, self._ceiling + (pieces - self._pieces) / self._ceiling)
             self._pieces = pieces
             is_measured = seconds >= WINDOW_SECONDS and pieces - pieces_before >= self.limit
@@ -64,13 +65,13 @@ class InFlight:
     def set_stuck(self, workers: int) -> None:
         """Let other workers run instead of those that are stuck."""
         if workers != self._stuck:
-            with self._turns:
+            with self._lock:
                 self._stuck = workers
                 self._turns.notify_all()
 
     def back_off(self) -> None:
         """Halve the limit because the store is overloaded; a burst of such responses counts once."""
-        with self._turns:
+        with self._lock:
             if time.monotonic() - self._overloaded_at > BURST_SECONDS:
                 self._overloaded_at = time.monotonic()
                 self._ceiling = max(1.0, self.limit / 2)
@@ -78,7 +79,7 @@ class InFlight:
 
     def end(self) -> None:
         """Let all workers run, because no work is left."""
-        with self._turns:
+        with self._lock:
             self._is_over = True
             self._turns.notify_all()
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import (
     FAILED,
@@ -64,6 +65,7 @@ class KubernetesBackend:
         self._run = ArgoRun.of_this_process(api)
         self._followed: FollowedJob | None = None
         self._lock = threading.Lock()
+        self._has_exited = False
         self._has_warned = False
         self._adoption: Manifest = {}
         """Metadata that an adopted job still lacks."""
@@ -76,9 +78,12 @@ class KubernetesBackend:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        if self._followed is not None:
-            self._followed.stop()
-            self._followed.join(JOIN_SECONDS)
+        self._has_exited = True
+        with self._lock:
+            followed = self._followed
+        if followed is not None:
+            followed.stop()
+            followed.join(JOIN_SECONDS)
 
     def find(self, job: Job) -> JobState | None:
         found = self._api.get(self._path(job.kind, job.identity.name))
@@ -209,12 +214,14 @@ class KubernetesBackend:
 
     def _follow(self, handle: JobHandle) -> FollowedJob:
         """Follow one job at a time: the threads of an earlier attempt end when the next one is followed."""
-        with self._lock:  # another thread reads the logs
+        with interrupts_deferred(), self._lock:  # another thread reads the logs
             if self._followed is None or self._followed.handle != handle:
                 if self._followed is not None:
                     self._followed.stop()
                 self._api.retry_seconds = self._job_retry_seconds or self._api.retry_seconds
                 self._followed = FollowedJob(self._api, self._path(handle.kind), handle)
+                if self._has_exited:  # an interrupted launcher was faster than the thread that reads the logs
+                    self._followed.stop()
             return self._followed
 
     def _path(self, kind: JobKind, name: str = "") -> str:

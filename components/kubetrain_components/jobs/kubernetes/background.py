@@ -4,6 +4,7 @@ import threading
 import time
 from typing import Protocol
 
+from kubetrain_components.jobs.kubernetes.changes import Changes
 from kubetrain_components.jobs.kubernetes.errors import StreamCut
 
 
@@ -14,7 +15,7 @@ class Stoppable(Protocol):
 class BackgroundReader(threading.Thread):
     """A thread with an error in place of a silent death. Stopping it ends its stream and its waits."""
 
-    def __init__(self, name: str, changed: threading.Condition) -> None:
+    def __init__(self, name: str, changed: Changes) -> None:
         super().__init__(name=name, daemon=True)
         self.changed = changed
         """Notified when the thread ends."""
@@ -41,8 +42,7 @@ class BackgroundReader(threading.Thread):
             if not self.must_stop.is_set():
                 self.error = error
         finally:
-            with self.changed:
-                self.changed.notify_all()
+            self.changed.notify()
 
     def _read_all(self) -> None:
         raise NotImplementedError

@@ -1,12 +1,14 @@
 """One job in the cluster: the job itself, its pods, and warnings about them until all have started."""
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.changes import Changes
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
@@ -19,7 +21,7 @@ HEARTBEAT_SECONDS = 1.0
 class FollowedJob:
     def __init__(self, api: KubernetesApi, path: str, handle: JobHandle) -> None:
         self._api, self.handle, self._path = api, handle, f"{path}/{handle.name}"
-        self._changed = threading.Condition()
+        self._changed = Changes()
         self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
         self._of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
         self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=self._of_job)
@@ -36,7 +38,7 @@ class FollowedJob:
         It is derived only once per change, because that takes a while for a job with hundreds of pods.
         """
         self._await_lists()
-        with self._changed:
+        with self._changed.lock:
             versions = [(watched, watched.changes) for watched in self._watches()]
             if versions != self._state_versions:
                 self._state = self._derive_state(self._job.objects(), self.pods.objects())
@@ -83,9 +85,9 @@ class FollowedJob:
 
     def await_change(self, state: JobState) -> None:
         """Wait until the state changes, for at most a second."""
-        with self._changed:
+        with self._changed.lock, interrupts_deferred():
             self._update_event_watches(state)
-            self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
+        self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
 
     def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
         self._await_lists()
@@ -94,10 +96,10 @@ class FollowedJob:
 
     def stop(self) -> None:
         self._is_stopped = True
-        for watched in self._watches():
-            watched.stop()
-        with self._changed:
-            self._changed.notify_all()
+        with interrupts_deferred():
+            for watched in self._watches():
+                watched.stop()
+        self._changed.notify()
 
     def join(self, seconds: float) -> None:
         """Wait for the threads to end after stop(), at most this long."""
@@ -109,12 +111,11 @@ class FollowedJob:
         return [self._job, self.pods, *self._events]
 
     def _await_lists(self) -> None:
-        with self._changed:
-            for watched in (self._job, self.pods):
-                while not watched.has_synced and watched.is_alive():
-                    self._changed.wait(HEARTBEAT_SECONDS)
-                if watched.error is not None:
-                    raise watched.error
+        for watched in (self._job, self.pods):
+            while not self._changed.wait_for(partial(_has_listed, watched), HEARTBEAT_SECONDS):
+                pass
+            if watched.error is not None:
+                raise watched.error
 
     def _update_event_watches(self, state: JobState) -> None:
         """Watch events only until the job is under way, because the watch covers the whole namespace."""
@@ -130,3 +131,7 @@ class FollowedJob:
                     Watched(self._api, path, self._changed, keeps_deleted=False, fieldSelector=selector)
                 )
                 self._events[-1].start()
+
+
+def _has_listed(watched: Watched) -> bool:
+    return watched.has_synced or not watched.is_alive()

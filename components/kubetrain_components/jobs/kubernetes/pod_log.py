@@ -166,10 +166,7 @@ class PodLog(BackgroundReader):
         return False
 
     def _wait_for_change(self, known: WatchedObject | None, seconds: float | None = None) -> None:
-        with self._pods.changed:
-            self._pods.changed.wait_for(
-                lambda: self.must_stop.is_set() or self._pods.find(self._uid) is not known, seconds
-            )
+        self._pods.changed.wait_for(lambda: self.must_stop.is_set() or self._pods.find(self._uid) is not known, seconds)
 
     def _read(self, run: int, **query: str) -> bool:
         """Return True if the log was read to its end, or cannot be read."""

@@ -100,5 +100,4 @@ class PodLogs:
     def _stop(self) -> None:
         for log in self._logs.values():
             log.stop()
-        with self._pods.changed:
-            self._pods.changed.notify_all()
+        self._pods.changed.notify()

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundReader
+from kubetrain_components.jobs.kubernetes.changes import Changes
 from kubetrain_components.jobs.kubernetes.errors import Gone, KubernetesError, StreamCut, StreamSilent
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
@@ -47,13 +47,13 @@ class Watched(BackgroundReader):
         self,
         api: KubernetesApi,
         path: str,
-        changed: threading.Condition | None = None,
+        changed: Changes | None = None,
         *,
         keeps_deleted: bool = True,
         **selector: str,
     ) -> None:
         """Keep deleted objects in their last state, or forget them. Several threads may share `changed`."""
-        super().__init__(f"watch {path}", changed or threading.Condition())
+        super().__init__(f"watch {path}", changed or Changes())
         self.has_synced = False
         self.changes = 0
         """Number of changes so far: as long as it stays the same, so do the objects."""
@@ -71,11 +71,11 @@ class Watched(BackgroundReader):
 
     def objects(self) -> list[WatchedObject]:
         """Return all objects in order of appearance, including deleted ones that are kept."""
-        with self.changed:
+        with self.changed.lock:
             return list(self._objects.values())
 
     def find(self, uid: str) -> WatchedObject | None:
-        with self.changed:
+        with self.changed.lock:
             return self._objects.get(uid)
 
     def _read_all(self) -> None:
@@ -111,13 +111,13 @@ class Watched(BackgroundReader):
         kind = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
         present = [WatchedObject(kind | item) for item in found["items"]]
         uids = {seen.uid for seen in present}
-        with self.changed:
+        with self.changed.lock:
             missing = [known for uid, known in self._objects.items() if uid not in uids and not known.is_gone]
             for seen in present + [replace(known, is_gone=True) for known in missing]:
                 self._store(seen)
             self.has_synced = True
             self._cut_off_since = time.monotonic()  # until the watch begins
-            self.changed.notify_all()
+            self.changed.notify()
         self._trouble_since = math.inf
         return str(found["metadata"]["resourceVersion"])
 
@@ -152,9 +152,9 @@ class Watched(BackgroundReader):
     def _apply(self, event: Manifest) -> None:
         if event["type"] == "BOOKMARK":
             return
-        with self.changed:
+        with self.changed.lock:
             self._store(WatchedObject(event["object"], is_gone=event["type"] == "DELETED"))
-            self.changed.notify_all()
+            self.changed.notify()
 
     def _store(self, seen: WatchedObject) -> None:
         """Store the object, unless it is unchanged: readers detect a change by identity."""
