@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kubetrain_components.sync_dataset import in_flight
-from kubetrain_components.sync_dataset.in_flight import InFlight
-from kubetrain_components.sync_dataset.throughput_search import START
+from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS, InFlight
 
 Store = Callable[[int], float]
 """Objects per second with this number of requests at a time."""
@@ -36,8 +35,7 @@ class Sync:
 
 
 def searching(store: Store, seconds: float = 10.0, maximum: int = 64) -> Sync:
-    sync = Sync(InFlight(maximum))
-    sync.requests.lower_minimum()
+    sync = Sync(InFlight(maximum, MIN_REQUESTS_FOR_SMALL_OBJECTS))
     sync.run(store, seconds)
     return sync
 
@@ -103,17 +101,17 @@ def test_a_burst_of_refusals_halves_the_limit_once_and_responses_raise_it_again(
 def test_others_run_instead_of_stuck_workers() -> None:
     requests = InFlight(64)
     requests.set_stuck(2)
-    assert has_turn(requests, START + 1)
-    assert not has_turn(requests, START + 2)
+    assert has_turn(requests, MIN_REQUESTS + 1)
+    assert not has_turn(requests, MIN_REQUESTS + 2)
     requests.set_stuck(0)
-    assert not has_turn(requests, START + 1)
+    assert not has_turn(requests, MIN_REQUESTS + 1)
 
 
 def test_no_worker_runs_instead_of_a_stuck_one_if_the_store_is_overloaded() -> None:
     requests = InFlight(8)
     requests.back_off()
     requests.set_stuck(8)
-    assert not has_turn(requests, START)
+    assert not has_turn(requests, MIN_REQUESTS)
 
 
 def has_turn(requests: InFlight, worker: int) -> bool:
@@ -138,14 +136,14 @@ def test_workers_above_the_limit_wait_until_it_rises_or_the_work_ends() -> None:
         requests.wait_for_turn(number)
         passed.append(number)
 
-    threads = [threading.Thread(target=worker, args=(number,)) for number in (START - 1, START, 40)]
+    threads = [threading.Thread(target=worker, args=(number,)) for number in (MIN_REQUESTS - 1, MIN_REQUESTS, 40)]
     for thread in threads:
         thread.start()
     threads[0].join(60)
-    assert passed == [START - 1]
+    assert passed == [MIN_REQUESTS - 1]
     Sync(requests).run(after(0.03), 1)
     threads[1].join(60)
-    assert passed == [START - 1, START]
+    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS]
     requests.end()
     threads[2].join(60)
-    assert passed == [START - 1, START, 40]
+    assert passed == [MIN_REQUESTS - 1, MIN_REQUESTS, 40]

@@ -21,9 +21,9 @@ from kubetrain_components.object_store.retries import ATTEMPTS_VARIABLE, with_re
 from kubetrain_components.object_store.s3 import connect
 from kubetrain_components.object_store.store import Access, AccessRefused, ObjectStore, StoreError
 from kubetrain_components.sync_dataset import fetch
+from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_components.sync_dataset.report import SyncReport
-from kubetrain_components.sync_dataset.throughput_search import START
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.verify import verify_version
 from kubetrain_trainer.errors import KubetrainError
@@ -688,7 +688,7 @@ class TestServer:
         put(s3, 300, size=10)
         s3.latency = 0.3
         transfer_dataset(store, tmp_path)
-        assert s3.most_at_once > START
+        assert s3.most_at_once > MIN_REQUESTS
 
 
 class TestConnections:

@@ -14,7 +14,7 @@ from kubetrain_components.object_store.store import (
     StoreError,
 )
 from kubetrain_components.sync_dataset.download import Downloader, Fetched, Stopped
-from kubetrain_components.sync_dataset.in_flight import InFlight
+from kubetrain_components.sync_dataset.in_flight import MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS, InFlight
 from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
 from kubetrain_components.sync_dataset.plan import Objects
@@ -49,7 +49,8 @@ class Fetch:
         self._pieces: Iterator[Piece] = iter(())
         self._taking = threading.Lock()
         self._partial = partial
-        self._in_flight = InFlight(most, is_fixed=limit is not None)
+        fewest = MIN_REQUESTS if self._large else MIN_REQUESTS_FOR_SMALL_OBJECTS
+        self._in_flight = InFlight(most, fewest, is_fixed=limit is not None)
         self._stop = threading.Event()
         self._fetched: deque[Fetched] = deque()
         self._failures: list[StoreError] = []

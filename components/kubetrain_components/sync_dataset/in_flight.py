@@ -3,9 +3,9 @@
 import threading
 import time
 
-from kubetrain_components.sync_dataset.throughput_search import START, ThroughputSearch
+from kubetrain_components.sync_dataset.throughput_search import ThroughputSearch
 
-MIN_REQUESTS_FOR_SMALL_OBJECTS = 2
+MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS = 4, 2
 """One waits for the store while the other works; large pieces can be written and hashed by more at a time."""
 WORK_SECONDS, WORK_SECONDS_PER_BYTE = 0.0005, 1e-9
 """Our own work for an object and its bytes, which makes objects of all sizes comparable."""
@@ -18,13 +18,13 @@ BURST_SECONDS = 1.0
 class InFlight:
     """Lets workers run if their number is below a limit, which adapts to the store."""
 
-    def __init__(self, maximum: int, *, is_fixed: bool = False) -> None:
+    def __init__(self, maximum: int, minimum: int = MIN_REQUESTS, *, is_fixed: bool = False) -> None:
         """
         Args:
             is_fixed: Use the maximum, unless the store is overloaded.
         """
         self._maximum = maximum
-        self._search = None if is_fixed else ThroughputSearch(maximum)
+        self._search = None if is_fixed else ThroughputSearch(minimum, maximum)
         self._ceiling = float(maximum)
         self._overloaded_at = 0.0
         self._lock = threading.RLock()  # unlike a condition, no interrupt leaves it locked
@@ -34,7 +34,7 @@ class InFlight:
         self._pieces = 0.0
         self._window = (time.monotonic(), 0.0, 0.0)
         """The start of the window, and the pieces and the work done until then."""
-        self.limit = maximum if is_fixed else min(START, maximum)
+        self.limit = maximum if is_fixed else min(minimum, maximum)
 
     def wait_for_turn(self, worker: int) -> None:
         if not self._has_turn(worker):

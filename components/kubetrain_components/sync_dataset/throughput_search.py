@@ -1,6 +1,5 @@
 """The search for the fewest parallel requests that reach the highest throughput."""
 
-START = 4
 RAMP = 4.0
 STEP = 1.5
 UP_SHARE = 0.3
@@ -13,10 +12,10 @@ WINDOWS_BETWEEN_TRIALS = 6
 class ThroughputSearch:
     """Tries more requests, then fewer, and keeps a number if the measured throughput is worth it."""
 
-    def __init__(self, maximum: int) -> None:
-        self.limit = min(START, maximum)
-        """The number to use in the next window."""
-        self.minimum = self.limit
+    def __init__(self, minimum: int, maximum: int) -> None:
+        """Start with the minimum."""
+        self.limit = self.minimum = min(minimum, maximum)
+        """The number to use in the next window, and the fewest."""
         self._maximum = maximum
         self._best = self.limit
         self._rate = 0.0
