@@ -250,15 +250,31 @@ def test_a_gang_scheduler_that_is_not_installed_or_not_named() -> None:
     check(queues.judge_no_queue(started), WARNING, "started with volcano", "--set scheduler=volcano")
 
 
+def frameworks(*lines: str) -> str:
+    """Return Kueue's configuration with these entries, which may be comments, as in the one that it comes with."""
+    entries = "".join(f"  {line}\n" if line.startswith("#") else f"  - {line}\n" for line in lines)
+    return f"kind: Configuration\nintegrations:\n  frameworks:\n{entries}#fairSharing:\n"
+
+
 @pytest.mark.parametrize(
     ("version", "active", "settings", "status", "evidence", "remedy"),
     [
         ("", None, None, MISSING, "not installed", "kueue.sigs.k8s.io"),
         ("v1beta1", None, None, MISSING, "LocalQueue research does not exist in team", "clusterQueue: only"),
         ("v1beta1", False, None, MISSING, "is not active: stopped", "describe clusterqueue only"),
-        ("v1beta1", True, None, WARNING, "may not read", "kubectl"),
-        ("v1beta1", True, "frameworks: [batch/job]", MISSING, "does not manage pytorchjobs", "kubeflow.org/pytorchjob"),
-        ("v1beta1", True, 'frameworks: ["kubeflow.org/pytorchjob"]', OK, "is active", ""),
+        ("v1beta2", True, None, WARNING, "cannot read", "kubectl"),
+        ("v1beta2", True, "integrations: [", WARNING, "cannot read", "kubectl"),
+        ("v1beta2", True, "kind: Configuration", MISSING, "does not manage kubeflow.org/pytorchjob:", "add kubeflow"),
+        ("v1beta2", True, frameworks('"batch/job"', '# "kubeflow.org/pytorchjob"'), MISSING, "pytorchjob", "rollout"),
+        (
+            "v1beta2",
+            True,
+            frameworks("kubeflow.org/pytorchjob"),
+            MISSING,
+            "does not manage batch/job:",
+            "add batch/job",
+        ),
+        ("v1beta2", True, frameworks("batch/job", '"kubeflow.org/pytorchjob"'), OK, "is active", ""),
     ],
 )
 def test_kueue(
@@ -266,7 +282,8 @@ def test_kueue(
 ) -> None:
     condition = {"type": "Active", "status": str(active), "message": "stopped"}
     queue = {"spec": {"clusterQueue": "only"}, "status": {"conditions": [condition]}} if active is not None else None
-    finding = queues.judge_kueue("research", "team", queue, ["only"], version, settings, "pytorchjob")
+    stored = {"data": {queues.KUEUE_CONFIGURATION: settings}} if settings is not None else None
+    finding = queues.judge_kueue("research", "team", queue, ["only"], version, stored, "pytorchjob")
     check(finding, status, evidence, remedy)
 
 

@@ -206,7 +206,7 @@ class Examination:
             self.cluster.get_in_namespace(group, "localqueues", queue) if version else None,
             [each["metadata"]["name"] for each in cluster_queues or []],
             version,
-            "\n".join((settings.get("data") or {}).values()) if settings else None,
+            settings,
             self.needs.kind.removesuffix("s"),
         )
 

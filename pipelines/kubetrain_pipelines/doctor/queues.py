@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+import yaml
+
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command
@@ -9,8 +11,11 @@ from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, un
 from kubetrain_pipelines.doctor.installed import container_of, gang_scheduler
 
 KUEUE, VOLCANO, SCHEDULER_PLUGINS = "kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"
+BATCH_JOB = "batch/job"
+"""Kueue manages it by default. The evaluation is one, and so is the transfer."""
 GANGS = {"volcano": VOLCANO, "scheduler-plugins": SCHEDULER_PLUGINS}
 KUEUE_SETTINGS = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
+KUEUE_CONFIGURATION = "controller_manager_config.yaml"
 INSTALL = {
     "kueue": "install Kueue with the framework kubeflow.org/pytorchjob (kueue.sigs.k8s.io/docs/installation)",
     "volcano": "install Volcano (volcano.sh/docs/installation)",
@@ -54,14 +59,14 @@ def judge_kueue(
     found: Manifest | None,
     cluster_queues: Collection[str],
     version: str,
-    settings: str | None,
+    settings: Manifest | None,
     framework: str,
 ) -> Finding:
     """
     Args:
         found: The LocalQueue of this name.
         version: The version of Kueue's API; empty if it is not installed.
-        settings: The configuration of Kueue; None if your account may not read it.
+        settings: The ConfigMap of Kueue's configuration; None if there is none, or your account may not read it.
         framework: pytorchjob or tfjob.
     """
     if not version:
@@ -81,20 +86,33 @@ def judge_kueue(
                 f"LocalQueue {queue} is not active: {condition.get('message', '')}",
                 f"kubectl describe clusterqueue {found['spec']['clusterQueue']}",
             )
-    if settings is None:
+    needed = [f"kubeflow.org/{framework}", BATCH_JOB] if framework else [BATCH_JOB]
+    managed = managed_frameworks(settings)
+    if managed is None:
         return warning(
-            f"LocalQueue {queue} is active, but your account may not read whether Kueue manages {framework}s",
-            f"ask an administrator to check that integrations.frameworks includes kubeflow.org/{framework}:\n"
+            f"LocalQueue {queue} is active, but your account cannot read which jobs Kueue manages",
+            f"ask an administrator to check that integrations.frameworks includes {' and '.join(needed)}:\n"
             "kubectl -n kueue-system get configmap kueue-manager-config -o yaml",
         )
-    if f"kubeflow.org/{framework}" not in settings:
+    if lacking := [name for name in needed if name not in managed]:
         return missing(
-            f"Kueue does not manage {framework}s, which would never start",
-            f"add kubeflow.org/{framework} to integrations.frameworks:\n"
+            f"Kueue does not manage {' and '.join(lacking)}: those jobs would never start",
+            f"add {' and '.join(lacking)} to integrations.frameworks:\n"
             "kubectl -n kueue-system edit configmap kueue-manager-config\n"
             "kubectl -n kueue-system rollout restart deployment kueue-controller-manager",
         )
-    return ok(f"LocalQueue {queue} is active, and Kueue manages {framework}s")
+    return ok(f"LocalQueue {queue} is active, and Kueue manages {' and '.join(needed)}")
+
+
+def managed_frameworks(settings: Manifest | None) -> list[str] | None:
+    """Return the kinds of jobs that Kueue's configuration lists; None if that is unknown."""
+    try:
+        written = yaml.safe_load(settings["data"][KUEUE_CONFIGURATION]) if settings else None
+    except (KeyError, yaml.YAMLError):
+        return None
+    if not isinstance(written, dict):
+        return None
+    return (written.get("integrations") or {}).get("frameworks") or [BATCH_JOB]
 
 
 def judge_no_queue(operator: Manifest | None) -> Finding:
