@@ -87,6 +87,7 @@ EVERY_SETTING = Placement(
         "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": NEAR}]}
     },
     together="example.com/rack",
+    topology_spread=[{"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "ScheduleAnyway"}],
     tolerations=[{"key": "gpu", "operator": "Exists"}],
     runtime_class="nvidia",
     spot="gke",

@@ -48,6 +48,7 @@ PARTS = {
     "template": "spec.pytorchReplicaSpecs.Master.template",
 }
 OWN_PODS = {"matchLabels": {"kubetrain/run-id": "run-7", "kubetrain/stage": "launch-training"}}
+SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
 ISTIO = "sidecar.istio.io/inject"
 EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"image": "own/image:3"}, {"container.image": "own/image:3"}),
@@ -157,6 +158,15 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             }
         },
     ),
+    (
+        {"topology_spread": [SPREAD]},
+        {"pod.topologySpreadConstraints": [{"labelSelector": OWN_PODS, **SPREAD}]},
+    ),
+    (
+        {"topology_spread": [{**SPREAD, "labelSelector": {}}]},
+        {"pod.topologySpreadConstraints": [{**SPREAD, "labelSelector": {}}]},
+    ),
+    ({"scheduler_name": "bin-packing"}, {"pod.schedulerName": "bin-packing"}),
     ({"tolerations": [{"operator": "Exists"}]}, {"pod.tolerations": [{"operator": "Exists"}]}),
     ({"spot": "eks"}, {"pod.nodeSelector": {"eks.amazonaws.com/capacityType": "SPOT"}}),
     ({"spot": "karpenter"}, {"pod.nodeSelector": {"karpenter.sh/capacity-type": "spot"}}),

@@ -104,6 +104,7 @@ def test_the_limit_of_a_pods_name_includes_the_highest_possible_index() -> None:
         ({"scheduler": "kueue"}, "scheduler kueue .*queue"),
         ({"scheduler": "slurm"}, "scheduler .*'slurm'"),
         ({"spot": "gcp"}, "spot .*'gcp'"),
+        ({"scheduler": "volcano", "scheduler_name": "mine"}, "volcano places the pods itself: remove .*'mine'"),
         ({"user": 0}, "user must be at least 1, not 0"),
         ({"gpu": 1}, "unknown setting 'gpu'"),
     ],

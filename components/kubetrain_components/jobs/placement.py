@@ -57,6 +57,9 @@ class Placement(Settings):
     together: str = setting(
         "", "keep all pods on nodes that share the value of this label (topology.kubernetes.io/…); zone: in one zone"
     )
+    topology_spread: list[Any] = setting(
+        [], "topology spread constraints in Kubernetes' format, for the job's own pods unless they select others"
+    )
     runtime_class: str = setting(
         "",
         "RuntimeClass of the pods, such as nvidia on clusters where that is not the default runtime (K3s, RKE2, Talos)",
@@ -75,6 +78,7 @@ class Placement(Settings):
         choices=("", "volcano", "scheduler-plugins", "kueue"),
     )
     queue: str = setting("", "queue of Volcano or Kueue")
+    scheduler_name: str = setting("", "scheduler that places each pod; empty: the cluster's default")
 
     service_account: str = setting("", "service account of the pods, for storage or S3; empty: they get no token")
     user: int = setting(65532, "numeric user and group of the pods, and group of their volumes", minimum=1)
@@ -130,6 +134,10 @@ class Placement(Settings):
                 raise InvalidSetting(f"secret_env {name} must be SECRET/KEY, not '{source}'")
         if self.queue and self.scheduler not in ("volcano", "kueue"):
             raise InvalidSetting(f"queue '{self.queue}' has no effect: set scheduler to volcano or kueue")
+        if self.scheduler_name and self.scheduler in ("volcano", "scheduler-plugins"):
+            raise InvalidSetting(
+                f"scheduler {self.scheduler} places the pods itself: remove scheduler_name '{self.scheduler_name}'"
+            )
         if self.scheduler == "kueue" and not self.queue:
             raise InvalidSetting("scheduler kueue needs a LocalQueue: set queue to its name")
 

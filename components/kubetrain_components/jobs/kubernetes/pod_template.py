@@ -67,7 +67,11 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
                 "imagePullSecrets": [{"name": name} for name in placement.image_pull_secrets],
                 "nodeSelector": {**_spot_labels(placement), **_strings(placement.node_selector)},
                 "affinity": _affinity(job),
+                "topologySpreadConstraints": [
+                    {"labelSelector": _own_pods(job), **each} for each in placement.topology_spread
+                ],
                 "tolerations": [*_spot_tolerations(placement), *placement.tolerations],
+                "schedulerName": placement.scheduler_name,
                 "priorityClassName": placement.priority_class,
                 "runtimeClassName": placement.runtime_class,
                 "terminationGracePeriodSeconds": placement.grace_seconds,
@@ -216,11 +220,14 @@ def _affinity(job: Job) -> Manifest:
     if not placement.together:
         return placement.affinity
     key = ZONE if placement.together == "zone" else placement.together
-    own = {"kubetrain/run-id": job.labels["kubetrain/run-id"], "kubetrain/stage": job.labels["kubetrain/stage"]}
-    term = {"labelSelector": {"matchLabels": own}, "topologyKey": key}
+    term = {"labelSelector": _own_pods(job), "topologyKey": key}
     pods = placement.affinity.get("podAffinity") or {}
     required = [*(pods.get("requiredDuringSchedulingIgnoredDuringExecution") or []), term]
     return {**placement.affinity, "podAffinity": {**pods, "requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _own_pods(job: Job) -> Manifest:
+    return {"matchLabels": {name: job.labels[name] for name in ("kubetrain/run-id", "kubetrain/stage")}}
 
 
 def _spot_labels(placement: Placement) -> dict[str, str]:
