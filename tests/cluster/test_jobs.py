@@ -91,6 +91,21 @@ def test_a_gpu_that_no_node_has(backend: KubernetesBackend) -> None:
     assert any("cannot be scheduled" in text for text in heard.of("chief-0")), "it is reported at once"
 
 
+def test_a_scheduler_that_does_not_run(backend: KubernetesBackend) -> None:
+    job = pods_job(QUICK, QUICK, run_id="scheduler", scheduler_name="bin-packing")
+    error = failure_of(job, backend, budgets=Budgets(start_seconds=4))
+    assert error.trouble is TroubleKind.SCHEDULER
+    assert "no scheduler has looked at it (bin-packing)" in str(error)
+
+
+def test_pods_that_must_be_spread_over_racks_that_no_node_has(backend: KubernetesBackend) -> None:
+    spread = {"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "DoNotSchedule"}
+    job = pods_job(QUICK, QUICK, run_id="spread", topology_spread=[spread])
+    error = failure_of(job, backend, budgets=Budgets(start_seconds=4))
+    assert error.trouble is TroubleKind.UNSCHEDULABLE
+    assert "topology spread constraints" in str(error)
+
+
 def test_a_secret_that_is_missing(backend: KubernetesBackend) -> None:
     job = pods_job(QUICK, QUICK, run_id="secret", secret_env={"TOKEN": "absent/token"})
     error = failure_of(job, backend, budgets=Budgets(troubles={TroubleKind.CONFIGURATION: 2.0}))

@@ -441,6 +441,15 @@ def test_a_pod_with_a_scheduling_gate_waits_in_a_queue() -> None:
     assert trouble.kind is TroubleKind.QUEUE
 
 
+def test_a_pod_that_no_scheduler_looks_at_names_the_one_that_should() -> None:
+    new = pod(phase="Pending")
+    new["spec"]["schedulerName"] = "bin-packing"
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, job(), [new]).troubles
+    assert (trouble.kind, trouble.subject, trouble.evidence) == (TroubleKind.SCHEDULER, "worker-0", "bin-packing")
+    new["spec"]["nodeName"] = "node1"
+    assert job_state(JobKind.PYTORCH_JOB, job("Created=True"), [new]).troubles == ()
+
+
 def test_a_job_that_is_over_has_no_troubles() -> None:
     over = job_state(JobKind.PYTORCH_JOB, job("Failed=True"), [], [event(REJECTION, 10)])
     assert (over.troubles, over.message) == ((), "m")

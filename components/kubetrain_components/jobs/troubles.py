@@ -19,6 +19,11 @@ class TroubleKind(Enum):
     UNSCHEDULABLE = TroubleTraits(
         "cannot be scheduled", "request less, or change node_selector, tolerations or the nodes"
     )
+    SCHEDULER = TroubleTraits(
+        "no scheduler has looked at it",
+        "check that this scheduler runs, or change scheduler_name in placement",
+        notice_seconds=30,
+    )
     IMAGE_PULL = TroubleTraits(  # a registry may be down for a moment
         "its image cannot be pulled", "correct image, or set image_pull_secrets", timeout_seconds=120
     )

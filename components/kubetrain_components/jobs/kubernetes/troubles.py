@@ -124,8 +124,11 @@ def _is_of_queue(kind: JobKind, job: Manifest, event: Manifest) -> bool:
 
 
 def _scheduling_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
-    for condition in status_of(pod).get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+    found = [each for each in status_of(pod).get("conditions") or [] if each["type"] == "PodScheduled"]
+    if not found and not pod.get("deleted") and "nodeName" not in pod["spec"] and "schedulerName" in pod["spec"]:
+        yield _trouble(TroubleKind.SCHEDULER, name, pod["spec"]["schedulerName"])
+    for condition in found:
+        if condition["status"] == "False":
             message = condition.get("message", "")
             if condition.get("reason") == "SchedulingGated":
                 yield _trouble(TroubleKind.QUEUE, name, message)
