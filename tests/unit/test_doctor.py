@@ -94,6 +94,35 @@ def test_needs_are_those_of_the_manifests() -> None:
     assert asked.secrets["hub"] == NeededSecret(frozenset({"token"}))
 
 
+def test_a_pod_needs_what_its_containers_request_together() -> None:
+    def container(cpu: str, **fields: str) -> str:
+        return json.dumps([{"name": cpu, "image": "i", "resources": {"requests": {"cpu": cpu}}, **fields}])
+
+    def cpu(*pairs: str) -> str:
+        return str(needs("cpu=1", *pairs).training[0].resources()["cpu"])
+
+    beside, before, sidecar = container("2"), container("8"), container("3", restartPolicy="Always")
+    assert cpu(f"extra_containers={beside}") == "3"
+    assert cpu(f"init_containers={before}", f"extra_containers={beside}") == "8", "it ends before the others start"
+    assert cpu(f"init_containers={sidecar}", f"extra_containers={beside}") == "6", "it runs beside the others"
+    assert cpu(f"init_containers={json.dumps(json.loads(sidecar) + json.loads(before))}") == "11"
+
+
+@pytest.mark.parametrize(
+    ("pair", "rule"),
+    [
+        (
+            'topology_spread=[{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]',
+            "topology_spread",
+        ),
+        ('resource_claims=[{"name": "gpu", "resourceClaimTemplateName": "gpus"}]', "resource_claims"),
+    ],
+)
+def test_doctor_says_what_it_cannot_judge_about_nodes(pair: str, rule: str) -> None:
+    node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}}}
+    check(capacity.judge_nodes([node], needs(pair).training, can_grow=False), WARNING, f"{rule} may leave less", rule)
+
+
 def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
     calls = permissions.calls_of("launch.yaml", ["argoproj.io"])
     assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in role_of("launch.yaml")["rules"])

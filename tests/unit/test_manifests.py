@@ -48,6 +48,8 @@ PARTS = {
     "template": "spec.pytorchReplicaSpecs.Master.template",
 }
 OWN_PODS = {"matchLabels": {"kubetrain/run-id": "run-7", "kubetrain/stage": "launch-training"}}
+RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+SIDECAR = {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}
 SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
 ISTIO = "sidecar.istio.io/inject"
 EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -219,6 +221,19 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (
         {"volume_mounts": [{"name": "a", "mountPath": "/a"}]},
         {"container.volumeMounts.3": {"name": "a", "mountPath": "/a"}},
+    ),
+    ({"init_containers": [SIDECAR]}, {"pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR}]}),
+    (
+        {"extra_containers": [{**SIDECAR, "securityContext": {}}]},
+        {"pod.containers.1": {**SIDECAR, "securityContext": {}}},
+    ),
+    (
+        {"resource_claims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]},
+        {
+            "pod.resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+            "container.resources.claims": [{"name": "gpu"}],
+            "container.env.OMP_NUM_THREADS": None,
+        },
     ),
     ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),
     ({"annotations": {"note": 1}}, {"template.metadata.annotations.note": "1"}),

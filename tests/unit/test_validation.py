@@ -22,6 +22,10 @@ def replicas(policy: RestartPolicy = RestartPolicy.ON_FAILURE, **counts: int) ->
 
 
 REJECTED: list[tuple[Job, str]] = [
+    (
+        pytorch(replace(PLAIN, extra_containers=[{"name": "pytorch"}])),
+        "two containers of a pod have the name 'pytorch'",
+    ),
     (pytorch(Placement()), "set image"),
     (pytorch(identity=replace(IDENTITY, pipeline="3d-unet")), "begin the pipeline's name with a letter"),
     (pytorch(replicas=replicas(Worker=2)), "without a Master or an elastic policy"),

@@ -16,6 +16,11 @@ OBSOLETE_NCCL = {
     "NCCL_MIN_NRINGS": "is deprecated: use NCCL_MIN_NCHANNELS",
     "NCCL_TREE_THRESHOLD": "has no effect since NCCL 2.5: choose the algorithm with NCCL_ALGO",
 }
+WITHOUT_DEVICES: dict[str, Any] = {
+    **{"gpus": 0, "rdma": 0, "extra_resources": {}, "resource_claims": [], "host_network": False},
+    **{"init_containers": [], "extra_containers": []},
+}
+"""Settings of a pod that only tries something on a node for training."""
 SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
 
 
@@ -43,6 +48,10 @@ class Placement(Settings):
     )
     rdma_resource: str = setting("rdma/rdma_shared_device_a", "resource name of an RDMA device in the cluster")
     extra_resources: dict[str, Any] = setting({}, "other resources of a pod and the amount of each")
+    resource_claims: list[Any] = setting(
+        [],
+        "resource claims of a pod in Kubernetes' format (DRA), such as for GPUs; its main container uses all of them",
+    )
     shm_size: str = setting("1Gi", "size of /dev/shm, through which data loader processes and NCCL share data")
 
     network: str = setting(
@@ -87,6 +96,12 @@ class Placement(Settings):
     env_secrets: list[Any] = setting([], "secrets whose keys all become environment variables; they may be missing")
     volumes: list[Any] = setting([], "volumes in Kubernetes' format")
     volume_mounts: list[Any] = setting([], "volume mounts in Kubernetes' format")
+    init_containers: list[Any] = setting(
+        [], "init containers in Kubernetes' format; with restartPolicy Always, sidecars that run beside the training"
+    )
+    extra_containers: list[Any] = setting(
+        [], "containers beside the main one in Kubernetes' format; the job lasts until all of them have ended"
+    )
     labels: dict[str, Any] = setting({}, "labels of the pods")
     annotations: dict[str, Any] = setting({}, "annotations of the pods")
 
@@ -143,7 +158,7 @@ class Placement(Settings):
 
     @property
     def has_gpus(self) -> bool:
-        return self.gpus > 0 or any(is_gpu(name) for name in self.extra_resources)
+        return self.gpus > 0 or bool(self.resource_claims) or any(is_gpu(name) for name in self.extra_resources)
 
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)

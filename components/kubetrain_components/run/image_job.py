@@ -5,13 +5,14 @@ from typing import Any
 
 from kubetrain_components.jobs.job import Job, JobIdentity, Replica
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.placement import WITHOUT_DEVICES
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.reuse import ImageVersion
 
 STAGE = "inspect_image"
 SMALL: dict[str, Any] = {
     **{"cpu": "100m", "cpu_limit": "", "memory": "128Mi", "memory_limit": "", "shm_size": ""},
-    **{"gpus": 0, "rdma": 0, "extra_resources": {}, "host_network": False, "volumes": [], "volume_mounts": []},
+    **{**WITHOUT_DEVICES, "volumes": [], "volume_mounts": []},
 }
 """Settings that differ from those of the training pods, to which the rest of the placement applies."""
 

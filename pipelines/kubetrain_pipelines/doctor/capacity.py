@@ -27,7 +27,10 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     room = sum(_max_pods(node, requests) for node in usable)
     evidence = f"{len(usable)} of {len(nodes)} nodes admit a training pod ({_described(requests)})"
     if room >= count:
-        return _enough(f"{evidence}, with room for {room} pods if empty", unjudged_affinity(pods.spec))
+        return _enough(
+            f"{evidence}, with room for {room} pods if empty",
+            [*unjudged_affinity(pods.spec), *_unjudged_rules(pods.spec)],
+        )
     if can_grow:
         return warning(
             f"{evidence}, with room for {room} of {count} pods: the autoscaler must add nodes",
@@ -52,6 +55,14 @@ def admits(node: Manifest, spec: Manifest) -> bool:
         return False
     taints = [each for each in of_node.get("taints") or [] if each["effect"] in REPELLING_EFFECTS]
     return all(any(_tolerates(each, taint) for each in spec.get("tolerations") or []) for taint in taints)
+
+
+def _unjudged_rules(spec: Manifest) -> list[str]:
+    spread = [
+        each for each in spec.get("topologySpreadConstraints") or [] if each["whenUnsatisfiable"] != "ScheduleAnyway"
+    ]
+    rules = {"topology_spread": spread, "resource_claims": spec.get("resourceClaims")}
+    return [name for name, values in rules.items() if values]
 
 
 def _enough(evidence: str, unjudged: Sequence[str]) -> Finding:

@@ -1,9 +1,10 @@
 """The requirements of a run, read from the manifests that it would create. Pure functions."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import add
 
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.manifests import replica_specs
@@ -11,6 +12,9 @@ from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.doctor import launch_step
+
+Amounts = dict[str, Decimal]
+"""Amounts by the name of the resource."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,27 @@ class Pods:
         spec: Manifest = self.template["spec"]
         return spec
 
-    def resources(self, kind: str = "requests") -> dict[str, Decimal]:
-        """Return the requests or limits of one pod."""
-        (container,) = self.spec["containers"]
-        return {name: amount(str(value)) for name, value in container["resources"].get(kind, {}).items()}
+    def resources(self, kind: str = "requests") -> Amounts:
+        """Return the requests or limits of one pod, as the scheduler counts them."""
+        beside: Amounts = {}
+        before: Amounts = {}
+        for container in self.spec.get("initContainers") or []:
+            together = _merged(add, beside, _amounts(container, kind))
+            if container.get("restartPolicy") == "Always":  # a sidecar
+                beside = together
+            else:
+                before = _merged(max, before, together)
+        for container in self.spec["containers"]:
+            beside = _merged(add, beside, _amounts(container, kind))
+        return _merged(max, before, beside)
+
+
+def _amounts(container: Manifest, kind: str) -> Amounts:
+    return {name: amount(str(value)) for name, value in (container.get("resources") or {}).get(kind, {}).items()}
+
+
+def _merged(merge: Callable[[Decimal, Decimal], Decimal], one: Amounts, other: Amounts) -> Amounts:
+    return {name: merge(one.get(name, Decimal()), other.get(name, Decimal())) for name in one | other}
 
 
 @dataclass(frozen=True)
@@ -103,13 +124,13 @@ def _secrets_of(pods: Iterable[Pods]) -> dict[str, NeededSecret]:
 
 
 def _named_secrets(spec: Manifest) -> Iterable[tuple[str, NeededSecret]]:
-    (container,) = spec["containers"]
-    for each in container.get("envFrom") or []:
-        if source := each.get("secretRef"):
-            yield source["name"], NeededSecret(is_optional=source.get("optional", False))
-    for each in container.get("env") or []:
-        if source := (each.get("valueFrom") or {}).get("secretKeyRef"):
-            yield source["name"], NeededSecret(frozenset({source["key"]}), source.get("optional", False))
+    for container in (*(spec.get("initContainers") or []), *spec["containers"]):
+        for each in container.get("envFrom") or []:
+            if source := each.get("secretRef"):
+                yield source["name"], NeededSecret(is_optional=source.get("optional", False))
+        for each in container.get("env") or []:
+            if source := (each.get("valueFrom") or {}).get("secretKeyRef"):
+                yield source["name"], NeededSecret(frozenset({source["key"]}), source.get("optional", False))
     for each in spec.get("volumes") or []:
         if source := each.get("secret"):
             keys = frozenset(item["key"] for item in source.get("items") or [])

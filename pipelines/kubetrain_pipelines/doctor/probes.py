@@ -23,7 +23,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
-from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.placement import WITHOUT_DEVICES, Placement
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.manifest import Manifest
@@ -34,8 +34,8 @@ Outcome = Mapping[str, str] | KubetrainError
 """The report of a pod by test, or the error that prevented it."""
 
 PROGRAM = Path(__file__).with_name("pod_program.py")
-SMALL = {"cpu": "50m", "cpu_limit": "", "memory": "256Mi", "memory_limit": "", "shm_size": "", "extra_resources": {}}
-WITHOUT_DEVICES = {"gpus": 0, "rdma": 0, "network": "", "host_network": False, "together": ""}
+SMALL = {"cpu": "50m", "cpu_limit": "", "memory": "256Mi", "memory_limit": "", "shm_size": ""}
+ALONE = {"network": "", "together": ""}
 WITHOUT_QUEUE = {"scheduler": "", "queue": ""}
 TIMES = {"grace_seconds": 1, "deadline_seconds": 0, "start_seconds": 180, "ttl_seconds": 3600}
 BUDGETS = Budgets(
@@ -150,7 +150,7 @@ def _job(
     stage: str, token: str, placement: Placement, mounts: tuple[ClaimMount, ...], tests: Mapping[str, list[str]]
 ) -> Job:
     command = ("python", "-c", PROGRAM.read_text(), json.dumps(tests))
-    small = replace(placement, **{**SMALL, **WITHOUT_DEVICES, **WITHOUT_QUEUE, **TIMES})  # type: ignore[arg-type]
+    small = replace(placement, **{**SMALL, **WITHOUT_DEVICES, **ALONE, **WITHOUT_QUEUE, **TIMES})
     return Job(
         identity=JobIdentity(pipeline="doctor", stage=stage, run_id=token),
         kind=JobKind.BATCH_JOB,

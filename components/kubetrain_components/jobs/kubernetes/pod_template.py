@@ -4,7 +4,7 @@ Pods comply with the Pod Security level `restricted`, unless hostNetwork or RDMA
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, Replica
@@ -41,6 +41,7 @@ HOST_PORTS = range(20_000, 30_000)
 ZONE = "topology.kubernetes.io/zone"
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARED_MEMORY = "shared-memory"
+RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def pod_template(job: Job, replica: Replica) -> Manifest:
@@ -57,8 +58,10 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
         },
         "spec": _without_empty(
             {
-                "containers": [_container(job, replica)],
+                "initContainers": _secured(placement.init_containers),
+                "containers": [_container(job, replica), *_secured(placement.extra_containers)],
                 "volumes": [*_volumes(job), *placement.volumes],
+                "resourceClaims": list(placement.resource_claims),
                 "securityContext": _pod_security(placement),
                 "serviceAccountName": placement.service_account,
                 # Only pods with an explicit account need access to the cluster.
@@ -155,7 +158,9 @@ def _resources(placement: Placement) -> Manifest:
     """Limit devices and memory to their requests, but CPUs only to an explicit limit."""
     devices = {placement.gpu_resource: placement.gpus, placement.rdma_resource: placement.rdma}
     exact = {name: str(count) for name, count in devices.items() if count} | _strings(placement.extra_resources)
+    claims = [{"name": claim["name"]} for claim in placement.resource_claims]
     return {
+        **({"claims": claims} if claims else {}),
         "requests": _without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
         "limits": _without_empty(
             {"cpu": placement.cpu_limit, "memory": placement.memory_limit or placement.memory, **exact}
@@ -207,12 +212,16 @@ def _pod_security(placement: Placement) -> Manifest:
     }
 
 
+def _secured(containers: Iterable[Manifest]) -> list[Manifest]:
+    """Let containers of the user comply with `restricted` unless they say otherwise."""
+    return [{"securityContext": RESTRICTED, **each} for each in containers]
+
+
 def _container_security(placement: Placement) -> Manifest:
-    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     if not placement.rdma:
-        return restricted
+        return RESTRICTED
     # RDMA locks the memory that it uses. The capability for that has an effect only for root.
-    return {**restricted, "runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
+    return {**RESTRICTED, "runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
 
 
 def _affinity(job: Job) -> Manifest:

@@ -25,6 +25,7 @@ def _problems(job: Job) -> Iterator[str]:
     yield from _name_problems(job)
     if not job.placement.image:
         yield "placement has no image: set image"
+    yield from _container_problems(job)
     if job.processes_per_replica < 1:
         yield f"a pod needs at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
@@ -45,6 +46,15 @@ def _name_problems(job: Job) -> Iterator[str]:
     longest = max(pods, key=len)
     if len(longest) > MAX_POD_NAME:
         yield f"pod name {longest} has more than {MAX_POD_NAME} characters: shorten the job's name"
+
+
+def _container_problems(job: Job) -> Iterator[str]:
+    taken = {job.kind.traits.container}
+    for each in (*job.placement.init_containers, *job.placement.extra_containers):
+        name = str(each.get("name", ""))
+        if name in taken:
+            yield f"two containers of a pod have the name '{name}': rename yours in init_containers or extra_containers"
+        taken.add(name)
 
 
 def _batch_problems(job: Job) -> Iterator[str]:
