@@ -15,7 +15,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
-from support.cluster import API_SERVER, FOREVER, Launched, await_that, pods_job, stop_api_server
+from support.cluster import API_SERVER, FOREVER, SMALL, Launched, await_that, pods_job, stop_api_server
 from support.following import Heard, await_running, failure_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -31,6 +31,21 @@ def test_a_job_succeeds_with_every_line_of_its_pods(backend: KubernetesBackend, 
     assert state.phase is Phase.SUCCEEDED
     pods = ["chief-0", "worker-0"] if kind is JobKind.TF_JOB else ["transfer-0"]
     assert {pod: heard.of(pod) for pod in pods} == {pod: ["one", "", "three"] for pod in pods}
+
+
+@pytest.mark.parametrize("kind", [JobKind.TF_JOB, JobKind.BATCH_JOB])
+def test_a_job_with_other_containers_lasts_until_they_have_ended_except_for_sidecars(
+    backend: KubernetesBackend, kind: JobKind
+) -> None:
+    image = SMALL["image"]
+    prepare = {"name": "prepare", "image": image, "command": ["true"]}
+    proxy = {"name": "proxy", "image": image, "command": ["sleep", "infinity"], "restartPolicy": "Always"}
+    upload = {"name": "upload", "image": image, "command": ["sleep", "3"]}
+    job = pods_job(QUICK, run_id="beside", kind=kind, init_containers=[prepare, proxy], extra_containers=[upload])
+    heard, began = Heard(), time.monotonic()
+    assert run_job(job, backend, heard).phase is Phase.SUCCEEDED
+    assert time.monotonic() - began > 3
+    assert heard.of(job.lead) == ["one", "", "three"]
 
 
 def test_a_crash_in_a_worker_fails_the_job_with_its_last_lines(backend: KubernetesBackend) -> None:
