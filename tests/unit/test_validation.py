@@ -23,7 +23,7 @@ def replicas(policy: RestartPolicy = RestartPolicy.ON_FAILURE, **counts: int) ->
 
 REJECTED: list[tuple[Job, str]] = [
     (
-        pytorch(replace(PLAIN, extra_containers=[{"name": "pytorch"}])),
+        pytorch(replace(PLAIN, extra_containers=[{"name": "pytorch", "image": "i"}])),
         "two containers of a pod have the name 'pytorch'",
     ),
     (pytorch(Placement()), "set image"),
@@ -109,6 +109,8 @@ def test_the_limit_of_a_pods_name_includes_the_highest_possible_index() -> None:
         ({"scheduler": "slurm"}, "scheduler .*'slurm'"),
         ({"spot": "gcp"}, "spot .*'gcp'"),
         ({"scheduler": "volcano", "scheduler_name": "mine"}, "volcano places the pods itself: remove .*'mine'"),
+        ({"extra_containers": ["x"]}, "entry 1 of extra_containers has no name"),
+        ({"resource_claims": [{"resourceClaimName": "gpu"}]}, "entry 1 of resource_claims has no name"),
         ({"user": 0}, "user must be at least 1, not 0"),
         ({"gpu": 1}, "unknown setting 'gpu'"),
     ],

@@ -21,6 +21,13 @@ WITHOUT_DEVICES: dict[str, Any] = {
     **{"init_containers": [], "extra_containers": []},
 }
 """Settings of a pod that only tries something on a node for training."""
+REQUIRED_FIELDS = {
+    "topology_spread": ("maxSkew", "topologyKey", "whenUnsatisfiable"),
+    "resource_claims": ("name",),
+    "init_containers": ("name", "image"),
+    "extra_containers": ("name", "image"),
+}
+"""Fields of each object in these lists without which the cluster rejects every pod."""
 SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
 
 
@@ -144,6 +151,8 @@ class Placement(Settings):
             _check_limit(name, getattr(self, name), getattr(self, f"{name}_limit"))
         for name in self.nccl:
             _check_nccl(name)
+        for name, fields in REQUIRED_FIELDS.items():
+            _check_objects(name, getattr(self, name), fields)
         for name, source in self.secret_env.items():
             if not SECRET_KEY.fullmatch(str(source)):
                 raise InvalidSetting(f"secret_env {name} must be SECRET/KEY, not '{source}'")
@@ -177,6 +186,13 @@ def _check_limit(name: str, request: str, limit: str) -> None:
         raise InvalidSetting(
             f"{name}_limit '{limit}' is less than {name} '{request}', which the pod requests: raise it, or lower {name}"
         )
+
+
+def _check_objects(name: str, values: list[Any], fields: tuple[str, ...]) -> None:
+    for number, value in enumerate(values, start=1):
+        lacking = [field for field in fields if not isinstance(value, dict) or field not in value]
+        if lacking:  # the value itself may hold secrets
+            raise InvalidSetting(f"entry {number} of {name} has no {lacking[0]}: write it in Kubernetes' format")
 
 
 def _check_nccl(name: str) -> None:
