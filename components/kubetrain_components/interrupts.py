@@ -36,12 +36,15 @@ def interrupts_deferred() -> Iterator[None]:
         yield
         return
     received: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, lambda number, frame: received.append(number)) for each in signals]
+    on_interrupt, on_termination = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, lambda number, frame: received.append(number))
         yield
     finally:
-        for each, handler in zip(signals, before, strict=True):
-            signal.signal(each, handler)
+        try:
+            signal.signal(signal.SIGINT, on_interrupt)
+        finally:  # also if an interrupt arrives just now
+            signal.signal(signal.SIGTERM, on_termination)
         for number in received[:1]:
             signal.raise_signal(number)

@@ -32,6 +32,7 @@ VENDORS = {
     "object_store/s3/writer.py": {"boto3", "botocore"},
     "jobs/kubernetes/manifests.py": {"kubeflow", "kubernetes"},  # models alone, no client
     "jobs/kubernetes/access/kubeconfig.py": {"yaml"},
+    "jobs/kubernetes/access/idle_connections.py": {"urllib3"},
     "jobs/kubernetes/access/transport.py": {"urllib3"},
     "jobs/kubernetes/api.py": {"urllib3"},
     "jobs/kubernetes/stream.py": {"urllib3"},

@@ -103,6 +103,7 @@ def test_a_pod_needs_what_its_containers_request_together() -> None:
 
     beside, before, sidecar = container("2"), container("8"), container("3", restartPolicy="Always")
     assert cpu(f"extra_containers={beside}") == "3"
+    assert cpu(f"extra_containers={beside.replace('requests', 'limits')}") == "3", "a limit is also the request"
     assert cpu(f"init_containers={before}", f"extra_containers={beside}") == "8", "it ends before the others start"
     assert cpu(f"init_containers={sidecar}", f"extra_containers={beside}") == "6", "it runs beside the others"
     assert cpu(f"init_containers={json.dumps(json.loads(sidecar) + json.loads(before))}") == "11"
@@ -293,6 +294,9 @@ def frameworks(*lines: str) -> str:
         ("v1beta1", False, None, MISSING, "is not active: stopped", "describe clusterqueue only"),
         ("v1beta2", True, None, WARNING, "cannot read", "kubectl"),
         ("v1beta2", True, "integrations: [", WARNING, "cannot read", "kubectl"),
+        ("v1beta2", True, "integrations: x", WARNING, "cannot read", "kubectl"),
+        ("v1beta2", True, "integrations: {frameworks: kubeflow.org/pytorchjob}", WARNING, "cannot read", "kubectl"),
+        ("v1beta2", True, "integrations: {frameworks: []}", MISSING, "does not manage kubeflow.org/pytorchjob and", ""),
         ("v1beta2", True, "kind: Configuration", MISSING, "does not manage kubeflow.org/pytorchjob:", "add kubeflow"),
         ("v1beta2", True, frameworks('"batch/job"', '# "kubeflow.org/pytorchjob"'), MISSING, "pytorchjob", "rollout"),
         (

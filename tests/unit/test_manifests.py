@@ -232,7 +232,6 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {
             "pod.resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
             "container.resources.claims": [{"name": "gpu"}],
-            "container.env.OMP_NUM_THREADS": None,
         },
     ),
     ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),

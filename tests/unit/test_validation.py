@@ -22,6 +22,8 @@ def replicas(policy: RestartPolicy = RestartPolicy.ON_FAILURE, **counts: int) ->
 
 
 REJECTED: list[tuple[Job, str]] = [
+    (pytorch(replace(PLAIN, resource_claims=[{"name": "a"}, {"name": "a"}])), "two resource_claims have the name 'a'"),
+    (pytorch(replace(PLAIN, init_containers=[{"name": "init-pytorch", "image": "i"}])), "the name 'init-pytorch'"),
     (
         pytorch(replace(PLAIN, extra_containers=[{"name": "pytorch", "image": "i"}])),
         "two containers of a pod have the name 'pytorch'",
@@ -111,6 +113,7 @@ def test_the_limit_of_a_pods_name_includes_the_highest_possible_index() -> None:
         ({"scheduler": "volcano", "scheduler_name": "mine"}, "volcano places the pods itself: remove .*'mine'"),
         ({"extra_containers": ["x"]}, "entry 1 of extra_containers has no name"),
         ({"resource_claims": [{"resourceClaimName": "gpu"}]}, "entry 1 of resource_claims has no name"),
+        ({"init_containers": [{"name": "a", "image": "i", "env": {"A": "b"}}]}, "env in entry 1 of init_containers"),
         ({"user": 0}, "user must be at least 1, not 0"),
         ({"gpu": 1}, "unknown setting 'gpu'"),
     ],

@@ -104,10 +104,10 @@ class Placement(Settings):
     volumes: list[Any] = setting([], "volumes in Kubernetes' format")
     volume_mounts: list[Any] = setting([], "volume mounts in Kubernetes' format")
     init_containers: list[Any] = setting(
-        [], "init containers in Kubernetes' format; with restartPolicy Always, sidecars that run beside the training"
+        [], "init containers of training and evaluation in Kubernetes' format; with restartPolicy Always, sidecars"
     )
     extra_containers: list[Any] = setting(
-        [], "containers beside the main one in Kubernetes' format; the job lasts until all of them have ended"
+        [], "other containers of training and evaluation in Kubernetes' format, which end by themselves"
     )
     labels: dict[str, Any] = setting({}, "labels of the pods")
     annotations: dict[str, Any] = setting({}, "annotations of the pods")
@@ -167,7 +167,7 @@ class Placement(Settings):
 
     @property
     def has_gpus(self) -> bool:
-        return self.gpus > 0 or bool(self.resource_claims) or any(is_gpu(name) for name in self.extra_resources)
+        return self.gpus > 0 or any(is_gpu(name) for name in self.extra_resources)
 
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)
@@ -190,9 +190,13 @@ def _check_limit(name: str, request: str, limit: str) -> None:
 
 def _check_objects(name: str, values: list[Any], fields: tuple[str, ...]) -> None:
     for number, value in enumerate(values, start=1):
-        lacking = [field for field in fields if not isinstance(value, dict) or field not in value]
-        if lacking:  # the value itself may hold secrets
+        # The value itself may hold secrets.
+        lacking = [field for field in fields if not isinstance(value, dict) or not value.get(field)]
+        if lacking:
             raise InvalidSetting(f"entry {number} of {name} has no {lacking[0]}: write it in Kubernetes' format")
+        for field in ("env", "envFrom"):
+            if not isinstance(value.get(field) or [], list):
+                raise InvalidSetting(f"{field} in entry {number} of {name} is not a list: write it as Kubernetes does")
 
 
 def _check_nccl(name: str) -> None:

@@ -73,7 +73,7 @@ class TroubleKind(Enum):
     )
     LINGERING = TroubleTraits(
         "a container beside the main one does not end",
-        "keep it from being injected (annotations and labels in placement), or make it a native sidecar",
+        "keep it from being injected (annotations and labels in placement), make it a native sidecar, or let it end",
         notice_seconds=10,
     )
     DELETING = TroubleTraits(

@@ -47,7 +47,10 @@ class Pods:
 
 
 def _amounts(container: Manifest, kind: str) -> Amounts:
-    return {name: amount(str(value)) for name, value in (container.get("resources") or {}).get(kind, {}).items()}
+    """Return the requests or limits: what has only a limit requests as much."""
+    resources = container.get("resources") or {}
+    defaults = (resources.get("limits") or {}) if kind == "requests" else {}
+    return {name: amount(str(value)) for name, value in {**defaults, **(resources.get(kind) or {})}.items()}
 
 
 def _merged(merge: Callable[[Decimal, Decimal], Decimal], one: Amounts, other: Amounts) -> Amounts:
@@ -130,7 +133,7 @@ def _named_secrets(spec: Manifest) -> Iterable[tuple[str, NeededSecret]]:
                 yield source["name"], NeededSecret(is_optional=source.get("optional", False))
         for each in container.get("env") or []:
             if source := (each.get("valueFrom") or {}).get("secretKeyRef"):
-                yield source["name"], NeededSecret(frozenset({source["key"]}), source.get("optional", False))
+                yield source["name"], NeededSecret(frozenset({source.get("key", "")}), source.get("optional", False))
     for each in spec.get("volumes") or []:
         if source := each.get("secret"):
             keys = frozenset(item["key"] for item in source.get("items") or [])

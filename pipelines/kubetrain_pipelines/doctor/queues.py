@@ -1,5 +1,6 @@
 """Check the queue or gang scheduler of the jobs: Kueue, Volcano, scheduler-plugins. Pure functions."""
 
+import contextlib
 from collections.abc import Collection
 
 import yaml
@@ -106,13 +107,13 @@ def judge_kueue(
 
 def managed_frameworks(settings: Manifest | None) -> list[str] | None:
     """Return the kinds of jobs that Kueue's configuration lists; None if that is unknown."""
-    try:
-        written = yaml.safe_load(settings["data"][KUEUE_CONFIGURATION]) if settings else None
-    except (KeyError, yaml.YAMLError):
+    if settings is None:
         return None
-    if not isinstance(written, dict):
-        return None
-    return (written.get("integrations") or {}).get("frameworks") or [BATCH_JOB]
+    with contextlib.suppress(AttributeError, KeyError, TypeError, yaml.YAMLError):
+        listed = (yaml.safe_load(settings["data"][KUEUE_CONFIGURATION]).get("integrations") or {}).get("frameworks")
+        if listed is None or isinstance(listed, list):
+            return [BATCH_JOB] if listed is None else listed
+    return None
 
 
 def judge_no_queue(operator: Manifest | None) -> Finding:

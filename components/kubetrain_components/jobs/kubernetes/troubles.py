@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
-from kubetrain_components.jobs.kubernetes.pod_end import is_cut_off, lingering_containers, seconds, status_of
+from kubetrain_components.jobs.kubernetes.pod_end import has_ended, is_cut_off, lingering_containers, seconds, status_of
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
@@ -125,7 +125,8 @@ def _is_of_queue(kind: JobKind, job: Manifest, event: Manifest) -> bool:
 
 def _scheduling_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
     found = [each for each in status_of(pod).get("conditions") or [] if each["type"] == "PodScheduled"]
-    if not found and not pod.get("deleted") and "nodeName" not in pod["spec"] and "schedulerName" in pod["spec"]:
+    is_looked_at = found or has_ended(pod) or pod.get("deleted") or "nodeName" in pod["spec"]
+    if not is_looked_at and "schedulerName" in pod["spec"]:
         yield _trouble(TroubleKind.SCHEDULER, name, pod["spec"]["schedulerName"])
     for condition in found:
         if condition["status"] == "False":

@@ -1,7 +1,8 @@
 """Reject jobs that the training operator would accept but not run as intended."""
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
@@ -9,6 +10,8 @@ from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_POD_NAME = 63
+INIT_CONTAINER = "init-pytorch"
+"""The operator adds it to the Workers of a PyTorchJob with a Master."""
 
 
 def validate_for_operator(job: Job) -> None:
@@ -49,12 +52,17 @@ def _name_problems(job: Job) -> Iterator[str]:
 
 
 def _container_problems(job: Job) -> Iterator[str]:
-    taken = {job.kind.traits.container}
-    for each in (*job.placement.init_containers, *job.placement.extra_containers):
-        name = str(each.get("name", ""))
-        if name in taken:
-            yield f"two containers of a pod have the name '{name}': rename yours in init_containers or extra_containers"
-        taken.add(name)
+    placement = job.placement
+    theirs = [job.kind.traits.container, *([INIT_CONTAINER] if job.kind is JobKind.PYTORCH_JOB else [])]
+    containers = [str(each["name"]) for each in (*placement.init_containers, *placement.extra_containers)]
+    for name in _repeated([*theirs, *containers]):
+        yield f"two containers of a pod have the name '{name}': rename yours in init_containers or extra_containers"
+    for name in _repeated([str(each["name"]) for each in placement.resource_claims]):
+        yield f"two resource_claims have the name '{name}': rename one of them"
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def _batch_problems(job: Job) -> Iterator[str]:

@@ -18,6 +18,7 @@ from urllib3.util import make_headers, parse_url
 
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection
 from kubetrain_components.jobs.kubernetes.access.credentials import Credential, Credentials
+from kubetrain_components.jobs.kubernetes.access.idle_connections import POOLS
 from kubetrain_components.jobs.kubernetes.access.proxies import proxy_for
 
 MAX_CONNECTIONS = 1024
@@ -78,6 +79,11 @@ class Transport:
             return self._pools[is_stream]
 
     def _new_pool(self, context: ssl.SSLContext) -> urllib3.PoolManager:
+        pool = self._pool_manager(context)
+        pool.pool_classes_by_scheme = POOLS
+        return pool
+
+    def _pool_manager(self, context: ssl.SSLContext) -> urllib3.PoolManager:
         options: dict[str, Any] = {
             "maxsize": MAX_CONNECTIONS,
             "socket_options": HTTPConnection.default_socket_options + KEEP_ALIVE,
