@@ -48,6 +48,12 @@ def test_a_job_with_other_containers_lasts_until_they_have_ended_except_for_side
     assert heard.of(job.lead) == ["one", "", "three"]
 
 
+def test_another_container_that_fails_is_named(backend: KubernetesBackend) -> None:
+    upload = {"name": "upload", "image": SMALL["image"], "command": ["false"]}
+    error = failure_of(pods_job(QUICK, run_id="upload", kind=JobKind.BATCH_JOB, extra_containers=[upload]), backend)
+    assert "transfer-0 failed: its container upload exited with code 1" in str(error)
+
+
 def test_a_crash_in_a_worker_fails_the_job_with_its_last_lines(backend: KubernetesBackend) -> None:
     crash = "import sys; print('about to'); sys.exit(3)"
     error = failure_of(pods_job(FOREVER, crash, run_id="crash"), backend)

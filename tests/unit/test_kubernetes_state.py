@@ -95,6 +95,12 @@ def test_why_a_pod_ended(name: str, description: str) -> None:
     assert re.fullmatch(description, found)
 
 
+def test_a_pod_that_failed_because_of_another_container_names_it() -> None:
+    ends = [{"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in [("pytorch", 0), ("up", 3)]]
+    seen = the_pod(pod(phase="Failed", containerStatuses=ends))
+    assert describe(seen) == "worker-0 failed: its container up exited with code 3"
+
+
 def test_running_pods_on_a_node_that_does_not_respond_are_in_trouble() -> None:
     state = recorded("node_lost")
     assert [(trouble.kind, trouble.subject, trouble.evidence) for trouble in state.troubles] == [

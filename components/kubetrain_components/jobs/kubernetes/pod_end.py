@@ -139,6 +139,8 @@ def _cause_of_container(container: str, pod: Manifest, ended: Mapping[str, Any])
         return f"ran out of memory{_memory_limit(container, pod)}: raise memory, or lower batch_size or loader_workers"
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         return _with_message("could not be started", ended.get("message", ""))
+    if not ended.get("exitCode") and status_of(pod).get("phase") == "Failed" and (other := _failed_container(pod)):
+        return f"failed: its container {other['name']} exited with code {other['exitCode']}"
     return ""
 
 
@@ -164,7 +166,11 @@ def _failure(reason: str) -> str:
 
 def _failed_init_container(pod: Manifest) -> Mapping[str, Any]:
     """Return the name and the end of the init container that failed."""
-    statuses = status_of(pod).get("initContainerStatuses") or []
+    return _failed_container(pod, "initContainerStatuses")
+
+
+def _failed_container(pod: Manifest, kind: str = "containerStatuses") -> Mapping[str, Any]:
+    statuses = status_of(pod).get(kind) or []
     ends = [{"name": status["name"], **_terminated(status)} for status in statuses]
     return next((end for end in ends if end.get("exitCode")), {})
 
