@@ -117,12 +117,10 @@ def test_no_worker_runs_instead_of_a_stuck_one_if_the_store_is_overloaded() -> N
 def has_turn(requests: InFlight, worker: int) -> bool:
     waiting = threading.Thread(target=requests.wait_for_turn, args=(worker,), daemon=True)
     waiting.start()
-    while waiting.is_alive() and not requests._turns._waiters:
+    while waiting.is_alive() and not requests._turns._condition._waiters:
         time.sleep(0.001)
     has_passed = not waiting.is_alive()
-    with requests._turns:  # let the thread end, not the others
-        requests._is_over = True
-        requests._turns.notify_all()
+    requests.end()  # lets the thread end, not the others
     waiting.join(60)
     requests._is_over = False
     return has_passed

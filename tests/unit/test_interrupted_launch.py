@@ -41,7 +41,8 @@ class InterruptAt:
         if frame.f_code.co_filename != threading.__file__ or frame.f_back is None or frame.f_back.f_back is None:
             return False
         caller, its_caller = frame.f_back.f_code.co_filename, frame.f_back.f_back.f_code.co_name
-        return "/jobs/" in caller or (caller == queue.__file__ and its_caller in ("_get_conn", "_put_conn"))
+        is_ours = "/kubetrain_components/" in caller
+        return is_ours or (caller == queue.__file__ and its_caller in ("_get_conn", "_put_conn"))
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from enum import StrEnum
 TRAINING_API = "kubeflow.org/v1"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+INIT_CONTAINER = "init-pytorch"
+"""The operator adds it to the Workers of a PyTorchJob with a Master."""
 
 
 class JobKind(StrEnum):

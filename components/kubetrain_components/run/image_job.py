@@ -12,7 +12,8 @@ from kubetrain_components.run.reuse import ImageVersion
 STAGE = "inspect_image"
 SMALL: dict[str, Any] = {
     **{"cpu": "100m", "cpu_limit": "", "memory": "128Mi", "memory_limit": "", "shm_size": ""},
-    **{**WITHOUT_DEVICES, "volumes": [], "volume_mounts": []},
+    **WITHOUT_DEVICES,
+    **{"volumes": [], "volume_mounts": []},
 }
 """Settings that differ from those of the training pods, to which the rest of the placement applies."""
 

@@ -1,8 +1,8 @@
 """The number of parallel requests: as many as throughput gains from, but fewer if the store is overloaded."""
 
-import threading
 import time
 
+from kubetrain_components.changes import Changes
 from kubetrain_components.sync_dataset.throughput_search import ThroughputSearch
 
 MIN_REQUESTS, MIN_REQUESTS_FOR_SMALL_OBJECTS = 4, 2
@@ -27,19 +27,17 @@ class InFlight:
         self._search = None if is_fixed else ThroughputSearch(minimum, maximum)
         self._ceiling = float(maximum)
         self._overloaded_at = 0.0
-        self._lock = threading.RLock()  # unlike a condition, no interrupt leaves it locked
-        self._turns = threading.Condition(self._lock)
+        self._turns = Changes()
         self._is_over = False
         self._stuck = 0
         self._pieces = 0.0
         self._window = (time.monotonic(), 0.0, 0.0)
         """The start of the window, and the pieces and the work done until then."""
-        self.limit = maximum if is_fixed else min(minimum, maximum)
+        self.limit = self._search.limit if self._search else maximum
 
     def wait_for_turn(self, worker: int) -> None:
         if not self._has_turn(worker):
-            with self._lock:
-                self._turns.wait_for(lambda: self._has_turn(worker) or self._is_over)
+            self._turns.wait_for(lambda: self._has_turn(worker) or self._is_over)
 
     def steer(self, now: float, completed: int, received: int) -> None:
         """Adapt the limit to the throughput, from the requests completed and the bytes received until now."""
@@ -47,7 +45,7 @@ class InFlight:
         pieces = completed + received / PIECE_BYTES
         started, pieces_before, work_before = self._window
         seconds = now - started
-        with self._lock:
+        with self._turns.lock:
             self._ceiling = min(self._maximum, self._ceiling + (pieces - self._pieces) / self._ceiling)
             self._pieces = pieces
             is_measured = seconds >= WINDOW_SECONDS and pieces - pieces_before >= self.limit
@@ -65,13 +63,13 @@ class InFlight:
     def set_stuck(self, workers: int) -> None:
         """Let other workers run instead of those that are stuck."""
         if workers != self._stuck:
-            with self._lock:
+            with self._turns.lock:
                 self._stuck = workers
-                self._turns.notify_all()
+                self._turns.notify()
 
     def back_off(self) -> None:
         """Halve the limit because the store is overloaded; a burst of such responses counts once."""
-        with self._lock:
+        with self._turns.lock:
             if time.monotonic() - self._overloaded_at > BURST_SECONDS:
                 self._overloaded_at = time.monotonic()
                 self._ceiling = max(1.0, self.limit / 2)
@@ -79,9 +77,9 @@ class InFlight:
 
     def end(self) -> None:
         """Let all workers run, because no work is left."""
-        with self._lock:
+        with self._turns.lock:
             self._is_over = True
-            self._turns.notify_all()
+            self._turns.notify()
 
     def _has_turn(self, worker: int) -> bool:
         return worker < min(self.limit + self._stuck, max(self.limit, self._ceiling))
@@ -89,4 +87,4 @@ class InFlight:
     def _set_limit(self, wanted: int) -> None:
         before, self.limit = self.limit, min(wanted, int(self._ceiling))
         if self.limit > before:
-            self._turns.notify_all()
+            self._turns.notify()

@@ -87,7 +87,7 @@ def judge_kueue(
                 f"LocalQueue {queue} is not active: {condition.get('message', '')}",
                 f"kubectl describe clusterqueue {found['spec']['clusterQueue']}",
             )
-    needed = [f"kubeflow.org/{framework}", BATCH_JOB] if framework else [BATCH_JOB]
+    needed = [f"kubeflow.org/{framework}", BATCH_JOB]
     managed = managed_frameworks(settings)
     if managed is None:
         return warning(

@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Protocol
 
-from kubetrain_components.jobs.kubernetes.changes import Changes
+from kubetrain_components.changes import Changes
 from kubetrain_components.jobs.kubernetes.errors import StreamCut
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from kubetrain_components.changes import Changes
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.changes import Changes
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
+from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, TRAINING_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended, is_cut_off, lingering_containers, seconds, status_of
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
@@ -30,7 +30,7 @@ WAITING = {
 """The kind of trouble for each reason of a waiting container."""
 NOT_CREATED = (
     ("exceeded quota", TroubleKind.QUOTA),
-    ('violates PodSecurity.*"init-pytorch"', TroubleKind.INIT_CONTAINER),
+    (f'violates PodSecurity.*"{INIT_CONTAINER}"', TroubleKind.INIT_CONTAINER),
     ("violates PodSecurity", TroubleKind.POD_SECURITY),
     (
         "serviceaccount .* not found|no PriorityClass",

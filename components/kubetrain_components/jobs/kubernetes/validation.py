@@ -5,13 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, RestartPolicy
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_POD_NAME = 63
-INIT_CONTAINER = "init-pytorch"
-"""The operator adds it to the Workers of a PyTorchJob with a Master."""
 
 
 def validate_for_operator(job: Job) -> None:

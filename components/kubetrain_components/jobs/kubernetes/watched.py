@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kubetrain_components.changes import Changes
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundReader
-from kubetrain_components.jobs.kubernetes.changes import Changes
 from kubetrain_components.jobs.kubernetes.errors import Gone, KubernetesError, StreamCut, StreamSilent
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
