@@ -12,6 +12,7 @@ from weakref import WeakSet
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine, Phase, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.launchers import Launcher
 
 
 def script(source: str) -> tuple[str, ...]:
@@ -77,6 +78,9 @@ class MemoryBackend:
         with self._changed:
             self.jobs.pop(name, None)
             self._changed.notify_all()
+
+    def launcher(self, wanted: Launcher, framework: str, identity: JobIdentity) -> tuple[Launcher, str]:
+        return Launcher.TRAINING_OPERATOR, "it is in memory"
 
     def find(self, job: Job) -> JobState | None:
         return self.jobs.get(job.identity.name)

@@ -3,10 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine
+from kubetrain_components.jobs.launchers import Launcher
 
 
 class JobBackend(Protocol):
+    def launcher(self, wanted: Launcher, framework: str, identity: JobIdentity) -> tuple[Launcher, str]:
+        """Return what runs a training here, and why: the one that is wanted, or the best for auto."""
+        ...
+
     def find(self, job: Job) -> JobState | None:
         """Return the job of this kind and name, no matter which launcher created it; None if there is none."""
         ...

@@ -93,6 +93,12 @@ class JobIdentity:
         values = {"run-id": self.run_id, "pipeline": self.pipeline, "stage": self.stage, "dataset": self.dataset}
         return {LABEL_PREFIX + key: value for key, value in values.items() if value}
 
+    @property
+    def selector(self) -> str:
+        """The labels of all attempts of this run's stage."""
+        labels = self.labels("")
+        return ",".join(f"{key}={labels[key]}" for key in (LABEL_PREFIX + "run-id", LABEL_PREFIX + "stage"))
+
     def next_attempt(self) -> Self:
         return replace(self, attempt=self.attempt + 1)
 
@@ -141,6 +147,8 @@ class Job:
     identity: JobIdentity
     kind: JobKind
     replicas: tuple[Replica, ...]
+    framework: str = ""
+    """Framework of a training whose kind of job is not for one framework; empty: the kind's, or no training."""
     processes_per_replica: int = 1
     elastic: Elastic | None = None
     backoff_limit: int = 1
@@ -183,6 +191,15 @@ class Job:
             for replica in self.replicas
             for index in range(replica.count)
         )
+
+    @property
+    def is_training(self) -> bool:
+        return bool(self.framework or self.kind.traits.framework)
+
+    @property
+    def is_indexed(self) -> bool:
+        """True if Kubernetes numbers the pods, and no operator knows their roles."""
+        return bool(self.framework)
 
     @property
     def lead_role(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 TRAINING_API = "kubeflow.org/v1"
+TRAINER_API = "trainer.kubeflow.org/v1alpha1"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
 INIT_CONTAINER = "init-pytorch"
@@ -17,6 +18,7 @@ INIT_CONTAINER = "init-pytorch"
 class JobKind(StrEnum):
     PYTORCH_JOB = "PyTorchJob"
     TF_JOB = "TFJob"
+    TRAIN_JOB = "TrainJob"
     BATCH_JOB = "Job"
 
     @property
@@ -29,15 +31,15 @@ class Traits:
     api_version: str
     plural: str
     framework: str = ""
-    """Framework whose training runs as this kind of job; empty: none."""
+    """Framework whose training this kind of job is for; empty: any, or none."""
     container: str
     """Name of a pod's main container, by which the operator finds it."""
     job_name_label: str
     """Label of a pod that holds the name of its job."""
     replica_specs: str = ""
-    """Field of the spec that holds the pods by role; empty: the spec has the template of its only pod."""
+    """Field of the spec that holds the pods by role; empty: all pods have one role."""
     port_name: str = ""
-    """Name of the port by which the pods find each other; empty: there is only one pod."""
+    """Name of the port by which the pods of a training find each other."""
     roles: tuple[str, ...] = ()
     """Roles that the operator accepts, the lead role first; empty: any role."""
     requires_lead: bool = False
@@ -77,11 +79,21 @@ TRAITS = {
         port_name="tfjob-port",
         roles=("Chief", "Worker", "PS", "Evaluator"),
     ),
+    JobKind.TRAIN_JOB: Traits(
+        api_version=TRAINER_API,
+        plural="trainjobs",
+        container="node",
+        job_name_label="jobset.sigs.k8s.io/jobset-name",
+        port_name="rendezvous",
+        can_be_elastic=True,
+    ),
     JobKind.BATCH_JOB: Traits(
         api_version="batch/v1",
         plural="jobs",
         container="main",
         job_name_label="batch.kubernetes.io/job-name",
+        port_name="rendezvous",
+        can_be_elastic=True,
     ),
 }
 TRAINING_KINDS = tuple(kind for kind, traits in TRAITS.items() if traits.api_version == TRAINING_API)

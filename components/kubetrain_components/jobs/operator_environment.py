@@ -5,7 +5,8 @@ PyTorchJob with a Master       | MASTER_*, WORLD_SIZE, RANK (of the node), PET_*
 PyTorchJob, elastic, no Master | PET_RDZV_*, PET_NNODES=min:max
 PyTorchJob with neither        | rejected: its processes would never find each other
 TFJob with two or more pods    | TF_CONFIG
-TFJob with one pod, batch Job  | none
+TFJob with one pod             | none
+TrainJob, batch Job            | none: the manifest has them (kubernetes/indexed_environment.py)
 """
 
 import json
@@ -25,7 +26,7 @@ def operator_environment(job: Job, role: str, index: int, address_of: AddressOf)
             return _pytorch(job, role, index, address_of)
         case JobKind.TF_JOB:
             return _tensorflow(job, role, index, address_of)
-        case JobKind.BATCH_JOB:
+        case JobKind.TRAIN_JOB | JobKind.BATCH_JOB:
             return {}
 
 
@@ -33,31 +34,36 @@ def _pytorch(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str
     if job.elastic and "Master" in job.roles:
         raise InvalidSetting("an elastic PyTorchJob with a Master counts its nodes wrongly: use Workers only")
     if job.elastic:
-        return _elastic(job, job.elastic, address_of)
+        return elastic_rendezvous(job, job.elastic, address_of("Worker", 0))
     if "Master" in job.roles:
-        return _static(job, role, index, address_of)
+        node_rank = index if role == "Master" else index + 1
+        of_node = {"WORLD_SIZE": str(job.total_replicas * job.processes_per_replica), "RANK": str(node_rank)}
+        return {**static_rendezvous(job, str(node_rank), address_of("Master", 0)), **of_node}
     raise InvalidSetting("a PyTorchJob with only Workers has no rendezvous: add a Master or an elastic policy")
 
 
-def _static(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
-    host, port = address_of("Master", 0)
-    node_rank = index if role == "Master" else index + 1
+def static_rendezvous(job: Job, node_rank: str, lead: tuple[str, int]) -> dict[str, str]:
+    """Return what torchrun reads for nodes of known ranks.
+
+    Args:
+        lead: Host and port of the node with rank 0.
+    """
+    host, port = lead
     return {
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
         "PET_MASTER_ADDR": host,
         "PET_MASTER_PORT": str(port),
-        "WORLD_SIZE": str(job.total_replicas * job.processes_per_replica),
-        "RANK": str(node_rank),
-        "PET_NODE_RANK": str(node_rank),
+        "PET_NODE_RANK": node_rank,
         "PET_NPROC_PER_NODE": str(job.processes_per_replica),
         "PET_NNODES": str(job.total_replicas),
     }
 
 
-def _elastic(job: Job, elastic: Elastic, address_of: AddressOf) -> dict[str, str]:
-    host, port = address_of("Worker", 0)
+def elastic_rendezvous(job: Job, elastic: Elastic, lead: tuple[str, int]) -> dict[str, str]:
+    """Return what torchrun reads for nodes that find their ranks through the first of them."""
+    host, port = lead
     conf = ",".join(f"{key}={value}" for key, value in elastic.rdzv_conf.items())
     optional = {
         "PET_MAX_RESTARTS": "" if elastic.max_restarts is None else str(elastic.max_restarts),

@@ -83,8 +83,7 @@ def has_checkpoint(job: Job, state: JobState) -> bool:
 
 def has_lost_proof(job: Job, state: JobState) -> bool:
     """Return True if a training succeeded, but the pod of rank 0 is gone: only its checkpoint can prove the success."""
-    is_training = bool(job.kind.traits.framework)
-    return is_training and state.phase is Phase.SUCCEEDED and not lead_words(job, state) and not _lead(job, state)
+    return job.is_training and state.phase is Phase.SUCCEEDED and not lead_words(job, state) and not _lead(job, state)
 
 
 def has_verdict(state: JobState) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, JobIdentity, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import host_port
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import dataset_flags
 from kubetrain_components.run.stages import TRAIN
@@ -46,12 +47,13 @@ class TrainingJob:
     processes_per_worker: int = 1
     min_workers: int = 0
     """Minimum number of pods that training continues with after losing others; 0: all pods restart. PyTorch only."""
+    launcher: Launcher = Launcher.AUTO
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
     """PVCs that hold data_dir and output_dir; empty: these are folders of this machine."""
 
     def __post_init__(self) -> None:
-        if self.min_workers and not self._kind.traits.can_be_elastic:
+        if self.min_workers and self.framework != "pytorch":
             raise InvalidSetting(
                 f"min_workers: {self.framework} cannot continue after losing a worker: leave min_workers out"
             )
@@ -73,6 +75,7 @@ class TrainingJob:
                 for role, count in self._roles().items()
                 if count
             ),
+            framework="" if self._kind.traits.framework else self.framework,
             processes_per_replica=self.processes_per_worker,
             elastic=self._elastic(),
             # If one pod is lost the others fail too, so that each restart of the training restarts every pod.
@@ -87,10 +90,10 @@ class TrainingJob:
 
     @property
     def _kind(self) -> JobKind:
-        return next(kind for kind in JobKind if kind.traits.framework == self.framework)
+        return self.launcher.kind(self.framework)
 
     def _roles(self) -> dict[str, int]:
-        if self.min_workers:
+        if self.min_workers or not self._kind.traits.lead_role:
             return {"Worker": self.workers}
         return {self._kind.traits.lead_role: 1, "Worker": self.workers - 1}
 

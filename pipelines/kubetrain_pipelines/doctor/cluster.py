@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kubetrain_components.expose_dataset.claims import CLAIM
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
@@ -34,7 +34,7 @@ class Cluster:
     def get_in_namespace(self, group_version: str, plural: str, name: str) -> Manifest | None:
         return self.api.get(self.api.path(group_version, plural, name))
 
-    def objects(self, path: str, **query: str) -> list[Manifest]:
+    def objects(self, path: str, **query: Any) -> list[Manifest]:
         return list((self.api.get(path, **query) or {}).get("items") or [])
 
     def claim(self, name: str) -> Manifest | None:

@@ -84,9 +84,9 @@ class KubernetesApi:
         root = "/api/v1" if group_version == "v1" else f"/apis/{group_version}"
         return f"{root}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
-    def get(self, path: str, **query: Any) -> Manifest | None:
+    def get(self, path: str, *, retry_seconds: float | None = None, **query: Any) -> Manifest | None:
         with contextlib.suppress(NotFound):
-            return self._json(Request("GET", self._host + path, query))
+            return self._json(Request("GET", self._host + path, query), retry_seconds)
         return None
 
     def list_all(self, path: str, keep: Callable[[Manifest], Manifest] = dict, **query: Any) -> Manifest | None:

@@ -1,4 +1,4 @@
-"""Jobs on a Kubernetes cluster: PyTorchJob and TFJob of the training operator, and batch Jobs."""
+"""Jobs on a Kubernetes cluster: PyTorchJob, TFJob, TrainJob and batch Job."""
 
 import contextlib
 import logging
@@ -19,18 +19,24 @@ from kubetrain_components.jobs.job import (
     VERDICT_ANNOTATION,
     Job,
     JobHandle,
+    JobIdentity,
     JobState,
     LogLine,
     Phase,
 )
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
+from kubetrain_components.jobs.kubernetes.companions import companion, own_companion
 from kubetrain_components.jobs.kubernetes.errors import Conflict
+from kubetrain_components.jobs.kubernetes.find_launcher import find_launcher
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
+from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
+from kubetrain_components.jobs.kubernetes.train_job import nodes_name
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
@@ -44,8 +50,13 @@ CLEAN_SECONDS = 300.0
 LEAVE_SECONDS = 20.0
 """Time to release a job from its run: within the 30 s in which an evicted pod must end."""
 FAIL_SECONDS = 10.0
-"""Time in which the training operator must fail a job whose limits were lowered; it takes less than one."""
-LOWEST_LIMITS = {"backoffLimit": 0, "activeDeadlineSeconds": 1, "cleanPodPolicy": "Running"}
+"""Time in which the cluster must fail a job whose limits were lowered; it takes less than one."""
+OPERATOR_LIMITS = {"runPolicy": {"backoffLimit": 0, "activeDeadlineSeconds": 1, "cleanPodPolicy": "Running"}}
+LOWEST_LIMITS: dict[JobKind, Manifest] = {
+    **{kind: {"spec": OPERATOR_LIMITS} for kind in TRAINING_KINDS},
+    JobKind.BATCH_JOB: {"spec": {"activeDeadlineSeconds": 1}},
+}
+"""What fails a job of a kind; a TrainJob fails with the Job of its pods."""
 JOIN_SECONDS = 2.0
 LAST_REQUESTS_SECONDS = 5.0
 """Time for the last requests of an interrupted launcher, which is about to be killed."""
@@ -85,20 +96,22 @@ class KubernetesBackend:
             followed.stop()
             followed.join(JOIN_SECONDS)
 
+    def launcher(self, wanted: Launcher, framework: str, identity: JobIdentity) -> tuple[Launcher, str]:
+        return find_launcher(self._api, wanted, framework, identity)
+
     def find(self, job: Job) -> JobState | None:
         found = self._api.get(self._path(job.kind, job.identity.name))
         return job_state(job.kind, found, []) if found else None
 
     def attempts(self, job: Job) -> list[str]:
-        of_run = job.identity.labels("")
-        selector = ",".join(f"{key}={of_run[key]}" for key in (LABEL_PREFIX + "run-id", LABEL_PREFIX + "stage"))
-        found = self._api.get(self._path(job.kind), labelSelector=selector) or {}
+        found = self._api.get(self._path(job.kind), labelSelector=job.identity.selector) or {}
         return [each["metadata"]["name"] for each in found.get("items") or []]
 
     def create(self, job: Job) -> JobHandle:
-        manifest = job_manifest(job, self._run.owner if self._run else None)
+        owner = self._run.owner if self._run else None
         try:
-            created = self._api.create(self._path(job.kind), manifest)
+            with companion(self._api, job, owner) as instance:
+                created = self._api.create(self._path(job.kind), job_manifest(job, owner, instance))
         except Conflict as error:
             raise JobExists(str(error)) from error
         return JobHandle(kind=job.kind, name=job.identity.name, uid=created["metadata"]["uid"])
@@ -168,16 +181,20 @@ class KubernetesBackend:
         self._api.delete(self._path(handle.kind, handle.name), uid=handle.uid)
 
     def fail(self, handle: JobHandle, reason: str) -> None:
-        if not (handle.kind.traits.framework and self._could_fail(handle, reason)):
+        if not self._could_fail(handle, reason):
             self.delete(handle)
 
     def _could_fail(self, handle: JobHandle, reason: str) -> bool:
-        """Let the training operator fail the job, which deletes its pods; return False if it does not, for example
-        because it is away, or the job is suspended."""
-        annotations = {VERDICT_ANNOTATION: FAILED, FAILURE_ANNOTATION: reason}
-        change = {"metadata": {"annotations": annotations}, "spec": {"runPolicy": LOWEST_LIMITS}}
+        """Let the cluster fail the job, which deletes its pods; return False if it does not, for example because the
+        operator is away, or the job is suspended."""
+        if not self._is_training(handle):
+            return False
+        metadata = {"annotations": {VERDICT_ANNOTATION: FAILED, FAILURE_ANNOTATION: reason}}
         try:
-            self._send_patch(handle, change, ANNOTATE_SECONDS)
+            self._send_patch(handle, {"metadata": metadata, **LOWEST_LIMITS.get(handle.kind, {})}, ANNOTATE_SECONDS)
+            if handle.kind is JobKind.TRAIN_JOB:
+                path = self._path(JobKind.BATCH_JOB, nodes_name(handle.name))
+                self._api.patch(path, LOWEST_LIMITS[JobKind.BATCH_JOB], ANNOTATE_SECONDS)
         except KubetrainError as error:
             log.info("cannot fail job %s (%s): deleting it", handle.name, error)
             return False
@@ -186,6 +203,10 @@ class KubernetesBackend:
         while (state := next(states)) is not None and not state.phase.is_final and time.monotonic() < deadline:
             pass
         return state is not None and state.phase is Phase.FAILED
+
+    def _is_training(self, handle: JobHandle) -> bool:
+        state = self._follow(handle).state()
+        return bool(handle.kind.traits.framework) or (state is not None and NEEDED_ANNOTATION in state.annotations)
 
     def run_outlives_launcher(self) -> bool:
         self._api.max_retry_seconds = LAST_REQUESTS_SECONDS
@@ -208,6 +229,8 @@ class KubernetesBackend:
             )
 
     def adopt(self, job: JobState) -> None:
+        with contextlib.suppress(KubetrainError):
+            own_companion(self._api, job.handle, job.labels)
         if self._run is not None and LEFT_ANNOTATION in job.annotations:
             self._adoption = {"ownerReferences": [self._run.owner], "annotations": {LEFT_ANNOTATION: None}}
             self._patch(job.handle, {})

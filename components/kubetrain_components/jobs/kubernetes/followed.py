@@ -91,8 +91,10 @@ class FollowedJob:
 
     def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
         self._await_lists()
-        pods = [each.manifest for each in self.pods.objects() if not each.is_gone and is_of(each.manifest, self.handle)]
-        return [pod for pod in pods if include_ended or not has_ended(pod)]
+        jobs = [each.manifest for each in self._job.objects() if each.uid == self.handle.uid]
+        pods = [each.manifest for each in self.pods.objects() if not each.is_gone]
+        of_job = [pod for pod in pods if any(is_of(pod, job) for job in jobs)]
+        return [pod for pod in of_job if include_ended or not has_ended(pod)]
 
     def stop(self) -> None:
         self._is_stopped = True

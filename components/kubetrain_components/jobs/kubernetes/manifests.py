@@ -1,19 +1,22 @@
-"""The Kubernetes manifests of jobs: PyTorchJob, TFJob or batch Job. Pure functions."""
+"""The Kubernetes manifests of jobs: PyTorchJob, TFJob, TrainJob or batch Job. Pure functions."""
 
 from typing import Any
 
 from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, Replica, RestartPolicy
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
+from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION, indexed_job, instance_label, service
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template, queue_label, rendezvous_port
+from kubetrain_components.jobs.kubernetes.train_job import runtime, train_job
 from kubetrain_components.jobs.kubernetes.validation import validate_for_operator
 from kubetrain_components.manifest import Manifest
 
 
-def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:
+def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") -> Manifest:
     """Return the manifest to create.
 
     Args:
         owner: Reference to the Workflow of a run, with which the cluster deletes the job.
+        instance: Random name of this creation, by which its pods are told from those of a job of the same name.
 
     Raises:
         InvalidSetting: if the cluster would not run the job as intended.
@@ -24,28 +27,56 @@ def job_manifest(job: Job, owner: Manifest | None = None) -> Manifest:
         "kind": job.kind.value,
         "metadata": {
             "name": job.identity.name,
-            "labels": {**MANAGED_BY, **queue_label(job.placement), **job.labels},
-            "annotations": job.identity.annotations(),
-            **({"ownerReferences": [owner]} if owner else {}),
+            "labels": {**MANAGED_BY, **queue_label(job.placement), **job.labels, **instance_label(instance)},
+            "annotations": {**job.identity.annotations(), **_needed(job)},
+            **_owned_by(owner),
         },
-        "spec": _spec(job),
+        "spec": _spec(job, instance),
     }
 
 
+def companion_manifest(job: Job, owner: Manifest | None, instance: str) -> Manifest | None:
+    """Return the object to create before the job; None if the job needs none."""
+    if not job.is_indexed:
+        return None
+    companion = runtime(job, instance) if job.kind is JobKind.TRAIN_JOB else service(job, instance)
+    labels = {**MANAGED_BY, **job.labels, **instance_label(instance)}
+    companion["metadata"] |= {"labels": labels, **_owned_by(owner)}
+    return companion
+
+
+def companion_resource(kind: JobKind) -> tuple[str, str]:
+    return (TRAINER_API, "trainingruntimes") if kind is JobKind.TRAIN_JOB else ("v1", "services")
+
+
+def _owned_by(owner: Manifest | None) -> Manifest:
+    return {"ownerReferences": [owner]} if owner else {}
+
+
+def _needed(job: Job) -> dict[str, str]:
+    """Return the annotation that says of a job without an operator how many of its pods must have started."""
+    needed = job.elastic.min_replicas if job.elastic else job.total_replicas
+    return {NEEDED_ANNOTATION: str(needed)} if job.is_indexed else {}
+
+
 def replica_specs(kind: JobKind, manifest: Manifest) -> dict[str, Manifest]:
-    """Return the number and the template of a job's pods, by role."""
-    field = kind.traits.replica_specs
-    return manifest["spec"].get(field) or {} if field else {"Pod": manifest["spec"]}
+    """Return the number and the template of a job's pods, by role. A TrainJob's template is in its runtime."""
+    spec, field = manifest["spec"], kind.traits.replica_specs
+    if field:
+        return spec.get(field) or {}
+    return {"Pod": {"replicas": spec.get("completions") or (spec.get("trainer") or {}).get("numNodes", 1), **spec}}
 
 
-def _spec(job: Job) -> Manifest:
+def _spec(job: Job, instance: str) -> Manifest:
     match job.kind:
         case JobKind.PYTORCH_JOB:
             return _pytorch_job(job)
         case JobKind.TF_JOB:
             return _tf_job(job)
+        case JobKind.TRAIN_JOB:
+            return train_job(job, instance)
         case JobKind.BATCH_JOB:
-            return _batch_job(job)
+            return indexed_job(job, instance) if job.is_indexed else _batch_job(job)
 
 
 def _pytorch_job(job: Job) -> Manifest:
@@ -151,5 +182,5 @@ def _batch_job(job: Job) -> Manifest:
         "backoffLimit": 0 if replica.restart_policy is RestartPolicy.NEVER else max(job.backoff_limit - 1, 0),
         **({"ttlSecondsAfterFinished": placement.ttl_seconds} if placement.ttl_seconds else {}),
         **({"suspend": True} if placement.scheduler == "kueue" else {}),
-        "template": pod_template(job, replica),
+        "template": pod_template(job, replica, spec={"restartPolicy": "Never"}),
     }

@@ -4,11 +4,10 @@ Pods comply with the Pod Security level `restricted`, unless hostNetwork or RDMA
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, Replica
-from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
@@ -44,7 +43,15 @@ SHARED_MEMORY = "shared-memory"
 RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def pod_template(job: Job, replica: Replica) -> Manifest:
+def pod_template(
+    job: Job, replica: Replica, environment: Sequence[Manifest] = (), spec: Manifest | None = None
+) -> Manifest:
+    """Return the template of the pods of a role.
+
+    Args:
+        environment: Variables in the order in which they refer to each other.
+        spec: More fields of the spec.
+    """
     placement = job.placement
     return {
         "metadata": {
@@ -59,7 +66,7 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
         "spec": _without_empty(
             {
                 "initContainers": _secured(placement.init_containers),
-                "containers": [_container(job, replica), *_secured(placement.extra_containers)],
+                "containers": [_container(job, replica, environment), *_secured(placement.extra_containers)],
                 "volumes": [*_volumes(job), *placement.volumes],
                 "resourceClaims": list(placement.resource_claims),
                 "securityContext": _pod_security(placement),
@@ -79,13 +86,13 @@ def pod_template(job: Job, replica: Replica) -> Manifest:
                 "runtimeClassName": placement.runtime_class,
                 "terminationGracePeriodSeconds": placement.grace_seconds,
                 **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if placement.host_network else {}),
-                **({"restartPolicy": "Never"} if job.kind is JobKind.BATCH_JOB else {}),
+                **(spec or {}),
             }
         ),
     }
 
 
-def _container(job: Job, replica: Replica) -> Manifest:
+def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> Manifest:
     placement = job.placement
     return _without_empty(
         {
@@ -94,7 +101,7 @@ def _container(job: Job, replica: Replica) -> Manifest:
             "imagePullPolicy": placement.image_pull_policy,
             "command": list(replica.command),
             "ports": _ports(job, replica),
-            "env": _environment(job, replica),
+            "env": [*_environment(job, replica), *environment],
             "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
             "resources": _resources(placement),
             "volumeMounts": [*_mounts(job), *placement.volume_mounts],
@@ -107,10 +114,9 @@ def _container(job: Job, replica: Replica) -> Manifest:
 
 def _ports(job: Job, replica: Replica) -> list[Manifest]:
     """Declare the port on a node's network, so that the scheduler puts pods with the same port on different nodes."""
-    port_name = job.kind.traits.port_name
-    if not job.placement.host_network or not port_name:
+    if not job.placement.host_network or not job.is_training:
         return []
-    return [{"name": port_name, "containerPort": rendezvous_port(job, replica.role)}]
+    return [{"name": job.kind.traits.port_name, "containerPort": rendezvous_port(job, replica.role)}]
 
 
 def rendezvous_port(job: Job, role: str) -> int:

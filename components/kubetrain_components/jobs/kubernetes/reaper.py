@@ -131,7 +131,7 @@ def _running_pods(found: Found, api: KubernetesApi) -> list[Manifest]:
         return []
     of_job = f"{found.kind.traits.job_name_label}={state.handle.name}"
     listed = api.get(api.path("v1", "pods"), labelSelector=of_job) or {}
-    return [pod for pod in listed.get("items") or [] if is_of(pod, state.handle) and not has_ended(pod)]
+    return [pod for pod in listed.get("items") or [] if is_of(pod, found.job) and not has_ended(pod)]
 
 
 def _delete(api: KubernetesApi, path: str, manifest: Manifest) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
+from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX_ANNOTATION
+from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL, NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests import replica_specs
 from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,
@@ -40,7 +42,7 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
     """Return the state of a job, without pods of other jobs. Deleted pods have "deleted": True in their manifest."""
     metadata = job["metadata"]
     handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
-    replicas = pods_by_replica(pod for pod in pods if is_of(pod, handle) and not _was_suspended(job, pod))
+    replicas = pods_by_replica(pod for pod in pods if is_of(pod, job) and not _was_suspended(job, pod))
     newest = {name: history[-1] for name, history in replicas.items()}
     phase, message = _phase(job)
     is_over = phase.is_final and all(map(has_ended, newest.values()))
@@ -77,10 +79,10 @@ def replica_name(pod: Manifest) -> str:
 
 
 def _replica(pod: Manifest) -> tuple[str, int]:
-    labels = pod["metadata"].get("labels") or {}
+    labels, annotations = (pod["metadata"].get(field) or {} for field in ("labels", "annotations"))
     if REPLICA_TYPE_LABEL in labels:
         return labels[REPLICA_TYPE_LABEL], int(labels.get(REPLICA_INDEX_LABEL, 0))
-    return labels.get(LABEL_PREFIX + "role", "pod"), 0
+    return labels.get(LABEL_PREFIX + "role", "pod"), int(annotations.get(INDEX_ANNOTATION, 0))
 
 
 def pod_state(kind: JobKind, history: Sequence[Manifest]) -> PodState:
@@ -135,8 +137,11 @@ def _is_terminating(pod: Manifest) -> bool:
     return not is_out_of_reach and (was_disrupted(pod) or "deletionTimestamp" in pod["metadata"])
 
 
-def is_of(pod: Manifest, handle: JobHandle) -> bool:
-    return any(owner["uid"] == handle.uid for owner in pod["metadata"].get("ownerReferences") or [])
+def is_of(pod: Manifest, job: Manifest) -> bool:
+    """Return True if the pod is of this job. A TrainJob owns its pods only through other objects."""
+    if instance := (job["metadata"].get("labels") or {}).get(INSTANCE_LABEL):
+        return bool((pod["metadata"].get("labels") or {}).get(INSTANCE_LABEL) == instance)
+    return any(owner["uid"] == job["metadata"]["uid"] for owner in pod["metadata"].get("ownerReferences") or [])
 
 
 def _phase(job: Manifest) -> tuple[Phase, str]:
@@ -144,7 +149,8 @@ def _phase(job: Manifest) -> tuple[Phase, str]:
     for name, phase in PHASES:
         if (condition := conditions.get(name)) and condition["status"] == "True":
             return phase, condition.get("message") or "" if phase.is_final or phase is Phase.SUSPENDED else ""
-    is_active = (job.get("status") or {}).get("active")
+    status = job.get("status") or {}
+    is_active = status.get("active") or any(each.get("active") for each in status.get("jobsStatus") or [])
     if is_suspended(job) and not is_active:
         return Phase.SUSPENDED, ""
     return (Phase.RUNNING if is_active else Phase.PENDING), ""
@@ -162,6 +168,8 @@ def _was_suspended(job: Manifest, pod: Manifest) -> bool:
 
 def _needed_pods(kind: JobKind, job: Manifest) -> int:
     """Return the number of pods that the job needs to be under way."""
+    if needed := (job["metadata"].get("annotations") or {}).get(NEEDED_ANNOTATION):
+        return int(needed)
     if elastic := job["spec"].get("elasticPolicy"):
         return int(elastic.get("minReplicas", 1))
     return sum(int(each.get("replicas", 1)) for each in replica_specs(kind, job).values())

@@ -31,10 +31,13 @@ def _problems(job: Job) -> Iterator[str]:
         yield f"a pod needs at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
         yield "restart_policy Always also restarts pods that succeeded, so the job would never end: use OnFailure"
-    if job.kind is JobKind.BATCH_JOB:
+    if job.is_indexed:
+        yield from _indexed_problems(job)
+    elif job.kind is JobKind.BATCH_JOB:
         yield from _batch_problems(job)
         return
-    yield from _role_problems(job)
+    else:
+        yield from _role_problems(job)
     yield from _elastic_problems(job, job.elastic) if job.elastic else _static_problems(job)
     yield from _environment_problems(job)
 
@@ -68,6 +71,14 @@ def _batch_problems(job: Job) -> Iterator[str]:
         yield f"a batch Job has one pod, not {job.total_replicas}"
     if job.replicas[0].restart_policy is RestartPolicy.EXIT_CODE:
         yield "a batch Job does not support restart_policy ExitCode: use OnFailure or Never"
+
+
+def _indexed_problems(job: Job) -> Iterator[str]:
+    if job.placement.scheduler in ("volcano", "scheduler-plugins"):
+        scheduler = job.placement.scheduler
+        yield f"{scheduler} does not start a {job.kind} as a gang: use kueue, or launcher training-operator"
+    if job.placement.scale_metrics:
+        yield f"nothing scales a {job.kind}: remove scale_metrics, or use launcher training-operator"
 
 
 def _role_problems(job: Job) -> Iterator[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import LocalOperator, pod_environments
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.jobs.local.record import LocalRecord
@@ -43,6 +44,9 @@ class LocalBackend:
 
     def __exit__(self, *unused: object) -> None:
         self._cleanup.close()
+
+    def launcher(self, wanted: Launcher, framework: str, identity: JobIdentity) -> tuple[Launcher, str]:
+        return Launcher.TRAINING_OPERATOR, "this machine runs pods as that operator does"
 
     def find(self, job: Job) -> JobState | None:
         return self._state_named(job.identity.name)

@@ -1,0 +1,79 @@
+"""The spec of an Indexed Job, whose pods have numbers and stable names: Kubernetes alone runs a training by it."""
+
+from kubetrain_components.jobs.job import LABEL_PREFIX, Job, RestartPolicy
+from kubetrain_components.jobs.kubernetes.indexed_environment import HostOf, indexed_environment
+from kubetrain_components.jobs.kubernetes.pod_template import pod_template
+from kubetrain_components.manifest import Manifest
+
+INSTANCE_LABEL = LABEL_PREFIX + "instance"
+"""Random label of one creation of a job, its pods, and what belongs to it."""
+NEEDED_ANNOTATION = LABEL_PREFIX + "needed-pods"
+"""Number of pods that must have started for the job to be under way."""
+UNLIMITED = 2**31 - 1
+OTHER_EXIT_CODES = [0, *range(128, 256)]
+"""Exit codes after which restart_policy ExitCode restarts a pod, and success."""
+
+
+def indexed_job(job: Job, instance: str) -> Manifest:
+    """Return the spec of a batch Job that runs the training."""
+    service = service_name(job, instance)
+    name = job.identity.name
+    return {
+        **pods_of(job, instance, lambda index: f"{name}-{index}.{service}", {"subdomain": service}),
+        "completions": job.total_replicas,
+        "parallelism": job.total_replicas,
+        **({"ttlSecondsAfterFinished": job.placement.ttl_seconds} if job.placement.ttl_seconds else {}),
+        **({"suspend": True} if job.placement.scheduler == "kueue" else {}),
+    }
+
+
+def pods_of(job: Job, instance: str, host_of: HostOf, spec: Manifest) -> Manifest:
+    """Return the part of the spec without the number of pods."""
+    (replica,) = job.replicas
+    policy = replica.restart_policy
+    restarts = "OnFailure" if policy is RestartPolicy.ON_FAILURE else "Never"
+    template = pod_template(job, replica, indexed_environment(job, host_of), {"restartPolicy": restarts, **spec})
+    template["metadata"]["labels"] |= instance_label(instance)
+    return {
+        "completionMode": "Indexed",
+        # The launcher counts restarts, because this limit counts those that follow a lost node as well.
+        "backoffLimit": 0 if policy is RestartPolicy.NEVER else UNLIMITED,
+        "podReplacementPolicy": "Failed",  # two pods must not have one name
+        **({"podFailurePolicy": _permanent_failures(job)} if policy is RestartPolicy.EXIT_CODE else {}),
+        # A pod that joins when the others have ended may never end.
+        **({"successPolicy": {"rules": [{"succeededIndexes": "0"}]}} if job.elastic else {}),
+        "template": template,
+    }
+
+
+def _permanent_failures(job: Job) -> Manifest:
+    by_code = {"containerName": job.kind.traits.container, "operator": "NotIn", "values": OTHER_EXIT_CODES}
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    return {
+        "rules": [
+            {"action": "Ignore", "onPodConditions": disrupted},
+            {"action": "FailJob", "onExitCodes": by_code},
+        ]
+    }
+
+
+def service(job: Job, instance: str) -> Manifest:
+    """Return the Service by which the pods of an Indexed Job find each other's names."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": service_name(job, instance)},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {job.kind.traits.job_name_label: job.identity.name},
+        },
+    }
+
+
+def service_name(job: Job, instance: str) -> str:
+    return f"{job.identity.name}-{instance}" if instance else job.identity.name
+
+
+def instance_label(instance: str) -> dict[str, str]:
+    return {INSTANCE_LABEL: instance} if instance else {}

@@ -1,0 +1,48 @@
+"""A training as a TrainJob of Kubeflow Trainer, version 2.2 or later, with a runtime of its own.
+
+Administrators provide runtimes for others. A TrainJob can change only part of the pods of a runtime, and not their
+network or priority, so each job has its own TrainingRuntime, which holds the whole template.
+"""
+
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_kinds import TRAINER_API
+from kubetrain_components.jobs.kubernetes.indexed_job import pods_of, service_name
+from kubetrain_components.manifest import Manifest
+
+NODE = "node"
+STEP_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+"""Label of the pods that Trainer counts as the training."""
+
+
+def nodes_name(name: str) -> str:
+    """Return the name of the Job that has the pods of a TrainJob."""
+    return f"{name}-{NODE}-0"
+
+
+def train_job(job: Job, instance: str) -> Manifest:
+    """Return the spec of the TrainJob."""
+    return {
+        "runtimeRef": {
+            "apiGroup": TRAINER_API.split("/")[0],
+            "kind": "TrainingRuntime",
+            "name": service_name(job, instance),
+        },
+        "trainer": {"numNodes": job.total_replicas},
+        **({"suspend": True} if job.placement.scheduler == "kueue" else {}),
+    }
+
+
+def runtime(job: Job, instance: str) -> Manifest:
+    """Return the TrainingRuntime. Its JobSet never restarts: pods restart in their Job, and the launcher retries."""
+    name = job.identity.name
+    pods = pods_of(job, instance, lambda index: f"{nodes_name(name)}-{index}.{name}", {})
+    nodes = {"name": NODE, "template": {"metadata": {"labels": STEP_LABEL}, "spec": pods}}
+    return {
+        "apiVersion": TRAINER_API,
+        "kind": "TrainingRuntime",
+        "metadata": {"name": service_name(job, instance)},
+        "spec": {
+            "mlPolicy": {"numNodes": job.total_replicas},
+            "template": {"spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [nodes]}},
+        },
+    }
