@@ -12,7 +12,7 @@ from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.cluster import pods_job
-from support.following import Heard, batch_job, failure_of, once_running, priority_class, worker_job
+from support.following import Heard, batch_job, evict, failure_of, once_running, priority_class, worker_job
 
 pytestmark = pytest.mark.cluster
 
@@ -20,13 +20,6 @@ WHILE = "import time; print('up', flush=True); time.sleep(8)"
 LONG = "import time; time.sleep(18)"
 FILL = "import time; open('{}', 'wb').write(bytes(30 << 20)); time.sleep(600)"
 EVICTED = "Eviction API: evicting"
-
-
-def evict(api: KubernetesApi, pod: dict[str, Any]) -> None:
-    """Evict the pod like `kubectl drain`."""
-    name = pod["metadata"]["name"]
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": api.namespace}}
-    api.create(api.path("v1", "pods", f"{name}/eviction"), eviction)
 
 
 @pytest.mark.parametrize("job", [worker_job(WHILE), batch_job(WHILE, "disrupted")], ids=["PyTorchJob", "Job"])

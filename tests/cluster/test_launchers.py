@@ -1,20 +1,29 @@
 """The contract of a training's job, whatever runs its pods: an operator of either version, or Kubernetes alone."""
 
+import contextlib
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, LogLine, Phase
+from kubetrain_components.jobs.follow import create_or_attach, run_job
+from kubetrain_components.jobs.job import FAILURE_ANNOTATION, VERDICT_ANNOTATION, Job, Phase
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.errors import UnknownKind
+from kubetrain_components.jobs.kubernetes.find_launcher import is_served
+from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
+from kubetrain_components.jobs.kubernetes.manifests import companion_resource
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
-from support.cluster import SMALL
+from support.cluster import FOREVER, SMALL, await_that
+from support.following import Heard, evict, failure_of, once_running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -23,7 +32,7 @@ import os, socket, time
 rank, host, port = (os.environ["PET_" + name] for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT"))
 if rank == "0":
     server = socket.create_server(("", int(port)))
-    print("rank 0 met", server.accept()[0].recv(9).decode(), "of", os.environ["PET_NNODES"])
+    print("met", server.accept()[0].recv(9).decode(), "of", os.environ["PET_NNODES"])
 else:
     while True:
         try:
@@ -50,7 +59,28 @@ else:
         except OSError:
             time.sleep(0.2)
 """
-FAIL = "import os, time; time.sleep(1); raise SystemExit(3 if os.environ['PET_NODE_RANK'] == '1' else time.sleep(3600))"
+FAIL = """
+import os, time
+if os.environ["PET_NODE_RANK"] == "0":
+    time.sleep(3600)
+print("about to fail")
+raise SystemExit(3)
+"""
+COME_AGAIN = """
+import os, socket, time
+rank, host, port = (os.environ["PET_" + name] for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT"))
+if rank == "0":
+    server = socket.create_server(("", int(port)))
+    for visit in b"12":
+        server.accept()[0].sendall(bytes([visit]))
+while rank != "0":
+    try:
+        if socket.create_connection((host, int(port)), 5).recv(1) == b"1":
+            time.sleep(3600)
+        break
+    except OSError:
+        time.sleep(0.2)
+"""
 
 
 def training(launcher: Launcher, program: str, run_id: str, framework: str = "pytorch", **changes: Any) -> Job:
@@ -74,19 +104,102 @@ def training(launcher: Launcher, program: str, run_id: str, framework: str = "py
 
 @pytest.fixture(params=LAUNCHERS)
 def launcher(request: pytest.FixtureRequest, api: KubernetesApi) -> Launcher:
-    return Launcher(request.param)
+    wanted = Launcher(request.param)
+    if not is_served(api, wanted, "pytorch"):
+        pytest.skip(f"the cluster has no {wanted.kind('pytorch')}: ../shared/cluster/add trainer")
+    return wanted
 
 
-def heard(lines: list[LogLine]) -> list[str]:
-    return [line.text for line in lines]
+def companions(api: KubernetesApi) -> list[dict[str, Any]]:
+    """Return the objects beside jobs that no operator made."""
+    found: list[dict[str, Any]] = []
+    for resource in {companion_resource(kind) for kind in (JobKind.TRAIN_JOB, JobKind.BATCH_JOB)}:
+        with contextlib.suppress(UnknownKind):
+            listed = api.get(api.path(*resource), labelSelector=INSTANCE_LABEL)
+            found += (listed or {}).get("items") or []
+    return found
+
+
+def running_pods(api: KubernetesApi) -> list[str]:
+    pods = (api.get(api.path("v1", "pods")) or {})["items"]
+    return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
 
 
 class TestContract:
-    def test_its_pods_find_each_other_and_all_succeed(self, launcher: Launcher, backend: KubernetesBackend) -> None:
-        lines: list[LogLine] = []
-        job = training(launcher, MEET, "meets")
-        state = run_job(job, backend, lines.append)
-        assert "rank 0 met rank 1 of 2" in heard(lines)
+    @pytest.mark.parametrize(("framework", "program"), [("pytorch", MEET), ("tensorflow", MEET_BY_TF_CONFIG)])
+    def test_its_pods_find_each_other_and_all_succeed(
+        self, launcher: Launcher, backend: KubernetesBackend, framework: str, program: str
+    ) -> None:
+        heard = Heard()
+        job = training(launcher, program, "meets", framework)
+        state = run_job(job, backend, heard)
+        assert [line.split()[0] for line in heard.of(job.lead) if "met" in line] == ["met"]
         assert state.phase is Phase.SUCCEEDED
         assert [pod.phase for pod in state.pods] == [Phase.SUCCEEDED] * 2
-        assert run_job(job, backend, lines.append).annotations[VERDICT_ANNOTATION] == "succeeded"
+        again = run_job(job, backend, heard)
+        assert (again.handle, again.annotations[VERDICT_ANNOTATION]) == (state.handle, "succeeded")
+
+    def test_what_is_beside_the_job_belongs_to_it(
+        self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
+    ) -> None:
+        handle = backend.create(training(launcher, "pass", "owned"))
+        owners = [owner["uid"] for each in companions(api) for owner in each["metadata"]["ownerReferences"]]
+        assert owners == ([] if launcher is Launcher.TRAINING_OPERATOR else [handle.uid])
+
+    def test_a_pod_that_fails_is_named_and_no_pod_is_left(
+        self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
+    ) -> None:
+        job = training(launcher, FAIL, "fails")
+        error = failure_of(job, backend)
+        culprit = "worker-0" if launcher is Launcher.TRAINING_OPERATOR else "worker-1"
+        assert f"{culprit} exited with code 3" in str(error)
+        assert "about to fail" in error.log_tail
+        await_that(lambda: not running_pods(api))
+        found = backend.find(job)
+        assert found is not None
+        assert (found.phase, found.annotations[VERDICT_ANNOTATION]) == (Phase.FAILED, "failed")
+
+    def test_a_training_that_restarts_too_often_stays_as_a_failed_job_without_pods(
+        self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
+    ) -> None:
+        job = training(launcher, FAIL, "again", placement={"restart_policy": "OnFailure", "max_restarts": 0})
+        assert "exited with code 3" in str(failure_of(job, backend))
+        found = backend.find(job)
+        assert found is not None
+        assert found.phase is Phase.FAILED
+        assert "restarted 1 times" in found.annotations[FAILURE_ANNOTATION]
+        await_that(lambda: not running_pods(api))
+
+    def test_a_launch_that_is_cancelled_leaves_nothing(
+        self, launcher: Launcher, namespace: str, backend: KubernetesBackend, api: KubernetesApi
+    ) -> None:
+        job = training(launcher, FOREVER, "cancelled")
+
+        def cancel(*unused: object) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt), once_running(api, job, cancel):
+            run_job(job, backend, Heard())
+        assert backend.find(job) is None
+        await_that(lambda: not companions(api), seconds=5)
+        await_that(lambda: not running_pods(api))
+
+    def test_an_evicted_worker_is_replaced(
+        self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
+    ) -> None:
+        job = training(launcher, COME_AGAIN, "evicted", placement={"restart_policy": "OnFailure"})
+        heard = Heard()
+        with once_running(api, job, evict):
+            state = run_job(job, backend, heard)
+        assert {pod.phase for pod in state.pods} == {Phase.SUCCEEDED}
+        assert len(state.pods) == 2
+
+    def test_auto_stays_with_the_launcher_of_a_job_that_exists(
+        self, launcher: Launcher, backend: KubernetesBackend
+    ) -> None:
+        job = training(launcher, FOREVER, "stays")
+        auto = backend.launcher(Launcher.AUTO, "pytorch", job.identity)
+        assert auto[0] is Launcher.TRAINING_OPERATOR
+        handle = backend.create(job)
+        assert backend.launcher(Launcher.AUTO, "pytorch", job.identity)[0] is launcher
+        assert create_or_attach(job, backend) == handle

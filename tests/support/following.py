@@ -82,6 +82,13 @@ def once_running(api: KubernetesApi, job: Job, act: Callable[[KubernetesApi, Man
     acting.join()
 
 
+def evict(api: KubernetesApi, pod: Manifest) -> None:
+    """Evict the pod like `kubectl drain`."""
+    name = pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": api.namespace}}
+    api.create(api.path("v1", "pods", f"{name}/eviction"), eviction)
+
+
 @contextmanager
 def priority_class(name: str) -> Iterator[None]:
     api, classes = KubernetesApi.connect(), "/apis/scheduling.k8s.io/v1/priorityclasses"

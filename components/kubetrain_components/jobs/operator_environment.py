@@ -12,7 +12,7 @@ TrainJob, batch Job            | none: the manifest has them (kubernetes/indexed
 import json
 from collections.abc import Callable
 
-from kubetrain_components.jobs.job import Elastic, Job
+from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -34,11 +34,11 @@ def _pytorch(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str
     if job.elastic and "Master" in job.roles:
         raise InvalidSetting("an elastic PyTorchJob with a Master counts its nodes wrongly: use Workers only")
     if job.elastic:
-        return elastic_rendezvous(job, job.elastic, address_of("Worker", 0))
+        return UNBUFFERED | elastic_rendezvous(job, job.elastic, address_of("Worker", 0))
     if "Master" in job.roles:
         node_rank = index if role == "Master" else index + 1
         of_node = {"WORLD_SIZE": str(job.total_replicas * job.processes_per_replica), "RANK": str(node_rank)}
-        return {**static_rendezvous(job, str(node_rank), address_of("Master", 0)), **of_node}
+        return UNBUFFERED | static_rendezvous(job, str(node_rank), address_of("Master", 0)) | of_node
     raise InvalidSetting("a PyTorchJob with only Workers has no rendezvous: add a Master or an elastic policy")
 
 
@@ -50,7 +50,6 @@ def static_rendezvous(job: Job, node_rank: str, lead: tuple[str, int]) -> dict[s
     """
     host, port = lead
     return {
-        "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
         "PET_MASTER_ADDR": host,
@@ -71,7 +70,6 @@ def elastic_rendezvous(job: Job, elastic: Elastic, lead: tuple[str, int]) -> dic
         "PET_RDZV_CONF": conf,
     }
     return {
-        "PYTHONUNBUFFERED": "1",
         "PET_NPROC_PER_NODE": str(job.processes_per_replica),
         "PET_RDZV_ENDPOINT": f"{host}:{port}",
         "PET_RDZV_BACKEND": elastic.rdzv_backend,

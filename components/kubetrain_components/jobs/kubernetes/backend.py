@@ -35,7 +35,6 @@ from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
-from kubetrain_components.jobs.kubernetes.train_job import nodes_name
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
@@ -51,12 +50,8 @@ LEAVE_SECONDS = 20.0
 """Time to release a job from its run: within the 30 s in which an evicted pod must end."""
 FAIL_SECONDS = 10.0
 """Time in which the cluster must fail a job whose limits were lowered; it takes less than one."""
-OPERATOR_LIMITS = {"runPolicy": {"backoffLimit": 0, "activeDeadlineSeconds": 1, "cleanPodPolicy": "Running"}}
-LOWEST_LIMITS: dict[JobKind, Manifest] = {
-    **{kind: {"spec": OPERATOR_LIMITS} for kind in TRAINING_KINDS},
-    JobKind.BATCH_JOB: {"spec": {"activeDeadlineSeconds": 1}},
-}
-"""What fails a job of a kind; a TrainJob fails with the Job of its pods."""
+LOWEST_LIMIT: Manifest = {"activeDeadlineSeconds": 1}
+OPERATOR_LIMITS: Manifest = {"runPolicy": {"backoffLimit": 0, **LOWEST_LIMIT, "cleanPodPolicy": "Running"}}
 JOIN_SECONDS = 2.0
 LAST_REQUESTS_SECONDS = 5.0
 """Time for the last requests of an interrupted launcher, which is about to be killed."""
@@ -191,10 +186,8 @@ class KubernetesBackend:
             return False
         metadata = {"annotations": {VERDICT_ANNOTATION: FAILED, FAILURE_ANNOTATION: reason}}
         try:
-            self._send_patch(handle, {"metadata": metadata, **LOWEST_LIMITS.get(handle.kind, {})}, ANNOTATE_SECONDS)
-            if handle.kind is JobKind.TRAIN_JOB:
-                path = self._path(JobKind.BATCH_JOB, nodes_name(handle.name))
-                self._api.patch(path, LOWEST_LIMITS[JobKind.BATCH_JOB], ANNOTATE_SECONDS)
+            limits = OPERATOR_LIMITS if handle.kind in TRAINING_KINDS else LOWEST_LIMIT
+            self._send_patch(handle, {"metadata": metadata, "spec": limits}, ANNOTATE_SECONDS)
         except KubetrainError as error:
             log.info("cannot fail job %s (%s): deleting it", handle.name, error)
             return False

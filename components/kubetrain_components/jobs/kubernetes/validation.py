@@ -4,8 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, RestartPolicy
+from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
+from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX, variables
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -123,8 +124,14 @@ def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
 
 
 def _environment_problems(job: Job) -> Iterator[str]:
-    """Yield variables that the operator overrides: it appends its own, and the last one of a name takes effect."""
+    """Yield variables that are overridden: the last one of a name takes effect."""
     for replica in job.replicas:
-        injected = operator_environment(job, replica.role, 0, lambda role, index: ("", 0)).keys() - UNBUFFERED.keys()
-        for name in sorted(injected & {*replica.env, *job.placement.env, *job.placement.secret_env}):
-            yield f"{name} is set by the operator, which overrides yours: remove it from env"
+        for name in sorted(_injected(job, replica) & {*replica.env, *job.placement.env, *job.placement.secret_env}):
+            setter = "launcher" if job.is_indexed else "operator"
+            yield f"{name} is set by the {setter}, which overrides yours: remove it from env"
+
+
+def _injected(job: Job, replica: Replica) -> set[str]:
+    if job.is_indexed:
+        return {INDEX, *variables(job, str)}
+    return set(operator_environment(job, replica.role, 0, lambda role, index: ("", 0))) - set(UNBUFFERED)
