@@ -17,6 +17,8 @@ from kubetrain_components.jobs.job import ClaimMount, Job, LogLine
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.state import replica_name
+from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
@@ -86,7 +88,9 @@ class Cluster:
 
     def kill_pod(self, job: Job, pod: str) -> None:
         """At once, as when its node is gone."""
-        path = self.api.path("v1", "pods", f"{job.identity.name}-{pod}")
+        pods = self.api.get(self.api.path("v1", "pods"), labelSelector=job.identity.selector)["items"]
+        (name,) = (each["metadata"]["name"] for each in pods if replica_name(each) == pod)
+        path = self.api.path("v1", "pods", name)
         subprocess.run(
             ["kubectl", "delete", "--raw", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background"],
             check=True,
@@ -108,11 +112,15 @@ def test_training_pods_cannot_write_to_the_dataset(cluster: Cluster) -> None:
     assert [line.text for line in lines] == ["EROFS"]
 
 
-def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(cluster: Cluster) -> None:
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(
+    cluster: Cluster, launcher: Launcher
+) -> None:
     report = cluster.sync()
-    training = cluster.training("pytorch", report, config=replace(CONFIG, epochs=12))
+    training = cluster.training("pytorch", report, config=replace(CONFIG, epochs=12), launcher=launcher)
+    second = "worker-0" if launcher is Launcher.TRAINING_OPERATOR else "worker-1"
     killer = threading.Thread(
-        target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), "worker-0"))
+        target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), second))
     )
     killer.start()
     result = cluster.launch(training)
@@ -122,10 +130,11 @@ def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(clust
     assert cluster.await_line("; restarting")
 
 
-def test_an_elastic_job_goes_on_without_a_worker(cluster: Cluster) -> None:
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_elastic_job_goes_on_without_a_worker(cluster: Cluster, launcher: Launcher) -> None:
     report = cluster.sync()
     config = replace(CONFIG, epochs=12)
-    training = cluster.training("pytorch", report, config=config, min_workers=1, run_id="r1-elastic")
+    training = cluster.training("pytorch", report, config=config, min_workers=1, run_id="r1-elastic", launcher=launcher)
     training = replace(training, output_dir=Path("/output/r1-elastic"))
     killer = threading.Thread(
         target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), "worker-1"))

@@ -27,7 +27,7 @@ from kubetrain_components.jobs.job import (
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
-from kubetrain_components.jobs.kubernetes.companions import companion, own_companion
+from kubetrain_components.jobs.kubernetes.companions import companion, create_beside, own_companion
 from kubetrain_components.jobs.kubernetes.errors import Conflict
 from kubetrain_components.jobs.kubernetes.find_launcher import find_launcher
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
@@ -106,7 +106,7 @@ class KubernetesBackend:
         owner = self._run.owner if self._run else None
         try:
             with companion(self._api, job, owner) as instance:
-                created = self._api.create(self._path(job.kind), job_manifest(job, owner, instance))
+                created = create_beside(self._api, self._path(job.kind), job_manifest(job, owner, instance))
         except Conflict as error:
             raise JobExists(str(error)) from error
         return JobHandle(kind=job.kind, name=job.identity.name, uid=created["metadata"]["uid"])

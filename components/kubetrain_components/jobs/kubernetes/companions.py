@@ -5,16 +5,21 @@ It must exist before the job, and then belongs to it, so that the cluster delete
 
 import contextlib
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 
 from kubetrain_components.jobs.job import Job, JobHandle
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
 SETTLE_SECONDS = 10.0
+NOT_SEEN = "specified trainingRuntime must be created before"
+"""What Trainer's webhook says of a runtime that it has not seen yet."""
+SEEN_SECONDS, PAUSE_SECONDS = 30.0, 0.1
 
 
 @contextlib.contextmanager
@@ -34,6 +39,18 @@ def companion(api: KubernetesApi, job: Job, owner: Manifest | None) -> Iterator[
     finally:
         with contextlib.suppress(KubetrainError):  # it still belongs to the run
             _settle(api, job, instance, f"{path}/{manifest['metadata']['name']}")
+
+
+def create_beside(api: KubernetesApi, path: str, job: Manifest) -> Manifest:
+    """Create the job once its companion, which exists, has been seen."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while True:
+        try:
+            return api.create(path, job)
+        except KubernetesError as error:
+            if NOT_SEEN not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_SECONDS)
 
 
 def own_companion(api: KubernetesApi, job: JobHandle, labels: Mapping[str, str]) -> None:

@@ -1,7 +1,9 @@
 """The spec of an Indexed Job, whose pods have numbers and stable names: Kubernetes alone runs a training by it."""
 
+from collections.abc import Sequence
+
 from kubetrain_components.jobs.job import LABEL_PREFIX, Job, RestartPolicy
-from kubetrain_components.jobs.kubernetes.indexed_environment import HostOf, indexed_environment
+from kubetrain_components.jobs.kubernetes.indexed_environment import indexed_environment
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
 
@@ -17,9 +19,9 @@ OTHER_EXIT_CODES = [0, *range(128, 256)]
 def indexed_job(job: Job, instance: str) -> Manifest:
     """Return the spec of a batch Job that runs the training."""
     service = service_name(job, instance)
-    name = job.identity.name
+    environment = indexed_environment(job, lambda index: f"{job.identity.name}-{index}.{service}")
     return {
-        **pods_of(job, instance, lambda index: f"{name}-{index}.{service}", {"subdomain": service}),
+        **pods_of(job, instance, environment, {"subdomain": service}),
         "completions": job.total_replicas,
         "parallelism": job.total_replicas,
         **({"ttlSecondsAfterFinished": job.placement.ttl_seconds} if job.placement.ttl_seconds else {}),
@@ -27,12 +29,12 @@ def indexed_job(job: Job, instance: str) -> Manifest:
     }
 
 
-def pods_of(job: Job, instance: str, host_of: HostOf, spec: Manifest) -> Manifest:
+def pods_of(job: Job, instance: str, environment: Sequence[Manifest], spec: Manifest | None = None) -> Manifest:
     """Return the part of the spec without the number of pods."""
     (replica,) = job.replicas
     policy = replica.restart_policy
     restarts = "OnFailure" if policy is RestartPolicy.ON_FAILURE else "Never"
-    template = pod_template(job, replica, indexed_environment(job, host_of), {"restartPolicy": restarts, **spec})
+    template = pod_template(job, replica, environment, {"restartPolicy": restarts, **(spec or {})})
     template["metadata"]["labels"] |= instance_label(instance)
     return {
         "completionMode": "Indexed",
