@@ -203,3 +203,18 @@ class TestContract:
         handle = backend.create(job)
         assert backend.launcher(Launcher.AUTO, "pytorch", job.identity)[0] is launcher
         assert create_or_attach(job, backend) == handle
+
+    def test_a_quota_that_keeps_pods_away_is_named(
+        self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
+    ) -> None:
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}}
+        api.create(api.path("v1", "resourcequotas"), {**quota, "spec": {"hard": {"pods": 1}}})
+        error = failure_of(training(launcher, FOREVER, "quota", placement={"start_seconds": 8}), backend)
+        assert "the namespace's quota is used up" in str(error)
+
+    def test_no_restart_follows_a_permanent_failure_under_exit_code(
+        self, launcher: Launcher, backend: KubernetesBackend
+    ) -> None:
+        error = failure_of(training(launcher, FAIL, "permanent", placement={"restart_policy": "ExitCode"}), backend)
+        assert "exited with code 3" in str(error)
+        assert "restart" not in str(error)

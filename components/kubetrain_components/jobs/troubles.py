@@ -43,7 +43,7 @@ class TroubleKind(Enum):
     )
     INIT_CONTAINER = TroubleTraits(
         "Pod Security rejects the init container that the operator adds to Workers of a job with a Master",
-        "apply deploy/operator, or set min_workers to the value of workers: such a job has no Master",
+        "set launcher to job, apply deploy/operator, or set min_workers to the value of workers to have no Master",
         timeout_seconds=10,
     )
     POD_SECURITY = TroubleTraits(
@@ -52,9 +52,7 @@ class TroubleKind(Enum):
         timeout_seconds=10,
     )
     REFUSED = TroubleTraits("the cluster rejects its pods", "correct what the message names", timeout_seconds=10)
-    NOT_CREATED = TroubleTraits(
-        "its pods cannot be created", "check the cluster's admission webhooks and the training operator"
-    )
+    NOT_CREATED = TroubleTraits("its pods cannot be created", "check the cluster's admission webhooks and the operator")
     QUOTA = TroubleTraits(
         "the namespace's quota is used up", "wait until other jobs have ended, or ask for a larger quota"
     )
@@ -67,7 +65,7 @@ class TroubleKind(Enum):
         "resume it, or set scheduler and queue in placement if your cluster admits jobs from queues only",
     )
     OPERATOR = TroubleTraits(
-        "has not been taken up by the training operator",
+        "has not been taken up by its operator",
         "check that the operator runs, and that it watches this namespace and kind of job",
         notice_seconds=60,
     )

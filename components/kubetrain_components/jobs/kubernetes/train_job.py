@@ -10,9 +10,15 @@ from kubetrain_components.jobs.kubernetes.indexed_environment import indexed_env
 from kubetrain_components.jobs.kubernetes.indexed_job import pods_of, service_name
 from kubetrain_components.manifest import Manifest
 
-NODE = "node"
+NODES = "n"
+"""Name of the pods' part of the JobSet. It is short because the names of pods are limited and begin with the job's."""
 STEP_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 """Label of the pods that Trainer counts as the training."""
+
+
+def nodes_name(name: str) -> str:
+    """Return the name of the Job that has the pods of a TrainJob."""
+    return f"{name}-{NODES}-0"
 
 
 def train_job(job: Job, instance: str) -> Manifest:
@@ -23,31 +29,28 @@ def train_job(job: Job, instance: str) -> Manifest:
             "kind": "TrainingRuntime",
             "name": service_name(job, instance),
         },
-        "trainer": {
-            "numNodes": job.total_replicas,
-            **({"numProcPerNode": job.processes_per_replica} if _has_policy(job) else {}),
-        },
+        "trainer": {"numNodes": job.total_replicas},
         **({"suspend": True} if job.placement.scheduler == "kueue" else {}),
     }
 
 
 def runtime(job: Job, instance: str) -> Manifest:
-    """Return the TrainingRuntime. Its JobSet never restarts: pods restart in their Job, and the launcher retries."""
+    """Return the TrainingRuntime. Its JobSet never restarts: pods restart in their Job, and the launcher retries.
+
+    It has no policy for torchrun, which knows one port, which nodes may share, and no minimum of pods.
+    """
     name = job.identity.name
-    environment = [] if _has_policy(job) else indexed_environment(job, lambda index: f"{name}-{NODE}-0-{index}.{name}")
-    pods = pods_of(job, instance, environment)
-    nodes = {"name": NODE, "template": {"metadata": {"labels": STEP_LABEL}, "spec": pods}}
+    environment = indexed_environment(job, lambda index: f"{nodes_name(name)}-{index}.{name}")
+    nodes = {
+        "name": NODES,
+        "template": {"metadata": {"labels": STEP_LABEL}, "spec": pods_of(job, instance, environment)},
+    }
     return {
         "apiVersion": TRAINER_API,
         "kind": "TrainingRuntime",
         "metadata": {"name": service_name(job, instance)},
         "spec": {
-            "mlPolicy": {"numNodes": job.total_replicas, **({"torch": {}} if _has_policy(job) else {})},
+            "mlPolicy": {"numNodes": job.total_replicas},
             "template": {"spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [nodes]}},
         },
     }
-
-
-def _has_policy(job: Job) -> bool:
-    """Return True if Trainer's policy for torchrun sets the environment: it knows one port, and no minimum of pods."""
-    return job.framework == "pytorch" and job.elastic is None and not job.placement.host_network

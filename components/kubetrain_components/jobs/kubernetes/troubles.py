@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, TRAINING_KINDS, JobKind
+from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended, is_cut_off, lingering_containers, seconds, status_of
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
+from kubetrain_components.jobs.kubernetes.train_job import nodes_name
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 
@@ -42,7 +43,7 @@ NOT_CREATED = (
 """The kind of trouble for each error of creating a pod or its service; the first match counts."""
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 IN_USE = re.compile(r"Multi-Attach error .* already used by pod\(s\) (?P<pods>.+)")
-POD_OF_A_JOB = re.compile(r"(?P<job>.+-[0-9a-f]{8})(-a\d+)?-([a-z0-9]{5}|[a-z]+-\d+)")
+POD_OF_A_JOB = re.compile(r"(?P<job>.+-[0-9a-f]{8})(-a\d+)?-([a-z0-9]{5}|[a-z]+-\d+|(n-0-)?\d+-[a-z0-9]{5})")
 """Name of a pod of any run, as JobIdentity begins it."""
 NOT_ADMITTED = (("Workload", "Warning", "Pending"), ("PodGroup", "Normal", "Unschedulable"))
 """Object, type and reason of the events in which Kueue and Volcano explain why; Volcano's warnings do not."""
@@ -55,7 +56,8 @@ def troubles(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events:
         pods: Newest pod of each replica, by the replica's name.
     """
     by_uid = defaultdict(list)
-    for event in sorted(events, key=_last_seen):
+    latest_last = sorted(events, key=_last_seen)
+    for event in latest_last:
         by_uid[_concerned(event)].append(event)
     found = [*_deletion_troubles(job), *_queue_troubles(kind, job, pods, chain.from_iterable(by_uid.values()))]
     for name, pod in pods.items():
@@ -65,7 +67,7 @@ def troubles(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events:
             found.append(_trouble(TroubleKind.NODE, name, pod["spec"]["nodeName"]))
         if lingering := lingering_containers(kind.traits.container, pod):
             found.append(_trouble(TroubleKind.LINGERING, name, f"container {', '.join(lingering)}"))
-    found += _creation_troubles(pods, by_uid[job["metadata"]["uid"]])
+    found += _creation_troubles(pods, [event for event in latest_last if _is_of_maker(job, event)])
     # Each attempt to create a pod has its own message: the last one counts.
     last = {(trouble.kind, trouble.subject): trouble for trouble in found}
     return list(last.values()) or _operator_trouble(kind, job, pods)
@@ -98,8 +100,8 @@ def _deletion_troubles(job: Manifest) -> Iterator[Trouble]:
 
 
 def _operator_trouble(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest]) -> list[Trouble]:
-    """Return a trouble if nothing shows that the training operator has seen the job."""
-    if pods or (job.get("status") or {}).get("conditions") or kind not in TRAINING_KINDS:
+    """Return a trouble if nothing shows that the operator has seen the job."""
+    if pods or (job.get("status") or {}).get("conditions") or kind is JobKind.BATCH_JOB:
         return []
     return [_trouble(TroubleKind.OPERATOR, JOB, f"this {kind.value} has no status")]
 
@@ -146,6 +148,13 @@ def _container_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
         if (kind := WAITING.get(waiting.get("reason", ""))) is not None:
             image = f"{container['image']}: " if kind in (TroubleKind.IMAGE_PULL, TroubleKind.BAD_IMAGE_NAME) else ""
             yield _trouble(kind, name, f"{image}{waiting.get('message') or waiting['reason']}")
+
+
+def _is_of_maker(job: Manifest, event: Manifest) -> bool:
+    """Return True for events of the job, or of what makes the pods of a TrainJob."""
+    concerned, name = event.get("involvedObject") or {}, job["metadata"]["name"]
+    made_by = (("JobSet", name), ("Job", nodes_name(name))) if job["kind"] == JobKind.TRAIN_JOB else ()
+    return concerned.get("uid") == job["metadata"]["uid"] or (concerned.get("kind"), concerned.get("name")) in made_by
 
 
 def _creation_troubles(pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:

@@ -3,14 +3,18 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX, variables
+from kubetrain_components.jobs.kubernetes.train_job import nodes_name
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_POD_NAME = 63
+LATE_ATTEMPT = 9
+"""An attempt that must be possible when the first one is."""
 
 
 def validate_for_operator(job: Job) -> None:
@@ -46,11 +50,18 @@ def _problems(job: Job) -> Iterator[str]:
 def _name_problems(job: Job) -> Iterator[str]:
     if not re.match("[a-z]", job.identity.name):
         yield "names of its pods' services must begin with a letter: begin the pipeline's name with a letter"
-    highest = job.elastic.max_replicas if job.elastic else 0
-    pods = [f"{job.identity.name}-{role.lower()}-{max(count, highest) - 1}" for role, count in job.roles.items()]
-    longest = max(pods, key=len)
+    longest = max(_pod_names(job), key=len)
     if len(longest) > MAX_POD_NAME:
         yield f"pod name {longest} has more than {MAX_POD_NAME} characters: shorten the job's name"
+
+
+def _pod_names(job: Job) -> list[str]:
+    """Return the longest name of each role."""
+    highest = job.elastic.max_replicas if job.elastic else 0
+    if job.kind is JobKind.TRAIN_JOB:  # JobSet counts the random end of the names as well
+        later = replace(job.identity, attempt=max(job.identity.attempt, LATE_ATTEMPT))
+        return [f"{nodes_name(later.name)}-{job.total_replicas - 1}-xxxxx"]
+    return [f"{job.identity.name}-{role.lower()}-{max(count, highest) - 1}" for role, count in job.roles.items()]
 
 
 def _container_problems(job: Job) -> Iterator[str]:
