@@ -3,14 +3,12 @@
 import contextlib
 import os
 import signal
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubetrain_components.jobs.follow import create_or_attach, run_job
-from kubetrain_components.jobs.job import FAILURE_ANNOTATION, VERDICT_ANNOTATION, Job, Phase
+from kubetrain_components.jobs.job import FAILURE_ANNOTATION, VERDICT_ANNOTATION, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
@@ -19,11 +17,8 @@ from kubetrain_components.jobs.kubernetes.find_launcher import is_served
 from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
 from kubetrain_components.jobs.kubernetes.manifests import companion_resource
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
-from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.launch_training.training_job import TrainingJob
-from kubetrain_trainer.config import TrainConfig
-from support.cluster import FOREVER, SMALL, await_that
-from support.following import Heard, evict, failure_of, once_running
+from support.cluster import FOREVER, await_that
+from support.following import Heard, evict, failure_of, once_running, training_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -83,25 +78,6 @@ while rank != "0":
 """
 
 
-def training(launcher: Launcher, program: str, run_id: str, framework: str = "pytorch", **changes: Any) -> Job:
-    """Return a training of two pods, each of which runs a few lines of Python."""
-    placement = Placement(**{**SMALL, "restart_policy": "Never", **changes.pop("placement", {})})
-    made = TrainingJob(
-        framework=framework,
-        config=TrainConfig(),
-        pipeline="launchers",
-        run_id=run_id,
-        data_dir=Path("/data"),
-        output_dir=Path("/output"),
-        workers=2,
-        launcher=launcher,
-        placement=placement,
-    )
-    job = replace(made, **changes).to_job()
-    command = ("python", "-u", "-c", program)
-    return replace(job, replicas=tuple(replace(each, command=command) for each in job.replicas))
-
-
 @pytest.fixture(params=LAUNCHERS)
 def launcher(request: pytest.FixtureRequest, api: KubernetesApi) -> Launcher:
     wanted = Launcher(request.param)
@@ -131,7 +107,7 @@ class TestContract:
         self, launcher: Launcher, backend: KubernetesBackend, framework: str, program: str
     ) -> None:
         heard = Heard()
-        job = training(launcher, program, "meets", framework)
+        job = training_job(launcher, program, "meets", framework)
         state = run_job(job, backend, heard)
         assert [line.split()[0] for line in heard.of(job.lead) if "met" in line] == ["met"]
         assert state.phase is Phase.SUCCEEDED
@@ -142,14 +118,14 @@ class TestContract:
     def test_what_is_beside_the_job_belongs_to_it(
         self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
     ) -> None:
-        handle = backend.create(training(launcher, "pass", "owned"))
+        handle = backend.create(training_job(launcher, "pass", "owned"))
         owners = [owner["uid"] for each in companions(api) for owner in each["metadata"]["ownerReferences"]]
         assert owners == ([] if launcher is Launcher.TRAINING_OPERATOR else [handle.uid])
 
     def test_a_pod_that_fails_is_named_and_no_pod_is_left(
         self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
     ) -> None:
-        job = training(launcher, FAIL, "fails")
+        job = training_job(launcher, FAIL, "fails")
         error = failure_of(job, backend)
         culprit = "worker-0" if launcher is Launcher.TRAINING_OPERATOR else "worker-1"
         assert f"{culprit} exited with code 3" in str(error)
@@ -162,7 +138,7 @@ class TestContract:
     def test_a_training_that_restarts_too_often_stays_as_a_failed_job_without_pods(
         self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
     ) -> None:
-        job = training(launcher, FAIL, "again", placement={"restart_policy": "OnFailure", "max_restarts": 0})
+        job = training_job(launcher, FAIL, "again", placement={"restart_policy": "OnFailure", "max_restarts": 0})
         assert "exited with code 3" in str(failure_of(job, backend))
         found = backend.find(job)
         assert found is not None
@@ -173,7 +149,7 @@ class TestContract:
     def test_a_launch_that_is_cancelled_leaves_nothing(
         self, launcher: Launcher, namespace: str, backend: KubernetesBackend, api: KubernetesApi
     ) -> None:
-        job = training(launcher, FOREVER, "cancelled")
+        job = training_job(launcher, FOREVER, "cancelled")
 
         def cancel(*unused: object) -> None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -187,7 +163,7 @@ class TestContract:
     def test_an_evicted_worker_is_replaced(
         self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi
     ) -> None:
-        job = training(launcher, COME_AGAIN, "evicted", placement={"restart_policy": "OnFailure"})
+        job = training_job(launcher, COME_AGAIN, "evicted", placement={"restart_policy": "OnFailure"})
         heard = Heard()
         with once_running(api, job, evict):
             state = run_job(job, backend, heard)
@@ -197,7 +173,7 @@ class TestContract:
     def test_auto_stays_with_the_launcher_of_a_job_that_exists(
         self, launcher: Launcher, backend: KubernetesBackend
     ) -> None:
-        job = training(launcher, FOREVER, "stays")
+        job = training_job(launcher, FOREVER, "stays")
         auto = backend.launcher(Launcher.AUTO, "pytorch", job.identity)
         assert auto[0] is Launcher.TRAINING_OPERATOR
         handle = backend.create(job)
@@ -209,12 +185,12 @@ class TestContract:
     ) -> None:
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}}
         api.create(api.path("v1", "resourcequotas"), {**quota, "spec": {"hard": {"pods": 1}}})
-        error = failure_of(training(launcher, FOREVER, "quota", placement={"start_seconds": 8}), backend)
+        error = failure_of(training_job(launcher, FOREVER, "quota", placement={"start_seconds": 8}), backend)
         assert "the namespace's quota is used up" in str(error)
 
     def test_no_restart_follows_a_permanent_failure_under_exit_code(
         self, launcher: Launcher, backend: KubernetesBackend
     ) -> None:
-        error = failure_of(training(launcher, FAIL, "permanent", placement={"restart_policy": "ExitCode"}), backend)
+        error = failure_of(training_job(launcher, FAIL, "permanent", placement={"restart_policy": "ExitCode"}), backend)
         assert "exited with code 3" in str(error)
         assert "restart" not in str(error)

@@ -10,10 +10,13 @@ import pytest
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
+from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_pipelines.doctor.queues import managed_frameworks
 from support.cluster import pods_job
-from support.following import Heard, batch_job, failure_of, once_running, priority_class, worker_job
+from support.following import Heard, batch_job, failure_of, once_running, priority_class, training_job, worker_job
 
 pytestmark = pytest.mark.cluster
 
@@ -66,6 +69,15 @@ class KueueQueue:
         self._api.create(path or self._path(kind), made)
 
 
+@pytest.fixture(autouse=True)
+def skip_kinds_that_kueue_leaves_alone(request: pytest.FixtureRequest) -> None:
+    job = request.node.callspec.params.get("job") if hasattr(request.node, "callspec") else None
+    if job is not None and job.kind in TRAINING_KINDS:
+        settings = KubernetesApi.connect().get("/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config")
+        if f"kubeflow.org/{job.kind.lower()}" not in (managed_frameworks(settings) or []):
+            pytest.skip(f"Kueue leaves a {job.kind} alone, unless its configuration says otherwise")
+
+
 @pytest.fixture
 def queue(namespace: str) -> Iterator[KueueQueue]:
     """A queue that has no room yet."""
@@ -82,8 +94,10 @@ EACH_KIND = pytest.mark.parametrize(
         worker_job(WHILE, **KUEUE),
         pods_job(WHILE, WHILE, run_id="queued", policy=RestartPolicy.ON_FAILURE, **KUEUE),
         batch_job(WHILE, "queued", **KUEUE),
+        training_job(Launcher.TRAINER, WHILE, "queued", placement=KUEUE),
+        training_job(Launcher.JOB, WHILE, "queued", placement=KUEUE),
     ],
-    ids=["PyTorchJob", "TFJob", "Job"],
+    ids=["PyTorchJob", "TFJob", "Job", "TrainJob", "indexed Job"],
 )
 
 

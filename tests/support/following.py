@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ from kubetrain_components.jobs.job import Elastic, Job, JobState, LogLine, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
-from support.cluster import pods_job
+from kubetrain_trainer.config import TrainConfig
+from support.cluster import SMALL, pods_job
 
 
 class Heard:
@@ -64,6 +69,25 @@ def worker_job(program: str, backoff_limit: int = 3, **placement: Any) -> Job:
 
 def batch_job(program: str, run_id: str, policy: RestartPolicy = RestartPolicy.ON_FAILURE, **placement: Any) -> Job:
     return pods_job(program, run_id=run_id, kind=JobKind.BATCH_JOB, policy=policy, **placement)
+
+
+def training_job(launcher: Launcher, program: str, run_id: str, framework: str = "pytorch", **changes: Any) -> Job:
+    """Return a training of two pods, each of which runs a few lines of Python."""
+    placement = Placement(**{**SMALL, "restart_policy": "Never", **changes.pop("placement", {})})
+    made = TrainingJob(
+        framework=framework,
+        config=TrainConfig(),
+        pipeline="launchers",
+        run_id=run_id,
+        data_dir=Path("/data"),
+        output_dir=Path("/output"),
+        workers=2,
+        launcher=launcher,
+        placement=placement,
+    )
+    job = replace(made, **changes).to_job()
+    command = ("python", "-u", "-c", program)
+    return replace(job, replicas=tuple(replace(each, command=command) for each in job.replicas))
 
 
 @contextmanager

@@ -84,4 +84,4 @@ def test_what_pods_wait_for_is_shown_even_if_other_lines_are_only_rank_0s() -> N
 def test_an_operator_has_a_minute_to_take_up_a_job() -> None:
     log, away = Log(), trouble(TroubleKind.OPERATOR, "the job")
     assert log.see(away) == log.see(away, seconds=59) == []
-    assert "training operator" in log.see(away, seconds=1)[0].text
+    assert "its operator" in log.see(away, seconds=1)[0].text
