@@ -110,6 +110,13 @@ PARAMETERS = (
         pipelines=("train-pytorch",),
         is_local=True,
     ),
+    Parameter(
+        "launcher",
+        str,
+        "auto",
+        "What runs the training pods: training-operator, trainer or job; auto: the first that the cluster has.",
+        is_local=True,
+    ),
     _from_setting(Placement, "cpu"),
     _from_setting(Placement, "memory"),
     _from_setting(Placement, "gpus"),

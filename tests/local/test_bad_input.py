@@ -167,6 +167,7 @@ class TestTrain:
         finished = kubetrain("train", "--cluster", "--dry-run", *data, "--output", "out", "--set", "gpus=2")
         manifest = yaml.safe_load(finished.output)
         assert (finished.exit_code, manifest["kind"]) == (0, "PyTorchJob")
+        assert finished.output.startswith("# launcher auto")
         assert manifest["metadata"]["labels"]["kubetrain/dataset"] == "0123456789abcdef"
 
     @pytest.mark.parametrize(
@@ -182,6 +183,26 @@ class TestTrain:
         finished = kubetrain("train", "--cluster", "--dry-run", "--data", data, "--output", output)
         assert (finished.exit_code, message in finished.output) == (2, True), finished.output
         assert "apiVersion" not in finished.output
+
+    def test_a_dry_run_prints_what_is_created_beside_the_job(self) -> None:
+        arguments = ("train", "--cluster", "--dry-run", "--data", "digits", "--output", "out")
+        finished = kubetrain(*arguments, "--launcher", "job")
+        service, job = yaml.safe_load_all(finished.output)
+        assert (finished.exit_code, service["kind"], job["kind"]) == (0, "Service", "Job")
+        assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+        assert "#" not in finished.output
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--launcher", "job"), "--launcher job applies only to a cluster: add --cluster"),
+            (("--launcher", "operator"), "launcher is 'operator': use one of auto, training-operator, trainer, job"),
+            (("--launcher", "operator", "--cluster"), "launcher is 'operator': use one of"),
+        ],
+    )
+    def test_a_launcher_that_cannot_run_it(self, arguments: tuple[str, ...], message: str) -> None:
+        finished = kubetrain("train", "--output", "out", "--set", "data=synthetic", *arguments)
+        assert (finished.exit_code, message in finished.output) == (2, True), finished.output
 
     def test_a_dry_run_needs_cluster(self) -> None:
         finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data=synthetic")
@@ -203,6 +224,13 @@ class TestRender:
         assert chief["resources"]["limits"]["nvidia.com/gpu"] == "2"
         assert chief["command"][-2:] == ["--epochs", "9"]
         assert evaluation["kind"] == "Job"
+        assert "# launcher auto" in finished.output
+
+    def test_a_launcher_that_is_set(self) -> None:
+        finished = kubetrain("render", *self.URIS, "--set", "launcher=trainer")
+        kinds = [each["kind"] for each in yaml.safe_load_all(finished.output)]
+        assert kinds[3:] == ["TrainingRuntime", "TrainJob", "Job"]
+        assert "# launcher auto" not in finished.output
 
     def test_the_parameters_of_a_submitted_run(self, tmp_path: Path) -> None:
         parameters = {"dataset_uri": "s3://bucket/digits", "model_uri": "s3://bucket/models", "skip_unchanged": True}

@@ -22,6 +22,8 @@ from kubetrain_components.jobs.local.free_ports import free_port
 PODS = "/api/v1/namespaces/tests/pods"
 BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
+OUR_LABEL = re.compile("(kubetrain/[^=,]+)=([^,]*)")
+GROUP_PATH = re.compile("/apis/[^/]+/[^/]+")
 
 Fault = Callable[["Handler"], bool]
 """Returns True if it has answered the request, False if the server must."""
@@ -146,6 +148,14 @@ class ApiServer:
             self._tell(collection, "MODIFIED" if known else "ADDED", manifest)
             return manifest
 
+    def serve(self, version: str, *plurals: str) -> None:
+        """Serve only these resources of an API group."""
+        if f"/apis/{version}" in self.objects:
+            self.remove(f"/apis/{version}")
+        if plurals:
+            resources = [{"name": name} for each in plurals for name in (each, f"{each}/status")]
+            self.put(f"/apis/{version}", kind="APIResourceList", resources=resources)
+
     def remove(self, path: str) -> None:
         with self.changed:
             manifest = self.objects.pop(path)
@@ -243,6 +253,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_log(match[1])
         elif self.parts.path in self.api.objects:
             self.send_json(200, self.api.objects[self.parts.path])
+        elif GROUP_PATH.fullmatch(self.parts.path):
+            self.send_bytes(404, b"404 page not found\n")
         elif not self._is_collection():
             self.refuse(404, f'"{self.parts.path}" not found')
         elif "watch" in self.query:
@@ -337,12 +349,18 @@ class Handler(BaseHTTPRequestHandler):
         return fault is not None and fault(self)
 
     def _is_collection(self) -> bool:
-        return self.parts.path.rsplit("/", 1)[-1] in ("pods", "jobs", "pytorchjobs", "tfjobs", "events")
+        return self.parts.path.rsplit("/", 1)[-1] in ("pods", "jobs", "pytorchjobs", "tfjobs", "trainjobs", "events")
+
+    def _is_selected(self, item: dict[str, Any]) -> bool:
+        """Return True if the item has the labels of ours that are selected: tests give pods no others."""
+        labels = item["metadata"].get("labels") or {}
+        selected = OUR_LABEL.findall(self.query.get("labelSelector", ""))
+        return all(labels.get(name) == value for name, value in selected)
 
     def _send_list(self) -> None:
         with self.api.changed:
             path = self.parts.path + "/"
-            items = [item for key, item in self.api.objects.items() if key.startswith(path)]
+            items = [item for key, item in self.api.objects.items() if key.startswith(path) and self._is_selected(item)]
             version = str(self.api.version)
         bare = [{name: part for name, part in item.items() if name not in ("apiVersion", "kind")} for item in items]
         start, size = int(self.query.get("continue", "0")), int(self.query.get("limit", "0")) or len(bare)

@@ -19,6 +19,7 @@ from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import PODS, ApiServer, answer
 from support.manifests import batch, pytorch
 
@@ -60,6 +61,16 @@ def test_a_running_job_is_followed_while_the_api_server_is_away_for_longer_than_
             server.put(path, **server.objects[path], status={"conditions": [complete]})
             server.listen()
             assert any(state is not None and state.phase is Phase.SUCCEEDED for state in states)
+
+
+def test_nothing_is_created_for_a_job_that_would_not_run_as_intended(
+    server: ApiServer, backend: KubernetesBackend
+) -> None:
+    """A Service or a TrainingRuntime would otherwise come before the manifest of the job is checked."""
+    unfit = batch(Placement(image="i", scheduler="volcano"), framework="pytorch")
+    with pytest.raises(InvalidSetting, match="volcano"):
+        backend.create(unfit)
+    assert not any(request.startswith("POST") for request in server.requests)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ PLACE = DatasetPlace(digest="0123456789abcdef", claim="ds-digits", sub_path="ver
         ({"workers": 0}, "workers must be a number from 1"),
         ({"workers": True}, "workers must be a number"),
         ({"min_workers": 3}, "min_workers must be a number from 0 to 2"),
+        ({"launcher": "kueue"}, "launcher is 'kueue': use one of auto, training-operator, trainer, job"),
         ({"min_accuracy": -0.1}, "min_accuracy must be a number from 0 to 1"),
         ({"framework": "tensorflow", "processes_per_worker": 2}, "uses every GPU of its pod"),
         ({"model_uri": ""}, "model_uri is empty"),

@@ -1,20 +1,31 @@
 """The plan of everything that a run creates on a cluster."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.run.admission import admit_run
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sites import cluster
+from kubetrain_components.sites.cluster import ClusterSite
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_trainer.errors import InvalidSetting
+from support.api_server import ApiServer
 
 
-def plan(**changes: Any) -> list[dict[str, Any]]:
+def admitted(**changes: Any) -> RunParameters:
     uris = {"dataset_uri": "s3://bucket/Digits v2/", "model_uri": "s3://bucket/models"}
     names = {"pipeline": "train-pytorch", "run_id": "5f2c", "framework": "pytorch"}
     images = {"components_image": "components:1", "trainer_image": "trainer:1"}
     settings: dict[str, Any] = {"placement": {}, "storage": {}, "train_config": {}, "workers": 2}
-    return planned_manifests(admit_run(**{**uris, **names, **images, **settings, **changes}))
+    return admit_run(**{**uris, **names, **images, **settings, **changes})
+
+
+def plan(**changes: Any) -> list[dict[str, Any]]:
+    return planned_manifests(admitted(**changes))
 
 
 def images(manifest: dict[str, Any]) -> set[str]:
@@ -54,6 +65,48 @@ def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:
 
 
 @pytest.mark.parametrize(
+    ("launcher", "kinds"),
+    [
+        ("auto", ["PyTorchJob"]),
+        ("training-operator", ["PyTorchJob"]),
+        ("trainer", ["TrainingRuntime", "TrainJob"]),
+        ("job", ["Service", "Job"]),
+    ],
+)
+def test_what_a_training_needs_beside_its_job_is_created_before_it(launcher: str, kinds: list[str]) -> None:
+    *companions, training = plan(launcher=launcher)[3:-1]
+    assert [each["kind"] for each in (*companions, training)] == kinds
+    assert all(each["metadata"]["name"] in yaml.safe_dump(training["spec"]).split() for each in companions)
+
+
+def test_only_the_training_has_a_launcher() -> None:
+    annotations = [each["metadata"].get("annotations", {}) for each in plan(launcher="job")]
+    assert [each["kubetrain/launcher"] for each in annotations if "kubetrain/launcher" in each] == ["job"]
+
+
+def test_the_first_step_plans_with_the_launcher_that_the_cluster_has(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    monkeypatch.setattr(cluster, "sync_on_cluster", lambda *unused: {})
+    server.serve("batch/v1", "jobs")
+
+    def sync(**changes: Any) -> list[str]:
+        with KubernetesBackend.connect() as backend:
+            ClusterSite().sync(admitted(**changes), backend, lambda line: None)
+        return capsys.readouterr().out.splitlines()
+
+    lines = sync()
+    assert "planned: launcher job (the cluster has Job)" in lines
+    assert [line.split()[1] for line in lines][-3:] == ["Service", "Job", "Job"]
+    assert not any("launcher" in line for line in sync(framework=""))
+    server.serve("trainer.kubeflow.org/v1alpha1", "trainjobs")
+    assert [line.split()[1] for line in sync()][-3:] == ["TrainingRuntime", "TrainJob", "Job"]
+    with pytest.raises(InvalidSetting, match="volcano does not start a TrainJob as a gang"):
+        sync(placement={"scheduler": "volcano"})
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"placement": {"restart_policy": "Always"}}, "restart_policy Always"),
@@ -64,6 +117,8 @@ def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:
         ({"train_config": {"epoch": 1}}, "unknown setting 'epoch'"),
         ({"min_accuracy": 1.5}, "min_accuracy must be a number from 0 to 1"),
         ({"model_uri": "gs://bucket"}, "model_uri 'gs://bucket'"),
+        ({"launcher": "job", "placement": {"scheduler": "volcano"}}, "launcher training-operator"),
+        ({"launcher": "v1"}, "launcher is 'v1': use one of auto"),
         ({"memory": "1Gi", "placement": {"memory": "2Gi"}}, "set it in one place"),
     ],
 )

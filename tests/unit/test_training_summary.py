@@ -4,16 +4,19 @@ from pathlib import Path
 
 import yaml
 
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_trainer.config import TrainConfig
 
+RESULT = {"checkpoint": "step-00000120", "step": 120}
 
-def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
+
+def training(launcher: Launcher = Launcher.AUTO) -> TrainingJob:
     place = DatasetPlace(digest="0123456789abcdef", claim="ds", sub_path="versions/0123456789abcdef/data")
-    training = TrainingJob(
+    return TrainingJob(
         framework="tensorflow",
         config=TrainConfig(),
         pipeline="train-tensorflow",
@@ -22,14 +25,18 @@ def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
         output_dir=Path("/output/r1"),
         dataset_digest=place.digest,
         workers=3,
+        launcher=launcher,
         placement=Placement(image="trainer:1"),
         mounts=place.mounts("out"),
     )
-    result = {"checkpoint": "step-00000120", "step": 120}
-    text = training_summary(training, result, {"startup": 7.4}, "step=120/120 loss=0.1")
-    name = training.identity.name
+
+
+def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
+    text = training_summary(training(), RESULT, {"startup": 7.4}, "step=120/120 loss=0.1")
+    name = training().identity.name
     assert text.startswith(f"# {name}\n")
     assert f"| job | TFJob `{name}` |" in text
+    assert "| launcher | training-operator |" in text
     assert "| pods | 3, each with 1 process |" in text
     assert "| last checkpoint | `step-00000120`, after 120 steps |" in text
     assert "| output | folder `r1` of PVC `out` |" in text
@@ -38,3 +45,10 @@ def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
     assert f"kubectl get tfjob {name} --output=yaml" in text
     manifest = yaml.safe_load(text.split("```yaml\n")[1].removesuffix("```\n"))
     assert manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2
+
+
+def test_the_manifest_of_a_job_without_an_operator_has_what_is_created_beside_it() -> None:
+    text = training_summary(training(Launcher.TRAINER), RESULT, {}, "")
+    assert "| launcher | trainer |" in text
+    runtime, job = yaml.safe_load_all(text.split("```yaml\n")[1].removesuffix("```\n"))
+    assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")

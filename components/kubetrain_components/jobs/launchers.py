@@ -1,8 +1,9 @@
-"""What runs the pods of a training on a cluster: one of two operators, or Kubernetes alone."""
+"""The launchers that run the pods of a training on a cluster: one of two operators, or Kubernetes alone."""
 
 from enum import StrEnum
 
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_trainer.errors import InvalidSetting
 
 
 class Launcher(StrEnum):
@@ -14,14 +15,20 @@ class Launcher(StrEnum):
 
     def kind(self, framework: str) -> JobKind:
         """Return the kind of job that trains with this framework; for auto, that of the training operator."""
-        match self:
-            case Launcher.TRAINER:
-                return JobKind.TRAIN_JOB
-            case Launcher.JOB:
-                return JobKind.BATCH_JOB
-            case Launcher.AUTO | Launcher.TRAINING_OPERATOR:
-                return next(kind for kind in JobKind if kind.traits.framework == framework)
+        return ANY_FRAMEWORK.get(self) or next(kind for kind in JobKind if kind.traits.framework == framework)
+
+    @classmethod
+    def of(cls, kind: JobKind) -> "Launcher":
+        """Return what runs the pods of a training that is this kind of job."""
+        return next((each for each, other in ANY_FRAMEWORK.items() if other is kind), cls.TRAINING_OPERATOR)
 
 
+ANY_FRAMEWORK = {Launcher.TRAINER: JobKind.TRAIN_JOB, Launcher.JOB: JobKind.BATCH_JOB}
+"""The launchers with one kind of job for all frameworks."""
 LAUNCHERS = (Launcher.TRAINING_OPERATOR, Launcher.TRAINER, Launcher.JOB)
 """In the order in which auto looks for them."""
+
+
+def check_launcher(setting: str, launcher: str) -> None:
+    if launcher not in list(Launcher):
+        raise InvalidSetting(f"{setting} is '{launcher}': use one of {', '.join(Launcher)}")

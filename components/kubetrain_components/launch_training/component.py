@@ -34,6 +34,7 @@ def launch_training(
     run_id: str,
     task_config: dsl.TaskConfig,
     summary: dsl.Output[dsl.Markdown],
+    launcher: str = "auto",
 ) -> NamedTuple("Training", checkpoint=str, step=int, image=str, image_id=str, placement=dict):
     """Train in several pods and follow them until they finish.
 
@@ -51,6 +52,7 @@ def launch_training(
         run_id: ID of the run.
         task_config: Settings of this task, which apply to the pods.
         summary: Summary of the job, with its duration, its manifest, and commands to inspect it.
+        launcher: What runs the pods: training-operator, trainer or job; auto: the first that the cluster has.
 
     Returns:
         The last checkpoint, its step, the name and ID of the image that trained it, and the placement.
@@ -58,8 +60,9 @@ def launch_training(
     from dataclasses import asdict
     from pathlib import Path
 
+    from kubetrain_components.jobs.launchers import Launcher
     from kubetrain_components.jobs.placement import Placement
-    from kubetrain_components.launch_training.launch import launch_training
+    from kubetrain_components.launch_training.launch import launch_training, with_launcher
     from kubetrain_components.launch_training.summary import training_summary
     from kubetrain_components.launch_training.task_config import placement_settings
     from kubetrain_components.launch_training.training_job import TrainingJob
@@ -91,9 +94,11 @@ def launch_training(
             workers=workers,
             processes_per_worker=processes_per_worker,
             min_workers=min_workers,
+            launcher=Launcher(launcher),
             placement=placed,
             mounts=site.mounts(place, output_claim),
         )
+        training = with_launcher(training, backend)
         stage.result = launch_training(training, backend, stage.on_line)
         if training.mounts:  # the summary's kubectl commands do not apply to a local job
             text = training_summary(training, stage.result, stage.seconds(), stage.progress)

@@ -1,5 +1,6 @@
 """Run the training job to its end, and accept its success only with a complete checkpoint."""
 
+from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
@@ -12,6 +13,13 @@ from kubetrain_trainer.training_output import TrainingOutput
 
 PROOF = {"step", "checkpoint", "manifest_sha256"}
 """Keys of the report that rank 0 writes when its last checkpoint is complete."""
+
+
+def with_launcher(training: TrainingJob, backend: JobBackend) -> TrainingJob:
+    """Return the training with the launcher that this cluster or machine has for it, and print which and why."""
+    launcher, why = backend.launcher(training.launcher, training.framework, training.identity)
+    print(f"launcher: {launcher} ({why})", flush=True)
+    return replace(training, launcher=launcher)
 
 
 def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import yaml
 
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 
 COMMANDS = """\
@@ -24,11 +25,12 @@ def training_summary(
         progress: Last line of rank 0 with its step, loss and speed.
     """
     job = training.to_job()
-    manifest = yaml.safe_dump(job_manifest(job), sort_keys=False)
+    manifest = yaml.safe_dump_all(manifests_of(job), sort_keys=False)
     name = job.identity.name
     commands = COMMANDS.format(kind=job.kind.value.lower(), name=name, label=job.kind.traits.job_name_label)
     facts = {
         "job": f"{job.kind.value} `{name}`",
+        "launcher": Launcher.of(job.kind).value,
         "image": f"`{training.placement.image}`",
         "pods": f"{job.total_replicas}, each with {_count(training.processes_per_worker, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",

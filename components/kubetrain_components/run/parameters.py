@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubetrain_components.expose_dataset.storage import Storage
+from kubetrain_components.jobs.launchers import Launcher, check_launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_access, check_endpoint, check_uri, is_inside
@@ -39,6 +40,7 @@ class RunParameters:
     workers: int = 1
     processes_per_worker: int = 1
     min_workers: int = 0
+    launcher: str = Launcher.AUTO
     min_accuracy: float = 0.0
     model_uri: str = ""
     skip_unchanged: bool = False
@@ -64,6 +66,7 @@ class RunParameters:
         _check_range("workers", self.workers, 1, 10_000)
         _check_range("processes_per_worker", self.processes_per_worker, 1, 64)
         _check_range("min_workers", self.min_workers, 0, self.workers)
+        check_launcher("launcher", self.launcher)
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
         if self.framework == "tensorflow" and self.processes_per_worker > 1:
             raise InvalidSetting(

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,16 @@ from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import ClaimMount
+from kubetrain_components.jobs.job import ClaimMount, JobIdentity
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.image_job import image_job
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
+from kubetrain_components.run.stages import TRAIN
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import sync_on_cluster
 from kubetrain_trainer.training_output import TrainingOutput
@@ -26,7 +29,7 @@ DISCARD_EVENTS = EventLog(Path(os.devnull))
 
 class ClusterSite:
     def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
-        for manifest in planned_manifests(parameters):
+        for manifest in planned_manifests(_with_launcher(parameters, backend)):
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             print(f"planned: {kind} {name}", flush=True)
         return sync_on_cluster(parameters, backend, KubernetesClaims.connect(), on_line)
@@ -48,3 +51,13 @@ class ClusterSite:
 
     def stage(self, name: str, run_id: str) -> AbstractContextManager[Stage]:
         return running_stage(name, run_id, DISCARD_EVENTS)
+
+
+def _with_launcher(parameters: RunParameters, backend: JobBackend) -> RunParameters:
+    """Return the parameters with the launcher that the training would get now, and print which and why."""
+    if not parameters.framework:
+        return parameters
+    identity = JobIdentity(pipeline=parameters.pipeline, stage=TRAIN.name, run_id=parameters.run_id)
+    launcher, why = backend.launcher(Launcher(parameters.launcher), parameters.framework, identity)
+    print(f"planned: launcher {launcher} ({why})", flush=True)
+    return replace(parameters, launcher=launcher)

@@ -6,7 +6,8 @@ from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.dataset_place import DatasetPlace
@@ -21,11 +22,13 @@ UNKNOWN_DIGEST = "0" * 16
 def planned_manifests(parameters: RunParameters) -> list[Manifest]:
     """Return the PVCs and jobs in order of creation, with a digest of zeros: only the transfer knows the real one.
 
+    For launcher auto, the training is that of the training operator: only a cluster knows the real one.
+
     Raises:
         InvalidSetting: if the cluster would reject a manifest, or not run it as intended.
     """
     claims = [wanted.manifest() for wanted in wanted_claims(parameters)]
-    return [*claims, *(job_manifest(job) for job in _jobs(parameters))]
+    return [*claims, *(manifest for job in _jobs(parameters) for manifest in manifests_of(job))]
 
 
 def _jobs(parameters: RunParameters) -> list[Job]:
@@ -52,6 +55,7 @@ def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
         workers=parameters.workers,
         processes_per_worker=parameters.processes_per_worker,
         min_workers=parameters.min_workers,
+        launcher=Launcher(parameters.launcher),
         placement=parameters.placement,
         mounts=dataset.mounts(parameters.storage.output_claim),
     )

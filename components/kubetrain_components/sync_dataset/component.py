@@ -30,6 +30,7 @@ def sync_dataset(
     workers: int = 1,
     min_workers: int = 0,
     processes_per_worker: int = 1,
+    launcher: str = "auto",
     cpu: str = "1",
     memory: str = "4Gi",
     gpus: int = 0,
@@ -62,6 +63,7 @@ def sync_dataset(
         workers: Number of training pods.
         min_workers: Minimum number of pods that training continues with after losing others; 0: all pods restart.
         processes_per_worker: Training processes in each pod.
+        launcher: What runs the training pods: training-operator, trainer or job; auto: the first that the cluster has.
         cpu: CPU request of a pod.
         memory: Memory request of a pod.
         gpus: GPUs of a pod.
@@ -104,6 +106,7 @@ def sync_dataset(
             workers=workers,
             min_workers=min_workers,
             processes_per_worker=processes_per_worker,
+            launcher=launcher,
             cpu=cpu,
             memory=memory,
             gpus=gpus,

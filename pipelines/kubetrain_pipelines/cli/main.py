@@ -132,12 +132,18 @@ def pack(**options: Any) -> None:
 )
 @click.option("--processes-per-worker", type=int, default=1, show_default=True, help="Training processes in each pod.")
 @click.option("--max-restarts", type=int, help="Restarts of the training at which it fails (default: 3).")
+@click.option(
+    "--launcher",
+    default="auto",
+    show_default=True,
+    help="With --cluster: what runs the pods (training-operator, trainer or job); auto: the first that is there.",
+)
 @with_options(*PARAMETERS)
 @click.option("--cluster", is_flag=True, help="Run on the cluster in KUBECONFIG; --data and --output are PVCs.")
 @CONTEXT
 @click.option("--namespace", default="", help="Namespace on the cluster (default: the context's).")
 @click.option("--quiet", is_flag=True, help="Show the log of rank 0; of other ranks only warnings and errors.")
-@click.option("--dry-run", is_flag=True, help="With --cluster: print the job's manifest, and create nothing.")
+@click.option("--dry-run", is_flag=True, help="With --cluster: print the job's manifests, and create nothing.")
 def train(**options: Any) -> None:
     """Run one training job, here or on a cluster, and follow it.
 

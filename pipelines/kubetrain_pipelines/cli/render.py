@@ -5,8 +5,11 @@ from pathlib import Path
 
 import yaml
 
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.planned_run import planned_run
+
+NOTE_ON_AUTO = "# launcher auto takes the first that the cluster has: this is what the training operator would get."
 
 
 def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Path | None) -> None:
@@ -15,5 +18,7 @@ def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Pa
     manifests = yaml.safe_dump_all(planned_manifests(parameters), sort_keys=False)
     for warning in parameters.placement.warnings():
         print(f"# warning: {warning}")
-    print("# Zeros stand for the digest of the dataset, which is known after the transfer.")
+    if parameters.launcher == Launcher.AUTO:
+        print(NOTE_ON_AUTO)
+    print("# Zeros stand for the digest of the dataset, which is known after the transfer, and for random names.")
     print(manifests, end="")

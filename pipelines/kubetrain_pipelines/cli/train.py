@@ -14,14 +14,16 @@ from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job_logs import important_lines, print_line
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.launch_training.launch import launch_training
+from kubetrain_components.launch_training.launch import launch_training, with_launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
+from kubetrain_pipelines.cli.render import NOTE_ON_AUTO
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS
@@ -41,6 +43,7 @@ class TrainOptions:
     workers: int
     min_workers: int
     processes_per_worker: int
+    launcher: str
     max_restarts: int | None
     pairs: tuple[str, ...]
     params: Path | None = None
@@ -53,18 +56,26 @@ class TrainOptions:
 def train_and_show(options: TrainOptions) -> None:
     training = training_of(options)
     if options.dry_run:
-        print(yaml.safe_dump(job_manifest(training.to_job()), sort_keys=False), end="")
+        _print_manifests(training)
         return
     print(f"run {training.run_id} (resume it with --run-id)", flush=True)
     for warning in training.placement.warnings():
         print(f"warning: {warning}", flush=True)
     with interrupted_by_sigterm(), _backend(options, training) as backend:
+        training = with_launcher(training, backend) if options.cluster else training
         result = launch_training(
             training, backend, important_lines(training.to_job().lead, print_line) if options.quiet else print_line
         )
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
     print(f"{steps}the model is in {place}/export")
+
+
+def _print_manifests(training: TrainingJob) -> None:
+    manifests = yaml.safe_dump_all(manifests_of(training.to_job()), sort_keys=False)
+    if training.launcher is Launcher.AUTO:
+        print(NOTE_ON_AUTO)
+    print(manifests, end="")
 
 
 def training_of(options: TrainOptions) -> TrainingJob:
@@ -90,6 +101,7 @@ def training_of(options: TrainOptions) -> TrainingJob:
         workers=options.workers,
         processes_per_worker=options.processes_per_worker,
         min_workers=options.min_workers,
+        launcher=Launcher(options.launcher),
         placement=Placement.from_dict({**settings.get("placement", {}), **restarts}),
     )
     return _on_pvcs(training, options) if options.cluster else _on_folders(training, options)
@@ -102,9 +114,12 @@ def _check(options: TrainOptions, config: TrainConfig) -> None:
         train_config=config,
         workers=options.workers,
         processes_per_worker=options.processes_per_worker,
+        launcher=options.launcher,
         model_uri=options.output,
         run_id=options.run_id,
     )
+    if not options.cluster and options.launcher != Launcher.AUTO:
+        raise InvalidSetting(f"--launcher {options.launcher} applies only to a cluster: add --cluster, or leave it out")
 
 
 def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:

@@ -2,13 +2,24 @@
 
 from typing import Any
 
-from kubetrain_components.jobs.job import MANAGED_BY, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import LABEL_PREFIX, MANAGED_BY, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
 from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION, indexed_job, instance_label, service
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template, queue_label, rendezvous_port
 from kubetrain_components.jobs.kubernetes.train_job import runtime, train_job
 from kubetrain_components.jobs.kubernetes.validation import validate_for_operator
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
+
+UNKNOWN_INSTANCE = "0" * 8
+
+
+def manifests_of(job: Job) -> list[Manifest]:
+    """Return everything that is created for a job, in this order, with zeros for what is random."""
+    instance = UNKNOWN_INSTANCE if job.is_indexed else ""
+    manifest = job_manifest(job, instance=instance)
+    companion = companion_manifest(job, None, instance)
+    return [*([companion] if companion else []), manifest]
 
 
 def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") -> Manifest:
@@ -28,7 +39,7 @@ def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") ->
         "metadata": {
             "name": job.identity.name,
             "labels": {**MANAGED_BY, **queue_label(job.placement), **job.labels, **instance_label(instance)},
-            "annotations": {**job.identity.annotations(), **_needed(job)},
+            "annotations": {**job.identity.annotations(), **_launcher(job), **_needed(job)},
             **_owned_by(owner),
         },
         "spec": _spec(job, instance),
@@ -36,9 +47,14 @@ def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") ->
 
 
 def companion_manifest(job: Job, owner: Manifest | None, instance: str) -> Manifest | None:
-    """Return the object to create before the job; None if the job needs none."""
+    """Return the object to create before the job; None if the job needs none.
+
+    Raises:
+        InvalidSetting: if the cluster would not run the job as intended.
+    """
     if not job.is_indexed:
         return None
+    validate_for_operator(job)
     companion = runtime(job, instance) if job.kind is JobKind.TRAIN_JOB else service(job, instance)
     labels = {**MANAGED_BY, **job.labels, **instance_label(instance)}
     companion["metadata"] |= {"labels": labels, **_owned_by(owner)}
@@ -51,6 +67,10 @@ def companion_resource(kind: JobKind) -> tuple[str, str]:
 
 def _owned_by(owner: Manifest | None) -> Manifest:
     return {"ownerReferences": [owner]} if owner else {}
+
+
+def _launcher(job: Job) -> dict[str, str]:
+    return {LABEL_PREFIX + "launcher": Launcher.of(job.kind).value} if job.is_training else {}
 
 
 def _needed(job: Job) -> dict[str, str]:
