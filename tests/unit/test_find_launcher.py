@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs.job import FAILED, SUCCEEDED, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import TRAINER_API, TRAINING_API, JobKind
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.launch_training.launch import with_launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import ApiServer, answer
 from support.manifests import PLAIN
 
@@ -69,13 +71,38 @@ def test_auto_takes_the_first_that_the_cluster_has_for_the_framework(
 
 
 @pytest.mark.parametrize("wanted", LAUNCHERS)
-def test_one_that_is_set_is_taken_without_a_question(
+def test_one_that_is_set_is_taken_if_the_cluster_has_it(
     server: ApiServer, backend: KubernetesBackend, wanted: Launcher
 ) -> None:
-    server.serve(*OPERATOR)
+    for each in (OPERATOR, TRAINER):
+        server.serve(*each)
     assert backend.launcher(wanted, "pytorch", TRAINING.identity) == (wanted, "as set")
-    assert chosen(backend, wanted=wanted) is wanted
-    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"), [(Launcher.TRAINING_OPERATOR, "PyTorchJob"), (Launcher.TRAINER, "TrainJob")]
+)
+def test_one_that_the_cluster_lacks_is_refused_before_the_dataset_is_synced(
+    server: ApiServer, backend: KubernetesBackend, wanted: Launcher, kind: str
+) -> None:
+    with pytest.raises(InvalidSetting, match=f"launcher is '{wanted}', but the cluster has no {kind}"):
+        chosen(backend, wanted=wanted)
+
+
+def test_one_that_is_set_never_runs_a_training_beside_another(server: ApiServer, backend: KubernetesBackend) -> None:
+    """Both would write checkpoints to the same folder."""
+    for each in (OPERATOR, TRAINER):
+        server.serve(*each)
+    handle = backend.create(with_launcher(TRAINING, backend).to_job())
+    for wanted in (Launcher.JOB, Launcher.TRAINER):
+        with pytest.raises(InvalidSetting, match=f"{handle.name} of launcher training-operator"):
+            chosen(backend, wanted=wanted)
+    assert chosen(backend, wanted=Launcher.TRAINING_OPERATOR) is Launcher.TRAINING_OPERATOR
+    backend.annotate(handle, {VERDICT_ANNOTATION: SUCCEEDED})
+    with pytest.raises(InvalidSetting, match="delete that job"):
+        chosen(backend, wanted=Launcher.JOB)
+    backend.annotate(handle, {VERDICT_ANNOTATION: FAILED})
+    assert chosen(backend, wanted=Launcher.JOB) is Launcher.JOB
 
 
 @pytest.mark.parametrize(

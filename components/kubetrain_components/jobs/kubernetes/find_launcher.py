@@ -2,19 +2,30 @@
 
 import contextlib
 
-from kubetrain_components.jobs.job import JobIdentity
+from kubetrain_components.jobs.job import FAILED, VERDICT_ANNOTATION, JobIdentity
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
+from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.errors import InvalidSetting
 
 
 def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity: JobIdentity) -> tuple[Launcher, str]:
-    """Return the launcher, and why."""
-    if wanted is not Launcher.AUTO:
-        return wanted, "as set"
+    """Return the launcher, and why.
+
+    Raises:
+        InvalidSetting: if the cluster lacks the one that is set, or another one runs this training already.
+    """
     served = [each for each in LAUNCHERS if is_served(api, each, framework)]
+    jobs = {each: _jobs(api, each, framework, identity) for each in served}
+    if wanted is not Launcher.AUTO:
+        if wanted not in served:
+            kind = wanted.kind(framework)
+            raise InvalidSetting(f"launcher is '{wanted}', but the cluster has no {kind}: install it, or set auto")
+        _check_no_other(wanted, jobs)
+        return wanted, "as set"
     for launcher in served:
-        if _has_jobs(api, launcher, framework, identity):
+        if jobs[launcher]:
             return launcher, "it runs this training already"
     return served[0], f"the cluster has {served[0].kind(framework)}"
 
@@ -28,8 +39,19 @@ def is_served(api: KubernetesApi, launcher: Launcher, framework: str) -> bool:
     return False
 
 
-def _has_jobs(api: KubernetesApi, launcher: Launcher, framework: str, identity: JobIdentity) -> bool:
+def _jobs(api: KubernetesApi, launcher: Launcher, framework: str, identity: JobIdentity) -> list[Manifest]:
     path = api.path(*launcher.kind(framework).traits.resource)
     with contextlib.suppress(UnknownKind, Forbidden):
-        return bool((api.get(path, labelSelector=identity.selector) or {}).get("items"))
-    return False
+        return (api.get(path, labelSelector=identity.selector) or {}).get("items") or []
+    return []
+
+
+def _check_no_other(wanted: Launcher, jobs: dict[Launcher, list[Manifest]]) -> None:
+    """Refuse a second job of the training, which would write to the same folder."""
+    for launcher in jobs.keys() - {wanted}:
+        for metadata in (each["metadata"] for each in jobs[launcher]):
+            if (metadata.get("annotations") or {}).get(VERDICT_ANNOTATION) != FAILED:
+                raise InvalidSetting(
+                    f"launcher is '{wanted}', but job {metadata['name']} of launcher {launcher} has this training: "
+                    f"delete that job, or set launcher to auto or {launcher}"
+                )
