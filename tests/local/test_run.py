@@ -35,7 +35,8 @@ def first(workspace: Path) -> tuple[Finished, dict]:
 
 @pytest.fixture(scope="module")
 def second(workspace: Path, first: object) -> tuple[Finished, dict]:
-    finished = kubetrain("run", "--pipeline", "train-tensorflow", "--workspace", workspace, "--set", "epochs=8")
+    settings = ("--set", "epochs=8", "--set", "launcher=trainer")
+    finished = kubetrain("run", "--pipeline", "train-tensorflow", "--workspace", workspace, *settings)
     return finished, run_json(workspace)
 
 
@@ -95,6 +96,11 @@ def test_only_the_first_run_downloads_the_dataset(
     assert second[1]["dataset"]["digest"] == first[1]["dataset"]["digest"]
     assert "1797 objects, 1797 downloaded" in first[0].output
     assert "nothing to download" in second[0].output
+
+
+def test_a_launcher_makes_no_difference_on_this_machine(workspace: Path, second: object) -> None:
+    log = (workspace / "logs" / "pipeline.log").read_text()
+    assert "launcher: training-operator (this machine" in log
 
 
 def test_everything_that_runs_leave_behind_verifies(workspace: Path, second: object) -> None:

@@ -56,6 +56,12 @@ def tensorflow(placement: Placement = PLAIN, **changes: Any) -> Job:
     return replace(pytorch(placement, kind=JobKind.TF_JOB, replicas=replicas), **changes)
 
 
+def indexed(kind: JobKind, framework: str, placement: Placement = PLAIN, **changes: Any) -> Job:
+    """Return a training whose pods no operator tells apart."""
+    replicas = (Replica(role="Worker", count=3, command=("python", "train.py")),)
+    return replace(pytorch(placement, kind=kind, framework=framework, replicas=replicas), **changes)
+
+
 def batch(placement: Placement = PLAIN, **changes: Any) -> Job:
     identity = replace(IDENTITY, stage="evaluate_model")
     replicas = (Replica(role="Evaluation", count=1, command=("python", "evaluate.py")),)

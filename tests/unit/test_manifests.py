@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job import ClaimMount, Job, Replica, RestartPolicy
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest, manifests_of
+from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
-from support.manifests import EVERY_SETTING, IDENTITY, PLAIN, batch, elastic, pytorch, tensorflow
+from support.manifests import EVERY_SETTING, IDENTITY, PLAIN, batch, elastic, indexed, pytorch, tensorflow
 
 EXPECTED = Path(__file__).parent / "manifests"
 LOCKS_MEMORY = {
@@ -34,11 +36,24 @@ METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": UTILIZATIO
         ("elastic", elastic(replace(PLAIN, scale_metrics=METRICS))),
         ("tensorflow", tensorflow()),
         ("batch", batch()),
+        ("trainer_pytorch", indexed(JobKind.TRAIN_JOB, "pytorch")),
+        ("trainer_tensorflow", indexed(JobKind.TRAIN_JOB, "tensorflow")),
+        ("job_pytorch", indexed(JobKind.BATCH_JOB, "pytorch")),
     ],
 )
 def test_the_whole_manifest(name: str, job: Job) -> None:
     expected = (EXPECTED / f"{name}.yaml").read_text().replace("SPEC-HASH", job.spec_hash)
-    assert job_manifest(job) == yaml.safe_load(expected)
+    assert manifests_of(job) == list(yaml.safe_load_all(expected))
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_each_launcher_is_noted_on_its_jobs(launcher: Launcher, framework: str) -> None:
+    kind = launcher.kind(framework)
+    assert Launcher.of(kind) is launcher
+    job = {JobKind.PYTORCH_JOB: pytorch(), JobKind.TF_JOB: tensorflow()}.get(kind, indexed(kind, framework))
+    assert job_manifest(job)["metadata"]["annotations"]["kubetrain/launcher"] == launcher
+    assert "kubetrain/launcher" not in job_manifest(batch())["metadata"]["annotations"]
 
 
 MASTER = pytorch(replicas=(Replica(role="Master", count=1, command=("python", "train.py")),))
