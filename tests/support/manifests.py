@@ -56,17 +56,26 @@ def tensorflow(placement: Placement = PLAIN, **changes: Any) -> Job:
     return replace(pytorch(placement, kind=JobKind.TF_JOB, replicas=replicas), **changes)
 
 
-def indexed(kind: JobKind, framework: str, placement: Placement = PLAIN, **changes: Any) -> Job:
-    """Return a training whose pods no operator tells apart."""
-    replicas = (Replica(role="Worker", count=3, command=("python", "train.py")),)
-    return replace(pytorch(placement, kind=kind, framework=framework, replicas=replicas), **changes)
-
-
 def batch(placement: Placement = PLAIN, **changes: Any) -> Job:
     identity = replace(IDENTITY, stage="evaluate_model")
     replicas = (Replica(role="Evaluation", count=1, command=("python", "evaluate.py")),)
     job = pytorch(placement, identity=identity, kind=JobKind.BATCH_JOB, replicas=replicas, backoff_limit=3)
     return replace(job, **changes)
+
+
+def indexed(placement: Placement = PLAIN, **changes: Any) -> Job:
+    """A training that Kubernetes runs alone."""
+    replicas = (Replica(role="Worker", count=3, command=("python", "train.py"), env={"PYTHONUNBUFFERED": "1"}),)
+    job = pytorch(placement, kind=JobKind.BATCH_JOB, framework="pytorch", replicas=replicas)
+    return replace(job, **changes)
+
+
+def indexed_elastic(placement: Placement = PLAIN, **changes: Any) -> Job:
+    return elastic(placement, **{"kind": JobKind.BATCH_JOB, "framework": "pytorch"} | changes)
+
+
+def trainjob(placement: Placement = PLAIN, **changes: Any) -> Job:
+    return indexed(placement, **{"kind": JobKind.TRAIN_JOB} | changes)
 
 
 NEAR = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "cache"}}}

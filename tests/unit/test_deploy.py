@@ -19,7 +19,10 @@ OBJECT_VERBS = {"create", "get", "list", "watch", "patch", "delete"}
 GRANTABLE = {
     ("kubeflow.org", "pytorchjobs"): OBJECT_VERBS,
     ("kubeflow.org", "tfjobs"): OBJECT_VERBS,
+    ("trainer.kubeflow.org", "trainjobs"): OBJECT_VERBS,
+    ("trainer.kubeflow.org", "trainingruntimes"): {"create", "list", "patch", "delete"},
     ("batch", "jobs"): OBJECT_VERBS,
+    ("", "services"): {"create", "list", "patch", "delete"},
     ("", "pods"): {"get", "list", "watch", "delete"},
     ("", "pods/log"): {"get"},
     ("", "persistentvolumeclaims"): OBJECT_VERBS - {"watch"},

@@ -2,21 +2,27 @@
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, TRAITS, JobKind, Traits
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest, replica_specs
+from kubetrain_components.jobs.kubernetes.manifests import (
+    companion_manifest,
+    companion_resource,
+    job_manifest,
+    replica_specs,
+)
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.frameworks import PACKAGES
-from support.manifests import batch, pytorch, tensorflow
+from support.manifests import batch, pytorch, tensorflow, trainjob
 
 ROOT = Path(__file__).parents[2]
-JOBS = {job.kind: job for job in (pytorch(), tensorflow(), batch())}
-# A batch Job has one pod with any role, which the operator knows nothing of.
-MAY_BE_EMPTY = {JobKind.BATCH_JOB: {"framework", "replica_specs", "port_name", "roles"}}
+JOBS = {job.kind: job for job in (pytorch(), tensorflow(), trainjob(), batch())}
+# Their pods have one role, which Kubernetes knows nothing of, and train with any framework.
+MAY_BE_EMPTY = {kind: {"framework", "replica_specs", "roles"} for kind in (JobKind.TRAIN_JOB, JobKind.BATCH_JOB)}
 GRANTS = {
     "rbac/launch.yaml": {"create", "get", "list", "watch", "patch", "delete"},
     "reaper/account.yaml": {"list", "delete"},
@@ -34,8 +40,9 @@ def test_each_row_is_full(kind: JobKind) -> None:
 
 
 def test_no_two_kinds_share_what_tells_them_apart() -> None:
-    for values in ([kind.traits.resource for kind in JobKind], [kind.traits.replica_specs for kind in JobKind]):
-        assert len(set(values)) == len(JobKind)
+    assert len({kind.traits.resource for kind in JobKind}) == len(JobKind)
+    fields_of_pods = [kind.traits.replica_specs for kind in TRAINING_KINDS]
+    assert len(set(fields_of_pods)) == len(fields_of_pods)
 
 
 def test_each_framework_is_trained_by_one_kind() -> None:
@@ -48,8 +55,17 @@ def test_each_kind_has_a_manifest_whose_pods_are_where_the_row_says(job: Job) ->
     assert (manifest["apiVersion"], manifest["kind"]) == (traits.api_version, job.kind)
     replicas = replica_specs(job.kind, manifest)
     assert set(replicas) == (set(job.roles) if traits.replica_specs else {"Pod"})
-    containers = {each["template"]["spec"]["containers"][0]["name"] for each in replicas.values()}
-    assert containers == {traits.container}
+    assert sum(each["replicas"] for each in replicas.values()) == job.total_replicas
+    templates = [each.get("template") or template_beside(job) for each in replicas.values()]
+    assert {each["spec"]["containers"][0]["name"] for each in templates} == {traits.container}
+
+
+def template_beside(job: Job) -> Any:
+    """Return the template in the runtime of a TrainJob."""
+    runtime = companion_manifest(job, None, "0a")
+    assert runtime is not None
+    (nodes,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    return nodes["template"]["spec"]["template"]
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.kind)
@@ -61,13 +77,22 @@ def test_each_kind_has_an_environment_where_the_operator_sets_one(job: Job) -> N
 @pytest.mark.parametrize("file", GRANTS)
 @pytest.mark.parametrize("kind", JobKind)
 def test_deploy_grants_what_is_done_to_each_kind(kind: JobKind, file: str) -> None:
+    assert granted(file, *kind.traits.resource) == GRANTS[file]
+
+
+@pytest.mark.parametrize("kind", [JobKind.TRAIN_JOB, JobKind.BATCH_JOB])
+def test_deploy_grants_what_is_done_to_the_object_beside_a_job(kind: JobKind) -> None:
+    assert granted("rbac/launch.yaml", *companion_resource(kind)) == {"create", "patch", "delete"}
+    assert granted("reaper/account.yaml", *companion_resource(kind)) == {"list", "delete"}
+
+
+def granted(file: str, api_version: str, plural: str) -> set[str]:
     documents = yaml.safe_load_all((ROOT / "deploy" / file).read_text())
     (role,) = (each for each in documents if each["kind"] == "Role")
-    group = kind.traits.api_version.partition("/")[0]
-    granted = {
+    group = api_version.rpartition("/")[0]
+    return {
         verb
         for rule in role["rules"]
-        if group in rule["apiGroups"] and kind.traits.plural in rule["resources"]
+        if group in rule["apiGroups"] and plural in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert granted == GRANTS[file]

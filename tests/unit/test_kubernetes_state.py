@@ -231,6 +231,85 @@ def test_pods_of_another_job_of_the_same_name_are_ignored() -> None:
     assert job_state(JobKind.PYTORCH_JOB, job("Running=True"), [other]).pods == ()
 
 
+def indexed(uid: str, index: int, instance: str = "0a", second: int = 0, **status: Any) -> dict[str, Any]:
+    """Return a pod that Kubernetes numbers, whose owner is not the TrainJob but an object of it."""
+    return {
+        "metadata": {
+            "name": f"j-node-0-{index}-{uid}",
+            "uid": uid,
+            "creationTimestamp": f"2026-11-22T00:00:{second:02}Z",
+            "labels": {"kubetrain/role": "worker", "kubetrain/instance": instance},
+            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+            "ownerReferences": [{"uid": "its Job"}],
+        },
+        "spec": {"containers": [{"name": "node"}], "restartPolicy": "Never"},
+        "status": {"phase": "Running", **status},
+    }
+
+
+def train_job(*conditions: str, needed: int = 2, **spec: Any) -> dict[str, Any]:
+    made = job(*conditions, kind="TrainJob", **{"trainer": {"numNodes": 3}, **spec})
+    made["metadata"] |= {
+        "labels": {"kubetrain/instance": "0a"},
+        "annotations": {"kubetrain/needed-pods": str(needed)},
+    }
+    return made
+
+
+def test_a_training_without_the_training_operator_has_the_pods_of_its_own_creation() -> None:
+    pods = [indexed("a", 0), indexed("b", 12), indexed("c", 0, instance="ff")]
+    state = job_state(JobKind.TRAIN_JOB, train_job(), pods)
+    assert [(each.name, each.role, each.index) for each in state.pods] == [
+        ("worker-0", "Worker", 0),
+        ("worker-12", "Worker", 12),
+    ]
+    unlabeled = job_state(JobKind.BATCH_JOB, job(kind="Job"), pods)
+    assert unlabeled.pods == (), "a job without an instance has the pods that it owns"
+
+
+def test_a_replaced_pod_of_an_index_is_a_restart() -> None:
+    failed = {"containerStatuses": [{"name": "node", "state": {"terminated": {"exitCode": 3}}}]}
+    pods = [indexed("a", 1, phase="Failed", **failed), indexed("b", 1, second=9)]
+    (worker,) = job_state(JobKind.TRAIN_JOB, train_job(), pods).pods
+    assert (worker.name, worker.phase, worker.restarts, worker.exit_code) == ("worker-1", Phase.RUNNING, 1, 3)
+
+
+def test_such_a_training_is_under_way_with_the_pods_that_its_annotation_asks_for() -> None:
+    one, two = [indexed("a", 0)], [indexed("a", 0), indexed("b", 1)]
+    assert job_state(JobKind.TRAIN_JOB, train_job(needed=2), two).is_under_way
+    assert not job_state(JobKind.TRAIN_JOB, train_job(needed=2), one).is_under_way
+    assert not job_state(JobKind.TRAIN_JOB, train_job(needed=3), two).is_under_way
+    unknown = train_job()
+    unknown["metadata"]["annotations"] = {}
+    assert job_state(JobKind.TRAIN_JOB, unknown, two).needed == 3
+    assert job_state(JobKind.BATCH_JOB, {**unknown, "spec": {"completions": 5}}, two).needed == 5
+    assert job_state(JobKind.BATCH_JOB, {**unknown, "spec": {}}, two).needed == 1
+
+
+@pytest.mark.parametrize(
+    ("conditions", "status", "phase"),
+    [
+        ([], {}, Phase.PENDING),
+        ([], {"jobsStatus": [{"name": "node", "active": 0}]}, Phase.PENDING),
+        ([], {"jobsStatus": [{"name": "node", "active": 1}]}, Phase.RUNNING),
+        (["Suspended=True"], {}, Phase.SUSPENDED),
+        (["Suspended=False"], {"jobsStatus": [{"name": "node", "active": 1}]}, Phase.RUNNING),
+        (["Complete=True"], {"jobsStatus": [{"name": "node", "active": 0, "succeeded": 1}]}, Phase.SUCCEEDED),
+        (["Failed=True"], {"jobsStatus": [{"name": "node", "active": 0, "failed": 1}]}, Phase.FAILED),
+    ],
+)
+def test_the_phase_of_a_train_job(conditions: list[str], status: dict[str, Any], phase: Phase) -> None:
+    seen = train_job(*conditions)
+    seen["status"] |= status
+    state = job_state(JobKind.TRAIN_JOB, seen, [])
+    assert state.phase is phase
+    assert bool(state.message) is (phase.is_final or phase is Phase.SUSPENDED)
+
+
+def test_a_train_job_that_kueue_has_not_admitted_is_suspended() -> None:
+    assert job_state(JobKind.TRAIN_JOB, train_job(suspend=True), []).phase is Phase.SUSPENDED
+
+
 def test_if_two_pods_have_the_same_creation_time_the_deleted_one_is_older() -> None:
     for uids in (("a", "b"), ("b", "a")):
         lost, present = pod(uids[0], deleted=True), pod(uids[1])

@@ -11,14 +11,27 @@ import yaml
 
 from kubetrain_components.jobs.job import ClaimMount, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest, manifests_of
+from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
-from support.manifests import EVERY_SETTING, IDENTITY, PLAIN, batch, elastic, indexed, pytorch, tensorflow
+from support.manifests import (
+    EVERY_SETTING,
+    IDENTITY,
+    PLAIN,
+    batch,
+    elastic,
+    indexed,
+    indexed_elastic,
+    pytorch,
+    tensorflow,
+    trainjob,
+)
 
 EXPECTED = Path(__file__).parent / "manifests"
+OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "1"}
+INSTANCE = "0a1b2c3d"
 LOCKS_MEMORY = {
     "container.securityContext.capabilities.add": ["IPC_LOCK"],
     "container.securityContext.runAsNonRoot": False,
@@ -36,9 +49,7 @@ METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": UTILIZATIO
         ("elastic", elastic(replace(PLAIN, scale_metrics=METRICS))),
         ("tensorflow", tensorflow()),
         ("batch", batch()),
-        ("trainer_pytorch", indexed(JobKind.TRAIN_JOB, "pytorch")),
-        ("trainer_tensorflow", indexed(JobKind.TRAIN_JOB, "tensorflow")),
-        ("job_pytorch", indexed(JobKind.BATCH_JOB, "pytorch")),
+        ("trainer_tensorflow", trainjob(framework="tensorflow")),
     ],
 )
 def test_the_whole_manifest(name: str, job: Job) -> None:
@@ -51,9 +62,38 @@ def test_the_whole_manifest(name: str, job: Job) -> None:
 def test_each_launcher_is_noted_on_its_jobs(launcher: Launcher, framework: str) -> None:
     kind = launcher.kind(framework)
     assert Launcher.of(kind) is launcher
-    job = {JobKind.PYTORCH_JOB: pytorch(), JobKind.TF_JOB: tensorflow()}.get(kind, indexed(kind, framework))
+    job = {JobKind.PYTORCH_JOB: pytorch(), JobKind.TF_JOB: tensorflow()}.get(
+        kind, indexed(kind=kind, framework=framework)
+    )
     assert job_manifest(job)["metadata"]["annotations"]["kubetrain/launcher"] == launcher
     assert "kubetrain/launcher" not in job_manifest(batch())["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [
+        ("indexed", indexed()),
+        ("indexed_elastic", indexed_elastic()),
+        ("indexed_tensorflow", indexed(framework="tensorflow")),
+        ("trainjob", trainjob()),
+    ],
+)
+def test_the_whole_manifest_of_one_creation_of_a_training_without_the_training_operator(name: str, job: Job) -> None:
+    assert job_manifest(job, instance=INSTANCE) == expected_manifest(name, job)
+
+
+@pytest.mark.parametrize(("name", "job"), [("indexed_service", indexed()), ("trainjob_runtime", trainjob())])
+def test_the_whole_manifest_of_what_such_a_training_needs_beside_its_job(name: str, job: Job) -> None:
+    assert companion_manifest(job, OWNER, INSTANCE) == expected_manifest(name, job)
+
+
+@pytest.mark.parametrize("job", [pytorch(), elastic(), tensorflow(), batch()], ids=lambda job: job.kind)
+def test_the_training_operator_and_a_job_of_one_pod_need_nothing_else(job: Job) -> None:
+    assert companion_manifest(job, OWNER, INSTANCE) is None
+
+
+def expected_manifest(name: str, job: Job) -> Any:
+    return yaml.safe_load((EXPECTED / f"{name}.yaml").read_text().replace("SPEC-HASH", job.spec_hash))
 
 
 MASTER = pytorch(replicas=(Replica(role="Master", count=1, command=("python", "train.py")),))
@@ -389,5 +429,4 @@ def test_a_volume_is_read_only_if_all_its_mounts_are() -> None:
 
 
 def test_a_job_has_its_owners_reference() -> None:
-    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "1"}
-    assert job_manifest(batch(), owner)["metadata"]["ownerReferences"] == [owner]
+    assert job_manifest(batch(), OWNER)["metadata"]["ownerReferences"] == [OWNER]

@@ -11,7 +11,18 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
-from support.manifests import IDENTITY, IMAGE, PLAIN, batch, elastic, pytorch, tensorflow
+from support.manifests import (
+    IDENTITY,
+    IMAGE,
+    PLAIN,
+    batch,
+    elastic,
+    indexed,
+    indexed_elastic,
+    pytorch,
+    tensorflow,
+    trainjob,
+)
 
 BOUNDS = elastic().elastic
 assert BOUNDS is not None
@@ -42,6 +53,11 @@ REJECTED: list[tuple[Job, str]] = [
     (pytorch(replace(PLAIN, env={"WORLD_SIZE": 9})), "WORLD_SIZE is set by the operator"),
     (elastic(replace(PLAIN, env={"PET_NNODES": 9})), "PET_NNODES is set by the operator"),
     (tensorflow(replace(PLAIN, secret_env={"TF_CONFIG": "a/b"})), "TF_CONFIG is set by the operator"),
+    (indexed(replace(PLAIN, env={"MASTER_ADDR": "me"})), "MASTER_ADDR is set by the launcher"),
+    (trainjob(replace(PLAIN, env={"JOB_COMPLETION_INDEX": 1})), "JOB_COMPLETION_INDEX is set by the launcher"),
+    (indexed(replace(PLAIN, scheduler="volcano")), "volcano does not start a Job as a gang: use kueue"),
+    (trainjob(replace(PLAIN, scheduler="scheduler-plugins")), "does not start a TrainJob as a gang: use kueue"),
+    (indexed_elastic(replace(PLAIN, scale_metrics=[{}])), "nothing scales a Job: remove scale_metrics"),
     (elastic(replicas=replicas(Master=1, Worker=2)), "does not count a Master among its nodes"),
     (elastic(kind=JobKind.TF_JOB), "a TFJob cannot be elastic: remove min_workers"),
     (elastic(elastic=replace(BOUNDS, min_replicas=5)), "min_replicas 5 must be between 1 and max_replicas 4"),
@@ -76,6 +92,10 @@ def test_a_job_that_would_be_misread_is_rejected(job: Job, reason: str) -> None:
         ),  # a single pod gets none from the operator
         pytorch(replace(PLAIN, env={"PYTHONUNBUFFERED": "1", "PET_LOG_DIR": "/logs"})),
         elastic(elastic=replace(BOUNDS, rdzv_conf={})),
+        indexed(replace(PLAIN, env={"PYTHONUNBUFFERED": "1"})),
+        indexed(replace(PLAIN, scheduler="kueue", queue="q"), replicas=replicas(RestartPolicy.EXIT_CODE, Worker=2)),
+        trainjob(replace(PLAIN, scheduler="kueue", queue="q")),
+        indexed_elastic(),
         batch(replicas=replicas(RestartPolicy.NEVER, Main=1)),
         batch(replace(PLAIN, scale_metrics=[{}])),  # it may share the placement of a training
     ],
