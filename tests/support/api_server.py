@@ -20,6 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 from kubetrain_components.jobs.local.free_ports import free_port
 
 PODS = "/api/v1/namespaces/tests/pods"
+JOBS = ("jobs", "pytorchjobs", "tfjobs", "trainjobs")
+COLLECTIONS = ("pods", *JOBS, "services", "trainingruntimes", "events")
 BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
 OUR_LABEL = re.compile("(kubetrain/[^=,]+)=([^,]*)")
@@ -349,7 +351,7 @@ class Handler(BaseHTTPRequestHandler):
         return fault is not None and fault(self)
 
     def _is_collection(self) -> bool:
-        return self.parts.path.rsplit("/", 1)[-1] in ("pods", "jobs", "pytorchjobs", "tfjobs", "trainjobs", "events")
+        return self.parts.path.rsplit("/", 1)[-1] in COLLECTIONS
 
     def _is_selected(self, item: dict[str, Any]) -> bool:
         """Return True if the item has the labels of ours that are selected: tests give pods no others."""
@@ -421,6 +423,12 @@ def answer(status: int, message: str = "", **headers: str) -> Fault:
         return True
 
     return fault
+
+
+def not_served(handler: Handler) -> bool:
+    """Answer like a server without this kind of object."""
+    handler.send_bytes(404, b"404 page not found\n")
+    return True
 
 
 def hang(seconds: float) -> Fault:

@@ -1,8 +1,8 @@
 """A Kubernetes API server that lists objects by one label, as the commands for runs do."""
 
-from support.api_server import Handler
+from support.api_server import JOBS, Handler
 
-KINDS = ("pods", "jobs", "workflows", "pytorchjobs", "tfjobs")
+KINDS = ("pods", "workflows", *JOBS)
 
 
 class LabelHandler(Handler):

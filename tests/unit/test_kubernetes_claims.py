@@ -10,9 +10,10 @@ from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClai
 from kubetrain_components.expose_dataset.prune import uses_of
 from kubetrain_components.expose_dataset.users import evidence_of_use
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
+from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
-from support.api_server import PODS, ApiServer
-from support.manifests import batch, elastic, pytorch, tensorflow
+from support.api_server import PODS, ApiServer, answer, not_served
+from support.manifests import batch, elastic, indexed, pytorch, tensorflow, trainjob
 
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "staging"}}
 BULK = {"managedFields": [{"fieldsV1": {f"f:{number}": {} for number in range(200)}}]}
@@ -43,7 +44,7 @@ USERS = [
         "metadata": {"name": "nightly"},
         "spec": {"jobTemplate": {"spec": {"template": {"spec": pod("x", DATA)["spec"]}}}},
     },
-    *(job_manifest(job) for job in (pytorch(), elastic(), tensorflow(), batch())),
+    *(job_manifest(job) for job in (pytorch(), elastic(), tensorflow(), batch(), indexed(), trainjob())),
 ]
 
 
@@ -53,6 +54,26 @@ def test_the_kept_part_of_a_user_tells_the_same_uses(user: dict[str, Any]) -> No
     kind = {"kind": user.get("kind", "Pod")}
     assert uses_of([kept | kind]) == uses_of([user | kind])
     assert len(json.dumps(kept)) < max(0.1 * len(json.dumps(user)), 1500)
+
+
+def test_a_train_job_uses_its_dataset_version_before_it_has_pods() -> None:
+    """Its runtime has the volumes, so that its label says which version it uses."""
+    waiting = evidence_of_use(job_manifest(trainjob())) | {"kind": "TrainJob"}
+    assert [(use.digest, use.claim) for use in uses_of([waiting])] == [("0123456789abcdef", "")]
+
+
+def test_a_cluster_without_trainer_may_refuse_to_list_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = "/apis/trainer.kubeflow.org/v1alpha1"
+    with ApiServer() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        server.put(f"{PODS}/whole", **USERS[0])
+        refusal = answer(403, 'User "me" cannot list resource "trainjobs" in API group "trainer.kubeflow.org"')
+        server.fail(f"{trainer}/namespaces/tests/trainjobs", refusal, times=2)
+        server.fail(f"GET {trainer}", not_served)
+        assert [each["metadata"]["name"] for each in KubernetesClaims.connect().users()] == ["whole"]
+        server.put(trainer, resources=[{"name": "trainjobs"}])
+        with pytest.raises(Forbidden, match="me may not list trainjobs"):
+            KubernetesClaims.connect().users()
 
 
 def test_all_users_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The reaper deletes only jobs of runs that ended long ago."""
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pytest
 
 from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.errors import Forbidden
+from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource, job_manifest
 from kubetrain_components.jobs.kubernetes.reaper import Action, Found, decide, main
-from support.api_server import ApiServer
-from support.manifests import batch, pytorch
+from support.api_server import ApiServer, answer, not_served, stamp
+from support.manifests import batch, indexed, pytorch, trainjob
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
@@ -77,18 +79,90 @@ def test_pods_that_outlive_their_job_are_cleaned_unless_a_launcher_kept_them(
     assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, run(), [{}] * pods), DAY, NOW)) == decision
 
 
-def test_all_active_jobs_of_runs_that_ended_long_ago_are_deleted_and_no_other_one(
+@pytest.fixture
+def reap(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[], list[str]]:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    monkeypatch.setattr(sys, "argv", ["reaper", "--delete"])
+
+    def reap() -> list[str]:
+        main()
+        return capsys.readouterr().out.splitlines()
+
+    return reap
+
+
+def test_all_active_jobs_of_runs_that_ended_long_ago_are_deleted_and_no_other_one(
+    server: ApiServer, reap: Callable[[], list[str]]
 ) -> None:
     namespace = "/apis/{}/namespaces/tests/{}/{}"
     server.put(namespace.format("argoproj.io/v1alpha1", "workflows", "run"), uid="w", **run(hours_ago=10 * 365 * 24))
     paths = {}
-    for each in (pytorch(), batch()):
+    for each in (pytorch(), trainjob(), batch()):
         for name, owner in (("active", None), ("abandoned", OWNER)):
             paths[each.kind, name] = path = namespace.format(*each.kind.traits.resource, name)
             server.put(path, **job_manifest(each, owner))
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    monkeypatch.setattr(sys, "argv", ["reaper", "--delete"])
-    main()
-    assert [name for (_, name), path in paths.items() if path in server.objects] == ["active", "active"]
-    assert len(capsys.readouterr().out.splitlines()) == len(paths)
+    said = reap()
+    assert [name for (_, name), path in paths.items() if path in server.objects] == ["active"] * 3
+    assert len(said) == len(paths)
+
+
+TRAIN_JOBS = "trainer.kubeflow.org/v1alpha1"
+
+
+def test_kinds_that_the_cluster_does_not_have_are_passed_over(server: ApiServer, reap: Callable[[], list[str]]) -> None:
+    for plural in ("trainjobs", "trainingruntimes"):
+        refusal = f'User "reaper" cannot list resource "{plural}" in API group "trainer.kubeflow.org"'
+        server.fail(f"{TRAIN_JOBS}/namespaces/tests/{plural}", answer(403, refusal))
+    server.fail(f"GET /apis/{TRAIN_JOBS}", not_served, times=2)
+    assert reap() == []
+
+
+def test_what_a_role_of_an_earlier_release_may_not_list_is_skipped(
+    server: ApiServer, reap: Callable[[], list[str]]
+) -> None:
+    server.put("/apis/" + TRAIN_JOBS, resources=[{"name": "trainjobs"}, {"name": "trainingruntimes"}])
+    server.put("/api/v1", resources=[{"name": "services"}])
+    for plural in ("trainjobs", "services"):
+        server.fail(f"tests/{plural}", answer(403, f'User "reaper" cannot list resource "{plural}" in API group "x"'))
+    job = server.put("/apis/batch/v1/namespaces/tests/jobs/left", **job_manifest(batch(), None))
+    trainjobs, of_job, services = reap()
+    assert trainjobs == "skip trainjobs: reaper may not list trainjobs in the whole cluster: " + ROLE
+    assert of_job == f"keep Job {job['metadata']['name']}: has no run"
+    assert services.startswith("skip services: reaper may not list services")
+
+
+ROLE = "give it the Role in deploy/, or ask your cluster administrator to"
+
+
+def test_a_role_that_grants_no_jobs_at_all_is_an_error(server: ApiServer, reap: Callable[[], list[str]]) -> None:
+    server.put("/apis/batch/v1", resources=[{"name": "jobs"}])
+    server.fail("tests/jobs", answer(403, 'User "reaper" cannot list resource "jobs" in API group "batch"'))
+    with pytest.raises(Forbidden, match="reaper may not list jobs"):
+        reap()
+
+
+@pytest.mark.parametrize("kind", [JobKind.TRAIN_JOB, JobKind.BATCH_JOB])
+def test_what_a_killed_launcher_created_for_a_job_that_it_never_created_is_deleted(
+    kind: JobKind, server: ApiServer, reap: Callable[[], list[str]]
+) -> None:
+    made = trainjob() if kind is JobKind.TRAIN_JOB else indexed()
+    version, plural = companion_resource(kind)
+    folder = f"/{'api' if version == 'v1' else 'apis'}/{version}/namespaces/tests/{plural}"
+    job = "/apis/{}/namespaces/tests/{}/job".format(*kind.traits.resource)
+    server.put(job, **job_manifest(made, None, "needed"))
+    for name, owner, created in (
+        ("leaked", None, stamp(0)),
+        ("needed", None, stamp(0)),
+        ("owned", OWNER, stamp(0)),
+        ("young", None, datetime.now(UTC).isoformat()),
+    ):
+        companion = companion_manifest(made, owner, name)
+        assert companion is not None
+        metadata = {**companion["metadata"], "creationTimestamp": created}
+        server.put(f"{folder}/{name}", **{**companion, "metadata": metadata})
+    said = reap()
+    assert f"delete {plural.removesuffix('s')} leaked: no job has or needs it" in said
+    left = {path.rsplit("/", 1)[-1] for path in server.objects if path.startswith(folder)}
+    assert left == {"needed", "owned", "young"}

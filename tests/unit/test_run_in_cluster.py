@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_pipelines.kubeflow import cancel_run, run_in_cluster
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
@@ -13,7 +14,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster, step_of
 from kubetrain_pipelines.kubeflow.run_progress import RunProgress
-from support.api_server import PODS, ApiServer, answer
+from support.api_server import PODS, ApiServer, answer, not_served
 from support.kfp_server import KfpServer
 from support.labeled_server import LabelHandler
 
@@ -96,6 +97,29 @@ def test_only_jobs_and_pods_that_have_not_ended_are_still_running(cluster: ApiSe
     assert RunInCluster.connect("tests", RUN).still_running() == ["PyTorchJob training", "pod training-0"]
 
 
+TRAIN_JOBS = "/apis/trainer.kubeflow.org/v1alpha1"
+REFUSED = answer(403, 'User "me" cannot list resource "trainjobs" in API group "trainer.kubeflow.org"')
+
+
+def test_a_train_job_that_has_not_ended_is_still_running(cluster: ApiServer) -> None:
+    cluster.put(f"{TRAIN_JOBS}{NAMESPACE}trainjobs/training", metadata={"labels": OURS}, status={})
+    assert RunInCluster.connect("tests", RUN).still_running() == ["TrainJob training"]
+
+
+def test_a_cluster_without_trainer_may_refuse_to_list_its_jobs(cluster: ApiServer) -> None:
+    cluster.fail(f"{TRAIN_JOBS}{NAMESPACE}trainjobs", REFUSED)
+    cluster.fail(f"GET {TRAIN_JOBS}", not_served)
+    cluster.put(f"{BATCH_JOBS}/training", metadata={"labels": OURS}, status={})
+    assert RunInCluster.connect("tests", RUN).still_running() == ["Job training"]
+
+
+def test_jobs_that_a_cluster_has_but_may_not_be_listed_are_an_error(cluster: ApiServer) -> None:
+    cluster.put(TRAIN_JOBS, resources=[{"name": "trainjobs"}], metadata={})
+    cluster.fail(f"{TRAIN_JOBS}{NAMESPACE}trainjobs", REFUSED)
+    with pytest.raises(Forbidden, match="me may not list trainjobs"):
+        RunInCluster.connect("tests", RUN).still_running()
+
+
 def test_the_progress_of_jobs_is_what_they_report(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_in_cluster, "RETRY_SECONDS", 0.3)
     reported = {"kubetrain/stage": "launch_training", "kubetrain/progress": "[kubetrain] step=130/300 loss=0.5"}
@@ -149,6 +173,7 @@ def test_a_job_that_keeps_running_is_an_error(cluster: ApiServer, kfp: KfpServer
 def test_canceling_reports_what_it_could_not_verify(
     cluster: ApiServer, kfp: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    cluster.put("/apis/kubeflow.org/v1", resources=[{"name": "pytorchjobs"}])
     refusal = 'User "me" cannot list resource "pytorchjobs" in the namespace "tests"'
     cluster.fail(f"GET {PYTORCH_JOBS}", answer(403, refusal))
     cancel_and_show(api_of(kfp), RUN)

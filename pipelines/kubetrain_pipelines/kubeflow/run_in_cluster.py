@@ -1,6 +1,5 @@
 """The parts of a run that only the Kubernetes API knows: why it failed, its pods' logs, and its jobs."""
 
-import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any, Self
@@ -8,8 +7,9 @@ from typing import Any, Self
 from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, PROGRESS_ANNOTATION, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound, UnknownKind
+from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition
+from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.kubeflow.workflow_nodes import EXECUTOR, fnv1a, place_of
 from kubetrain_trainer.progress_line import parse_progress
@@ -107,7 +107,7 @@ class RunInCluster:
     def still_running(self) -> list[str]:
         """Return the jobs and pods of the run that have not ended. Those that have ended stay for inspection."""
         found = [f"{kind} {job['metadata']['name']}" for kind, job in self._jobs() if not _has_ended(job)]
-        pods = self._labeled_by_us("v1", "pods")
+        pods = self._list("v1", "pods", self._our_label)
         return found + [f"pod {each['metadata']['name']}" for each in pods if each["status"]["phase"] not in ENDED]
 
     def progress(self) -> dict[str, Progress]:
@@ -118,12 +118,12 @@ class RunInCluster:
 
     def _jobs(self) -> Iterator[tuple[str, Manifest]]:
         for kind in JobKind:
-            with contextlib.suppress(UnknownKind):
-                for job in self._labeled_by_us(*kind.traits.resource):
-                    yield kind.value, job
+            for job in list_if_served(self._api, kind.traits.resource, labelSelector=self._our_label):
+                yield kind.value, job
 
-    def _labeled_by_us(self, group_version: str, plural: str) -> list[Manifest]:
-        return self._list(group_version, plural, f"{LABEL_PREFIX}run-id={slug(self._run_id, LABEL_LENGTH)}")
+    @property
+    def _our_label(self) -> str:
+        return f"{LABEL_PREFIX}run-id={slug(self._run_id, LABEL_LENGTH)}"
 
     def _labeled_by_kfp(self, group_version: str, plural: str) -> list[Manifest]:
         return self._list(group_version, plural, f"{RUN_LABEL}={self._run_id}")

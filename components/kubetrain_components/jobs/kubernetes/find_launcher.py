@@ -4,7 +4,8 @@ import contextlib
 
 from kubetrain_components.jobs.job import FAILED, VERDICT_ANNOTATION, JobIdentity
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
+from kubetrain_components.jobs.kubernetes.errors import Forbidden
+from kubetrain_components.jobs.kubernetes.served import is_served, list_if_served
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import InvalidSetting
@@ -16,7 +17,7 @@ def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity
     Raises:
         InvalidSetting: if the cluster lacks the one that is set, or another one runs this training already.
     """
-    served = [each for each in LAUNCHERS if is_served(api, each, framework)]
+    served = [each for each in LAUNCHERS if is_served(api, each.kind(framework).traits.resource)]
     jobs = {each: _jobs(api, each, framework, identity) for each in served}
     if wanted is not Launcher.AUTO:
         if wanted not in served:
@@ -30,19 +31,9 @@ def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity
     return served[0], f"the cluster has {served[0].kind(framework)}"
 
 
-def is_served(api: KubernetesApi, launcher: Launcher, framework: str) -> bool:
-    """Return True if the cluster knows the kind of job, which all accounts may ask."""
-    version, plural = launcher.kind(framework).traits.resource
-    with contextlib.suppress(UnknownKind):
-        found = api.get(f"/apis/{version}") or {}
-        return any(each["name"] == plural for each in found.get("resources") or [])
-    return False
-
-
 def _jobs(api: KubernetesApi, launcher: Launcher, framework: str, identity: JobIdentity) -> list[Manifest]:
-    path = api.path(*launcher.kind(framework).traits.resource)
-    with contextlib.suppress(UnknownKind, Forbidden):
-        return (api.get(path, labelSelector=identity.selector) or {}).get("items") or []
+    with contextlib.suppress(Forbidden):
+        return list_if_served(api, launcher.kind(framework).traits.resource, labelSelector=identity.selector)
     return []
 
 

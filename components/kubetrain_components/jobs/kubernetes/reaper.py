@@ -1,24 +1,28 @@
-"""Delete jobs that are still active although their run has ended, and pods that outlive their job.
+"""Delete jobs that are still active although their run has ended, and what outlives a job.
 
 python -m kubetrain_components.jobs.kubernetes.reaper [--delete] [--hours 24]
 
 A launcher deletes its job when its run is terminated, and the cluster deletes it together with its Workflow. The reaper
 finds jobs that escape both: their run has ended, or their launcher left them, and no retry follows them. It keeps jobs
-that never had a Workflow. It also deletes the running pods of jobs that ended while no launcher looked.
+that never had a Workflow. It also deletes the running pods of jobs that ended while no launcher looked, and the
+Services and TrainingRuntimes of jobs that a killed launcher never created.
 """
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from kubetrain_components.jobs.job import LEFT_ANNOTATION, MANAGED_BY, VERDICT_ANNOTATION, JobState
+from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION, JobState
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import UnknownKind
+from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
+from kubetrain_components.jobs.kubernetes.leaked import OURS, leaked_companions
+from kubetrain_components.jobs.kubernetes.manifests import companion_resource
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
+from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.manifest import Manifest
 
@@ -107,13 +111,27 @@ def _hours(age: timedelta) -> str:
     return f"{age / timedelta(hours=1):.1f} h"
 
 
-def _jobs(api: KubernetesApi) -> Iterator[Found]:
-    ours = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
-    for kind in JobKind:
-        with contextlib.suppress(UnknownKind):  # without its operator, a cluster does not know this kind
-            listed = api.get(api.path(*kind.traits.resource), labelSelector=ours) or {}
-            for job in listed.get("items") or []:
-                yield Found(kind, job, _run_of(job, api), _running_pods(Found(kind, job), api))
+def _jobs(api: KubernetesApi, kind: JobKind) -> list[Manifest] | None:
+    """Return our jobs of this kind; None if our role, of an earlier release, does not grant to list them."""
+    try:
+        return list_if_served(api, kind.traits.resource, labelSelector=OURS)
+    except Forbidden as error:
+        if kind is JobKind.BATCH_JOB:  # a role of any release grants it
+            raise
+        _say_skipped(kind.traits.plural, error)
+        return None
+
+
+def _leaked(api: KubernetesApi, kind: JobKind, jobs: Sequence[Manifest], now: datetime) -> list[Manifest]:
+    try:
+        return leaked_companions(api, kind, jobs, now)
+    except Forbidden as error:
+        _say_skipped(companion_resource(kind)[1], error)
+        return []
+
+
+def _say_skipped(plural: str, error: Forbidden) -> None:
+    print(f"skip {plural}: {error}", flush=True)
 
 
 def _run_of(job: Manifest, api: KubernetesApi) -> Manifest | None:
@@ -134,25 +152,48 @@ def _running_pods(found: Found, api: KubernetesApi) -> list[Manifest]:
     return [pod for pod in listed.get("items") or [] if is_of(pod, found.job) and not has_ended(pod)]
 
 
-def _delete(api: KubernetesApi, path: str, manifest: Manifest) -> None:
-    api.delete(f"{path}/{manifest['metadata']['name']}", uid=manifest["metadata"]["uid"])
+@dataclass(frozen=True)
+class Reaper:
+    api: KubernetesApi
+    retry_window: timedelta
+    now: datetime
+    deletes: bool
+
+    def reap(self, kind: JobKind) -> None:
+        if (jobs := _jobs(self.api, kind)) is None:
+            return
+        for job in jobs:
+            self._reap_job(Found(kind, job, _run_of(job, self.api), _running_pods(Found(kind, job), self.api)))
+        for companion in _leaked(self.api, kind, jobs, self.now):
+            name = f"{companion_resource(kind)[1].removesuffix('s')} {companion['metadata']['name']}"
+            self._say(Action.DELETE, name, "no job has or needs it")
+            self._delete(companion_resource(kind), [companion])
+
+    def _reap_job(self, found: Found) -> None:
+        action, reason = decide(found, self.retry_window, self.now)
+        self._say(action, str(found), reason)
+        if action is Action.DELETE:
+            self._delete(found.kind.traits.resource, [found.job])
+        if action is Action.CLEAN:
+            self._delete(("v1", "pods"), found.pods)
+
+    def _say(self, action: Action, what: str, reason: str) -> None:
+        print(f"{'' if self.deletes else 'would '}{action} {what}: {reason}", flush=True)
+
+    def _delete(self, resource: tuple[str, str], manifests: Sequence[Manifest]) -> None:
+        for each in manifests if self.deletes else ():
+            metadata = each["metadata"]
+            self.api.delete(self.api.path(*resource, metadata["name"]), uid=metadata["uid"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delete", action="store_true", help="delete jobs and pods (default: only print decisions)")
+    parser.add_argument("--delete", action="store_true", help="delete what it finds (default: only print decisions)")
     parser.add_argument("--hours", type=float, default=24.0, help="minimum hours since the run ended (default: 24)")
     arguments = parser.parse_args()
-    api = KubernetesApi.connect()
-    retry_window, now = timedelta(hours=arguments.hours), datetime.now(UTC)
-    for found in _jobs(api):
-        action, reason = decide(found, retry_window, now)
-        print(f"{'' if arguments.delete else 'would '}{action} {found}: {reason}", flush=True)
-        if arguments.delete and action is Action.DELETE:
-            _delete(api, api.path(*found.kind.traits.resource), found.job)
-        if arguments.delete and action is Action.CLEAN:
-            for pod in found.pods:
-                _delete(api, api.path("v1", "pods"), pod)
+    reaper = Reaper(KubernetesApi.connect(), timedelta(hours=arguments.hours), datetime.now(UTC), arguments.delete)
+    for kind in JobKind:
+        reaper.reap(kind)
 
 
 if __name__ == "__main__":
