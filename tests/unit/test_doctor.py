@@ -4,7 +4,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from rich.console import Console
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
@@ -29,6 +32,7 @@ from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
 from kubetrain_pipelines.doctor.examine import Examination
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown, warning
 from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
+from kubetrain_pipelines.doctor.launcher import judge_launcher, judge_trainer, spec_fields
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
@@ -94,6 +98,31 @@ def test_needs_are_those_of_the_manifests() -> None:
     assert asked.secrets["hub"] == NeededSecret(frozenset({"token"}))
 
 
+@pytest.mark.parametrize(
+    ("launcher", "kind", "objects"),
+    [
+        ("job", JobKind.BATCH_JOB, {"jobs.batch", "services"}),
+        (
+            "trainer",
+            JobKind.TRAIN_JOB,
+            {
+                *("trainjobs.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org"),
+                *("jobsets.jobset.x-k8s.io", "jobs.batch", "services"),
+            },
+        ),
+    ],
+)
+def test_the_needs_of_a_training_without_the_training_operator(launcher: str, kind: JobKind, objects: set[str]) -> None:
+    asked = needs("workers=3", "gpus=8", "cpu=500m", f"launcher={launcher}")
+    (training,) = asked.training
+    assert (asked.kind, training.role, training.count) == (kind, "Pod", 3)
+    assert training.spec["containers"][0]["name"] == kind.traits.container
+    total = asked.peak()
+    assert {name.removeprefix("count/") for name in total if name.startswith("count/")} == objects
+    assert (total["pods"], total["requests.nvidia.com/gpu"], total["services"]) == (4, 24, 1)
+    assert not asked.has_workers_beside_master
+
+
 def test_a_pod_needs_what_its_containers_request_together() -> None:
     def container(cpu: str, **fields: str) -> str:
         return json.dumps([{"name": cpu, "image": "i", "resources": {"requests": {"cpu": cpu}}, **fields}])
@@ -124,9 +153,38 @@ def test_doctor_says_what_it_cannot_judge_about_nodes(pair: str, rule: str) -> N
     check(capacity.judge_nodes([node], needs(pair).training, can_grow=False), WARNING, f"{rule} may leave less", rule)
 
 
+def calls_of(
+    file: str, groups: list[str], launcher: Launcher = Launcher.TRAINING_OPERATOR, *served: Launcher
+) -> list[permissions.Call]:
+    return permissions.calls_of(file, groups, launcher, served)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "served", "verbs"),
+    [
+        (Launcher.JOB, [], {"services": 3}),
+        (Launcher.TRAINER, [], {"trainjobs": 6, "trainingruntimes": 3}),
+        (Launcher.TRAINING_OPERATOR, [], {"pytorchjobs": 6, "tfjobs": 6}),
+        (Launcher.JOB, [Launcher.TRAINER, Launcher.JOB], {"services": 3, "trainjobs": 1}),
+        (Launcher.TRAINER, [Launcher.TRAINING_OPERATOR], {"trainjobs": 6, "trainingruntimes": 3, "pytorchjobs": 1}),
+    ],
+)
+def test_a_run_needs_the_permissions_of_its_launcher_and_to_list_the_jobs_of_others(
+    launcher: Launcher, served: list[Launcher], verbs: dict[str, int]
+) -> None:
+    calls = calls_of("launch.yaml", [], launcher, *served)
+    found = Counter(call.resource for call in calls if call.resource in permissions.OF_LAUNCHERS)
+    assert {name: number for name, number in found.items() if name != "tfjobs" or number > 1} == verbs
+
+
 def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
-    calls = permissions.calls_of("launch.yaml", ["argoproj.io"])
-    assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in role_of("launch.yaml")["rules"])
+    calls = calls_of("launch.yaml", ["argoproj.io"])
+    assert {call.resource for call in calls} == {
+        *("pytorchjobs", "tfjobs", "jobs", "pods", "pods/log", "persistentvolumeclaims", "workflows")
+    }
+    granted = [rule for rule in role_of("launch.yaml")["rules"] if not {"services", "trainjobs"} & {*rule["resources"]}]
+    runtimes = {"create", "patch", "delete"}
+    assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in granted) - len(runtimes)
     check(
         permissions.judge_permissions("launch.yaml", dict.fromkeys(calls, True), "runner", "team"),
         OK,
@@ -139,7 +197,7 @@ def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
 
 
 def test_the_remedy_for_permissions_is_the_role_bound_to_the_account() -> None:
-    calls = permissions.calls_of("storage_classes.yaml", [])
+    calls = calls_of("storage_classes.yaml", [])
     finding = permissions.judge_permissions("storage_classes.yaml", dict.fromkeys(calls, False), "runner", "team")
     check(finding, WARNING, "may not get storageclasses.storage.k8s.io: exposure auto shares")
     role, binding = yaml.safe_load_all(finding.remedy.split("<<'EOF'\n")[1].removesuffix("EOF"))
@@ -149,25 +207,25 @@ def test_the_remedy_for_permissions_is_the_role_bound_to_the_account() -> None:
 
 
 def test_permissions_on_what_the_cluster_lacks_are_not_needed() -> None:
-    assert not any(call.group == "argoproj.io" for call in permissions.calls_of("launch.yaml", []))
+    assert not any(call.group == "argoproj.io" for call in calls_of("launch.yaml", []))
     check(permissions.judge_permissions("snapshots.yaml", {}, "runner", "team"), OK, "not needed")
 
 
 def test_the_access_reviews() -> None:
-    log = next(call for call in permissions.calls_of("launch.yaml", []) if call.resource == "pods/log")
+    log = next(call for call in calls_of("launch.yaml", []) if call.resource == "pods/log")
     path, question = permissions.review_of(log, "team", "runner")
     assert path.endswith("/namespaces/team/localsubjectaccessreviews")
     asked = {"resource": "pods", "subresource": "log", "verb": "get", "namespace": "team"}
     assert question["spec"]["resourceAttributes"] == asked
     assert question["spec"]["user"] == "system:serviceaccount:team:runner"
-    (classes,) = permissions.calls_of("storage_classes.yaml", [])
+    (classes,) = calls_of("storage_classes.yaml", [])
     path, question = permissions.review_of(classes, "team", "runner")
     assert path.endswith("/v1/subjectaccessreviews")
     assert "namespace" not in question["spec"]["resourceAttributes"]
 
 
 def test_without_access_to_reviews_the_permissions_of_the_account_are_unknown() -> None:
-    calls = permissions.calls_of("launch.yaml", [])
+    calls = calls_of("launch.yaml", [])
     own = permissions.judge_own_permissions(dict.fromkeys(calls, True), "runner", "bob may not create reviews")
     check(
         own,
@@ -176,16 +234,84 @@ def test_without_access_to_reviews_the_permissions_of_the_account_are_unknown() 
     )
 
 
+AUTO, OPERATOR, TRAINER, JOB = Launcher
+
+
 @pytest.mark.parametrize(
-    ("kinds", "status", "evidence"),
+    ("wanted", "served", "status", "evidence", "remedy"),
     [
-        (["pytorchjobs", "tfjobs"], OK, "pytorchjobs and tfjobs"),
-        (["pytorchjobs"], WARNING, "no tfjobs"),
-        (["tfjobs"], MISSING, "no pytorchjobs; it has the newer trainjobs"),
+        (AUTO, [OPERATOR, TRAINER, JOB], OK, r"^training-operator .*\(the cluster has PyTorchJob\).* retired", ""),
+        (AUTO, [TRAINER, JOB], OK, r"^trainer .*TrainJob and no PyTorchJob\); it has no volcano, .*ttl_seconds", ""),
+        (AUTO, [JOB], OK, r"^job .*no PyTorchJob and no TrainJob\); it has no volcano, .*scale_metrics", ""),
+        (TRAINER, [OPERATOR, TRAINER, JOB], OK, r"^trainer .*\(as set\)", ""),
+        (JOB, [OPERATOR, JOB], OK, r"^job .*\(as set\)", ""),
+        (
+            OPERATOR,
+            [TRAINER, JOB],
+            MISSING,
+            "is training-operator, but .* no PyTorchJob",
+            "1.9.4.*\nor .*: trainer",
+        ),
+        (TRAINER, [OPERATOR, JOB], MISSING, "no TrainJob", "manifests/overlays/manager.*\nor --set launcher=auto"),
     ],
 )
-def test_the_kinds_of_jobs(kinds: list[str], status: Status, evidence: str) -> None:
-    check(installed.judge_kinds("pytorchjobs", kinds, ["trainer.kubeflow.org"]), status, evidence)
+def test_the_launcher_of_a_run(
+    wanted: Launcher, served: list[Launcher], status: Status, evidence: str, remedy: str
+) -> None:
+    check(judge_launcher(wanted, served, "pytorch", ""), status, evidence, remedy)
+
+
+def test_a_launcher_that_cannot_run_the_training_says_why() -> None:
+    finding = judge_launcher(AUTO, [TRAINER, JOB], "pytorch", "volcano does not start a TrainJob as a gang")
+    check(finding, MISSING, "trainer .* no PyTorchJob.*: volcano does not start", "training-operator|ref=v1.9.4")
+
+
+def trainer(image: str = "trainer-controller-manager:v2.3.0", available: int = 1) -> Manifest:
+    metadata = {"name": "kubeflow-trainer-controller-manager", "namespace": "kubeflow-system"}
+    pod = {"containers": [{"image": image}]}
+    return {"metadata": metadata, "spec": {"template": {"spec": pod}}, "status": {"availableReplicas": available}}
+
+
+NEW, OLD = ["runtimeRef", "runtimePatches"], ["runtimeRef", "podTemplateOverrides"]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "fields", "groups", "status", "evidence", "remedy"),
+    [
+        (trainer(), NEW, ["jobset.x-k8s.io"], OK, "v2.3.0 is running in kubeflow-system, version 2.2 or later", ""),
+        (trainer(), OLD, ["jobset.x-k8s.io"], MISSING, "older than 2.2.*podTemplateOverrides", "ref=v2.3.0.*\n.*=job"),
+        (trainer(), ["suspend"], ["jobset.x-k8s.io"], MISSING, "has no runtimePatches$", "ref=v2.3.0"),
+        (trainer(), NEW, [], MISSING, "JobSet, which Trainer needs", "ref=v2.3.0"),
+        (trainer(available=0), NEW, ["jobset.x-k8s.io"], MISSING, "is not running", "kubectl .* logs"),
+        (None, NEW, ["jobset.x-k8s.io"], WARNING, "was not found", "get deployments"),
+        (trainer(), None, ["jobset.x-k8s.io"], WARNING, "version is unknown", "2.2 or later"),
+    ],
+)
+def test_trainer(
+    deployment: Manifest | None,
+    fields: list[str] | None,
+    groups: list[str],
+    status: Status,
+    evidence: str,
+    remedy: str,
+) -> None:
+    check(judge_trainer(deployment, fields, groups), status, evidence, remedy)
+
+
+def described(*fields: str) -> Manifest:
+    """Return the description of Trainer's API as a server publishes it."""
+    schema = {
+        "properties": {"spec": {"properties": {field: {} for field in fields}}, "status": {}},
+        "x-kubernetes-group-version-kind": [{"group": "trainer.kubeflow.org", "kind": "TrainJob"}],
+    }
+    return {"components": {"schemas": {"other": {"type": "object"}, "TrainJob": schema}}}
+
+
+def test_the_fields_of_a_train_job_are_read_from_the_description_of_its_api() -> None:
+    assert spec_fields(described(*NEW), "TrainJob") == set(NEW)
+    assert spec_fields(described(), "TrainJob") is None
+    assert spec_fields({"components": {"schemas": {"other": {}}}}, "TrainJob") is None
+    assert spec_fields(None, "TrainJob") is None
 
 
 def test_the_operator() -> None:
@@ -316,8 +442,24 @@ def test_kueue(
     condition = {"type": "Active", "status": str(active), "message": "stopped"}
     queue = {"spec": {"clusterQueue": "only"}, "status": {"conditions": [condition]}} if active is not None else None
     stored = {"data": {queues.KUEUE_CONFIGURATION: settings}} if settings is not None else None
-    finding = queues.judge_kueue("research", "team", queue, ["only"], version, stored, "pytorchjob")
+    finding = queues.judge_kueue("research", "team", queue, ["only"], version, stored, "kubeflow.org/pytorchjob")
     check(finding, status, evidence, remedy)
+
+
+def test_the_names_that_kueue_gives_to_the_kinds_of_jobs() -> None:
+    assert [queues.framework_of(kind) for kind in JobKind] == [
+        "kubeflow.org/pytorchjob",
+        "kubeflow.org/tfjob",
+        "trainer.kubeflow.org/trainjob",
+        "batch/job",
+    ]
+
+
+def test_a_training_without_an_operator_needs_no_framework_but_batch_jobs() -> None:
+    queue = {"spec": {"clusterQueue": "only"}}
+    stored = {"data": {queues.KUEUE_CONFIGURATION: "kind: Configuration"}}
+    finding = queues.judge_kueue("research", "team", queue, [], "v1beta2", stored, "batch/job")
+    check(finding, OK, "manages batch/job$")
 
 
 @pytest.mark.parametrize(
@@ -742,8 +884,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield server
 
 
-def examine(**changes: Any) -> dict[str, Finding]:
-    parameters = planned_run("train-pytorch", "doctor", [*URIS])
+def examine(pairs: Sequence[str] = (), **changes: Any) -> dict[str, Finding]:
+    parameters = planned_run("train-pytorch", "doctor", [*URIS, *pairs])
     api = KubernetesApi.connect(retry_seconds=0.2)
     examination = Examination(api=api, parameters=parameters, say=print, **changes)
     return {each.check: each for each in examination.findings()}
@@ -756,9 +898,9 @@ def test_a_permission_that_we_lack_makes_one_finding_unknown(server: ApiServer) 
     found = examine(with_pods=False)
     check(found["nodes"], UNKNOWN, "bob may not list nodes in the whole cluster")
     check(found["permissions: launch"], UNKNOWN, "bob may not create reviews in the whole cluster")
-    check(found["admission: launch_training worker"], UNKNOWN, "bob may not create")
+    check(found["admission: launch_training pod"], UNKNOWN, "bob may not create")
     assert found["storage class"].status is MISSING
-    assert found["training operator"].status is MISSING
+    assert found["launcher"].status is OK
 
 
 def test_an_odd_object_makes_one_finding_unknown(server: ApiServer) -> None:
@@ -770,12 +912,56 @@ def test_an_odd_object_makes_one_finding_unknown(server: ApiServer) -> None:
     assert found["storage class"].status is MISSING
 
 
+def serve(server: ApiServer, *names: str) -> None:
+    """Serve these API groups, and no account may ask for the permissions of others."""
+    server.put("/version", gitVersion="v1.34.4")
+    server.fail("POST ", answer(403, 'User "bob" cannot create resource "reviews" at the cluster scope'), times=99)
+    served = [{"name": name, "preferredVersion": {"version": "v1"}} for name in names]
+    server.put("/apis", groups=served, metadata={})
+
+
+def test_a_cluster_without_an_operator_is_fine(server: ApiServer) -> None:
+    serve(server)
+    found = examine(with_pods=False)
+    check(found["launcher"], OK, "^job runs this training .the cluster has no PyTorchJob and no TrainJob")
+    assert not {"training operator", "init container", "trainer"} & found.keys()
+    assert "admission: launch_training pod" in found
+    check(found["queue"], SKIPPED, "launcher job has no queue but Kueue's")
+
+
+def test_a_cluster_with_trainer_only_is_fine(server: ApiServer) -> None:
+    serve(server, "trainer.kubeflow.org", "jobset.x-k8s.io")
+    server.put("/apis/trainer.kubeflow.org/v1alpha1", resources=[{"name": "trainjobs"}])
+    server.put("/openapi/v3/apis/trainer.kubeflow.org/v1alpha1", **described(*NEW))
+    server.put("/apis/apps/v1/deployments", items=[trainer()])
+    found = examine(with_pods=False)
+    check(found["launcher"], OK, "^trainer runs this training .the cluster has TrainJob and no PyTorchJob")
+    check(found["trainer"], OK, "v2.3.0 is running")
+    assert not {"training operator", "init container"} & found.keys()
+    check(examine(with_pods=False, pairs=["launcher=training-operator"])["launcher"], MISSING, "no PyTorchJob")
+
+
+def test_a_cluster_with_the_training_operator_is_examined_for_it(server: ApiServer) -> None:
+    serve(server, "kubeflow.org")
+    server.put("/apis/kubeflow.org/v1", resources=[{"name": "pytorchjobs"}])
+    found = examine(with_pods=False)
+    check(found["launcher"], OK, "^training-operator runs this training .the cluster has PyTorchJob")
+    check(found["training operator"], MISSING, "is not deployed", "or --set launcher=job")
+    assert "admission: launch_training master" in found
+
+
+def test_settings_that_only_another_launcher_has_are_missing(server: ApiServer) -> None:
+    serve(server)
+    found = examine(with_pods=False, pairs=["scheduler=volcano"])
+    check(found["launcher"], MISSING, "job .*: .*volcano does not start a Job as a gang", "ref=v1.9.4")
+
+
 def test_an_unreachable_server_is_not_asked_again(server: ApiServer) -> None:
     server.put("/version", gitVersion="v1.34.4")
     server.fail("/apis", answer(503, "not now"), times=99)
     found = examine()
     asked = len(server.requests)
-    check(found["training kinds"], UNKNOWN, "not now")
+    check(found["launcher"], UNKNOWN, "not now")
     check(found["pods"], UNKNOWN, "not checked: the API server does not answer")
     assert asked < 10, server.requests
 

@@ -151,7 +151,7 @@ def test_without_pods_nothing_is_created(server: ApiServer) -> None:
 
 def test_admission_is_asked_without_creating_a_pod(server: ApiServer) -> None:
     found = examine(with_pods=False)
-    assert found["admission: launch_training master"].status is Status.OK
+    assert found["admission: launch_training pod"].status is Status.OK
     assert found["admission: launch step"].status is Status.WARNING
-    assert len(posted(server, PODS)) == 5
+    assert len(posted(server, PODS)) == 4
     assert list(server.objects) == ["/version"]

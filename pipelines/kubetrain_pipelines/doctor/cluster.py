@@ -6,14 +6,20 @@ from typing import Any, TypeVar
 
 from kubetrain_components.expose_dataset.claims import CLAIM
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
+from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
+from kubetrain_components.jobs.kubernetes.served import is_served
+from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.manifest import Manifest
+from kubetrain_pipelines.doctor.launcher import spec_fields
 
 T = TypeVar("T")
 
 OPERATOR_LABEL = "control-plane=kubeflow-training-operator"
 """The label of the operator's Deployment in its own manifests."""
+TRAINER_LABEL = "app.kubernetes.io/name in (trainer,kubeflow-trainer),app.kubernetes.io/component=manager"
+"""The labels of Trainer's Deployment in its own manifests, and in its Helm chart."""
 ACCOUNTS = ("pipeline-runner", "default-editor", "kubetrain-launcher")
 """The accounts of runs: of Kubeflow Pipelines, of its profiles, and of deploy/."""
 AUTOSCALER = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
@@ -50,18 +56,32 @@ class Cluster:
         found = self.api.get("/apis") or {}
         return {each["name"]: each["preferredVersion"]["version"] for each in found.get("groups", [])}
 
-    @cached_property
-    def training_kinds(self) -> list[str]:
-        if "kubeflow.org" not in self.groups:
-            return []
-        return [each["name"] for each in (self.get("/apis/kubeflow.org/v1") or {}).get("resources", [])]
+    def launchers(self, framework: str) -> list[Launcher]:
+        """Return the launchers whose kind of job the cluster has. Every cluster has batch Jobs."""
+        return [
+            each
+            for each in LAUNCHERS
+            if each is Launcher.JOB or is_served(self.api, each.kind(framework).traits.resource)
+        ]
 
     @cached_property
     def operator(self) -> Manifest | None:
-        deployments = self.if_allowed(lambda: self.objects("/apis/apps/v1/deployments", labelSelector=OPERATOR_LABEL))
-        if deployments is None:  # your account may not list all namespaces
-            deployments = self.objects("/apis/apps/v1/namespaces/kubeflow/deployments", labelSelector=OPERATOR_LABEL)
-        return next(iter(deployments), None)
+        return self._deployment(OPERATOR_LABEL, "kubeflow")
+
+    @cached_property
+    def trainer(self) -> Manifest | None:
+        return self._deployment(TRAINER_LABEL, "kubeflow-system")
+
+    def train_job_fields(self) -> frozenset[str] | None:
+        """Return the fields of a TrainJob's spec. Every account may read the description, but few may read CRDs."""
+        return spec_fields(self.get(f"/openapi/v3/apis/{TRAINER_API}"), JobKind.TRAIN_JOB)
+
+    def _deployment(self, label: str, namespace: str) -> Manifest | None:
+        """Return the first Deployment with this label, in any namespace if your account may list them, or in this."""
+        found = self.if_allowed(lambda: self.objects("/apis/apps/v1/deployments", labelSelector=label))
+        if found is None:
+            found = self.objects(f"/apis/apps/v1/namespaces/{namespace}/deployments", labelSelector=label)
+        return next(iter(found), None)
 
     @cached_property
     def own_namespace(self) -> Manifest | None:

@@ -1,12 +1,14 @@
 """Check everything that a run needs. Each check has a timeout, and a failed one does not stop the others."""
 
+import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unauthorized, Unreachable
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sites.plan import planned_manifests
@@ -18,11 +20,12 @@ from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.finding import Finding, Status, missing, ok, skipped, unknown
 from kubetrain_pipelines.doctor.judge_probes import judge_outcomes
 from kubetrain_pipelines.doctor.launch_step import judge_launch_step, judge_refused_launch_step, launch_step_spec
+from kubetrain_pipelines.doctor.launcher import judge_launcher, judge_trainer, taken
 from kubetrain_pipelines.doctor.needs import NeededSecret, Needs, Pods
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.doctor.plan_probes import plan_probes, storage_facts
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 Say = Callable[[str], None]
 
@@ -63,8 +66,27 @@ class Examination:
         return Cluster(self.api)
 
     @cached_property
+    def served(self) -> list[Launcher]:
+        return self.cluster.launchers(self.parameters.framework)
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """What runs the training; what manifests show for auto, if the cluster does not say what it has."""
+        with contextlib.suppress(KubetrainError):
+            return taken(Launcher(self.parameters.launcher), [] if self._is_unreachable else self.served)
+        return Launcher.TRAINING_OPERATOR
+
+    @cached_property
+    def _planned(self) -> tuple[list[Manifest], str]:
+        """The manifests of the run, and the reason that the launcher which auto takes cannot run it, if so."""
+        try:
+            return planned_manifests(replace(self.parameters, launcher=self.launcher)), ""
+        except InvalidSetting as error:
+            return planned_manifests(self.parameters), str(error)
+
+    @cached_property
     def needs(self) -> Needs:
-        return Needs.of(planned_manifests(self.parameters))
+        return Needs.of(self._planned[0])
 
     def findings(self) -> Iterator[Finding]:
         try:
@@ -84,9 +106,12 @@ class Examination:
         yield self._run_check("Kubeflow Pipelines", partial(check_pipelines, self.cluster, self.connection))
 
     def _checks(self) -> Iterator[tuple[str, Callable[[], Finding]]]:
-        yield "training kinds", self._kinds
-        yield "training operator", lambda: installed.judge_operator(self.cluster.operator)
-        yield "init container", self._init_container
+        yield "launcher", self._launcher
+        if self.launcher is Launcher.TRAINING_OPERATOR:
+            yield "training operator", lambda: installed.judge_operator(self.cluster.operator)
+            yield "init container", self._init_container
+        if self.launcher is Launcher.TRAINER:
+            yield "trainer", self._trainer
         yield "namespace", self._namespace
         yield "account", self._account
         for file in (permissions.NEEDED, *permissions.OPTIONAL):
@@ -119,8 +144,13 @@ class Examination:
             raise KubernetesError("the server in your KUBECONFIG is not a Kubernetes API server: correct its address")
         return ok(f"Kubernetes {version}")
 
-    def _kinds(self) -> Finding:
-        return installed.judge_kinds(self.needs.kind, self.cluster.training_kinds, self.cluster.groups)
+    def _launcher(self) -> Finding:
+        wanted = Launcher(self.parameters.launcher)
+        return judge_launcher(wanted, self.served, self.parameters.framework, self._planned[1])
+
+    def _trainer(self) -> Finding:
+        cluster = self.cluster
+        return judge_trainer(cluster.trainer, cluster.train_job_fields(), cluster.groups)
 
     def _init_container(self) -> Finding:
         operator = self.cluster.operator
@@ -151,7 +181,8 @@ class Examination:
         return permissions.judge_account(self._account_name, self.cluster.namespace, exists)
 
     def _permissions(self, file: str) -> Finding:
-        calls, namespace = permissions.calls_of(file, self.cluster.groups), self.cluster.namespace
+        calls = permissions.calls_of(file, self.cluster.groups, self.launcher, self.served)
+        namespace = self.cluster.namespace
         account = self._account_name
         try:
             allowed = {call: self.cluster.review(*permissions.review_of(call, namespace, account)) for call in calls}
@@ -189,6 +220,8 @@ class Examination:
         placement = self.parameters.placement
         if placement.scheduler == "kueue":
             return self._kueue(placement.queue)
+        if self.launcher is not Launcher.TRAINING_OPERATOR:
+            return skipped(f"launcher {self.launcher} has no queue but Kueue's: --set scheduler=kueue")
         if placement.scheduler:
             return queues.judge_gang(placement, self.cluster.groups, self.cluster.operator)
         return queues.judge_no_queue(self.cluster.operator)
@@ -207,7 +240,7 @@ class Examination:
             [each["metadata"]["name"] for each in cluster_queues or []],
             version,
             settings,
-            self.needs.kind.removesuffix("s"),
+            queues.framework_of(self.launcher.kind(self.parameters.framework)),
         )
 
     def _quota(self) -> Finding:

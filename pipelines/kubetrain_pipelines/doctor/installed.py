@@ -1,12 +1,11 @@
-"""Check what is installed on a cluster: CRDs, the training operator, Kubeflow Pipelines, Istio. Pure functions."""
+"""Check what is installed on a cluster: the training operator, Kubeflow Pipelines, Istio. Pure functions."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from kubetrain_components.jobs.job_kinds import TRAINING_API, TRAINING_KINDS
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, warning
@@ -22,27 +21,15 @@ TEMPLATE_FOLDER, TEMPLATE_FILE = "/etc/config", "initContainer.yaml"
 VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
-def judge_kinds(wanted: str, kinds: Collection[str], groups: Collection[str]) -> Finding:
-    """
-    Args:
-        wanted: The resource of the run's job: pytorchjobs or tfjobs.
-        kinds: The resources of kubeflow.org/v1.
-    """
-    needed = [kind.traits.plural for kind in TRAINING_KINDS]
-    lacking = [plural for plural in needed if plural not in kinds]
-    if not lacking:
-        return ok(f"{' and '.join(needed)} of {TRAINING_API}")
-    newer = "; it has the newer trainjobs, which kubetrain does not use" if "trainer.kubeflow.org" in groups else ""
-    evidence = f"the cluster has no {' and no '.join(lacking)}{newer}"
-    return missing(evidence, INSTALL_OPERATOR) if wanted in lacking else warning(evidence, INSTALL_OPERATOR)
-
-
 def judge_operator(operator: Manifest | None) -> Finding:
     if operator is None:
-        return missing("the training operator, which creates the pods, is not deployed", INSTALL_OPERATOR)
+        return missing(
+            "the training operator, which creates the pods, is not deployed",
+            f"{INSTALL_OPERATOR}\nor --set launcher=job, which needs no operator",
+        )
     name, namespace = operator["metadata"]["name"], operator["metadata"]["namespace"]
     image = container_of(operator)["image"]
-    if not (operator.get("status") or {}).get("availableReplicas"):
+    if not is_running(operator):
         return missing(
             f"the training operator {namespace}/{name} ({image}) is not running",
             f"kubectl -n {namespace} describe deployment {name}\nkubectl -n {namespace} logs deployment/{name}",
@@ -54,6 +41,10 @@ def judge_operator(operator: Manifest | None) -> Finding:
     if version < (1, 9):
         return warning(f"{evidence}, a version that kubetrain is not tested with", INSTALL_OPERATOR)
     return ok(evidence)
+
+
+def is_running(deployment: Manifest) -> bool:
+    return bool((deployment.get("status") or {}).get("availableReplicas"))
 
 
 def container_of(operator: Manifest) -> Manifest:

@@ -6,13 +6,26 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from operator import add
 
-from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import replica_specs
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.doctor import launch_step
 
+OBJECTS = {
+    JobKind.PYTORCH_JOB: ("pytorchjobs.kubeflow.org",),
+    JobKind.TF_JOB: ("tfjobs.kubeflow.org",),
+    JobKind.TRAIN_JOB: (
+        "trainjobs.trainer.kubeflow.org",
+        "trainingruntimes.trainer.kubeflow.org",
+        "jobsets.jobset.x-k8s.io",
+        "jobs.batch",
+        "services",
+    ),
+    JobKind.BATCH_JOB: ("jobs.batch", "services"),
+}
+"""What exists of a training of each kind, by the names in quotas."""
 Amounts = dict[str, Decimal]
 """Amounts by the name of the resource."""
 
@@ -69,18 +82,18 @@ class NeededSecret:
 class Needs:
     claims: tuple[Manifest, ...]
     pods: tuple[Pods, ...]
-    kind: str
-    """Resource of the training job: pytorchjobs or tfjobs."""
+    kind: JobKind
+    """The kind of the training job."""
     secrets: Mapping[str, NeededSecret] = field(default_factory=dict)
 
     @classmethod
     def of(cls, manifests: Iterable[Manifest]) -> "Needs":
         manifests = list(manifests)
-        pods = tuple(each for manifest in manifests for each in _pods_of(manifest))
+        pods = tuple(each for manifest in manifests for each in _pods_of(manifest, manifests))
         return cls(
             claims=tuple(each for each in manifests if each["kind"] == "PersistentVolumeClaim"),
             pods=pods,
-            kind=next(kind.traits.plural for kind in TRAINING_KINDS for each in manifests if each["kind"] == kind),
+            kind=next(JobKind(each["kind"]) for each in manifests if _stage_of(each) == TRAIN.name),
             secrets=_secrets_of(pods),
         )
 
@@ -100,19 +113,37 @@ class Needs:
             for kind in ("requests", "limits"):
                 for name, value in pods.resources(kind).items():
                     total[f"{kind}.{name}"] += value * pods.count
-        total[f"count/{self.kind}.kubeflow.org"] += 1
+        for resource in OBJECTS[self.kind]:
+            total[f"count/{resource}"] += 1
         # Quotas also accept these shorter names.
-        return {**total, "cpu": total["requests.cpu"], "memory": total["requests.memory"]}
+        return {
+            **total,
+            "cpu": total["requests.cpu"],
+            "memory": total["requests.memory"],
+            "services": total["count/services"],
+        }
 
 
-def _pods_of(manifest: Manifest) -> list[Pods]:
-    stage = manifest["metadata"].get("annotations", {}).get("kubetrain/stage", "")
+def _stage_of(manifest: Manifest) -> str:
+    return str(manifest["metadata"].get("annotations", {}).get("kubetrain/stage", ""))
+
+
+def _pods_of(manifest: Manifest, manifests: Iterable[Manifest]) -> list[Pods]:
     return [
-        Pods(stage, role, each.get("replicas", 1), each["template"])
+        Pods(_stage_of(manifest), role, each.get("replicas", 1), each.get("template") or _template(manifest, manifests))
         for kind in JobKind
         if manifest["kind"] == kind
         for role, each in replica_specs(kind, manifest).items()
     ]
+
+
+def _template(train_job: Manifest, manifests: Iterable[Manifest]) -> Manifest:
+    """Return the template of a TrainJob's pods, which its runtime has."""
+    name = train_job["spec"]["runtimeRef"]["name"]
+    runtime = next(each for each in manifests if each["metadata"]["name"] == name and "mlPolicy" in each["spec"])
+    (nodes,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    template: Manifest = nodes["template"]["spec"]["template"]
+    return template
 
 
 def _secrets_of(pods: Iterable[Pods]) -> dict[str, NeededSecret]:

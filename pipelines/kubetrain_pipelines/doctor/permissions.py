@@ -1,8 +1,9 @@
 """Compare the permissions of a run's account with the roles in deploy/. Pure functions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command, role_and_binding, role_of
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, unknown, warning
@@ -17,6 +18,14 @@ OPTIONAL = {
 """The consequences of a missing role, by file."""
 OPTIONAL_GROUPS = ("argoproj.io", "snapshot.storage.k8s.io")
 """API groups that a cluster may lack; a run calls them only if they exist."""
+OF_LAUNCHERS = {
+    "pytorchjobs": Launcher.TRAINING_OPERATOR,
+    "tfjobs": Launcher.TRAINING_OPERATOR,
+    "trainjobs": Launcher.TRAINER,
+    "trainingruntimes": Launcher.TRAINER,
+    "services": Launcher.JOB,
+}
+"""The launchers that alone need a resource."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,13 @@ class Call:
         return {name: value for name, value in values.items() if value}
 
 
-def calls_of(file: str, groups: Iterable[str]) -> list[Call]:
-    """Return the calls that a role in deploy/rbac allows, without optional groups that the cluster lacks."""
+def calls_of(file: str, groups: Iterable[str], launcher: Launcher, served: Collection[Launcher]) -> list[Call]:
+    """Return the calls that a role in deploy/rbac allows, without those that a run with this launcher does not make.
+
+    Args:
+        groups: The API groups of the cluster; optional ones that it lacks are left out.
+        served: The launchers that the cluster has, whose jobs a run lists to see which dataset versions they use.
+    """
     role, present = role_of(file), {"", *groups}
     return [
         Call(group, resource, verb, role["kind"] == "Role")
@@ -47,6 +61,7 @@ def calls_of(file: str, groups: Iterable[str]) -> list[Call]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
         if group in present or group not in OPTIONAL_GROUPS
+        if (of := OF_LAUNCHERS.get(resource, launcher)) is launcher or (of in served and verb == "list")
     ]
 
 

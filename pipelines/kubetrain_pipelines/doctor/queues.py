@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 import yaml
 
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command
@@ -12,16 +13,23 @@ from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, un
 from kubetrain_pipelines.doctor.installed import container_of, gang_scheduler
 
 KUEUE, VOLCANO, SCHEDULER_PLUGINS = "kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"
-BATCH_JOB = "batch/job"
-"""Kueue manages it by default. The evaluation is one, and so is the transfer."""
 GANGS = {"volcano": VOLCANO, "scheduler-plugins": SCHEDULER_PLUGINS}
 KUEUE_SETTINGS = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 KUEUE_CONFIGURATION = "controller_manager_config.yaml"
 INSTALL = {
-    "kueue": "install Kueue with the framework kubeflow.org/pytorchjob (kueue.sigs.k8s.io/docs/installation)",
+    "kueue": "install Kueue with the framework {framework} (kueue.sigs.k8s.io/docs/installation)",
     "volcano": "install Volcano (volcano.sh/docs/installation)",
     "scheduler-plugins": "install scheduler-plugins with its coscheduling (scheduler-plugins.sigs.k8s.io/docs)",
 }
+
+
+def framework_of(kind: JobKind) -> str:
+    """Return the name of a kind of job in Kueue's configuration."""
+    return f"{kind.traits.api_version.partition('/')[0]}/{kind.lower()}"
+
+
+BATCH_JOB = framework_of(JobKind.BATCH_JOB)
+"""Kueue manages it by default. The evaluation is one, and so is the transfer."""
 
 
 def judge_gang(placement: Placement, groups: Collection[str], operator: Manifest | None) -> Finding:
@@ -68,10 +76,13 @@ def judge_kueue(
         found: The LocalQueue of this name.
         version: The version of Kueue's API; empty if it is not installed.
         settings: The ConfigMap of Kueue's configuration; None if there is none, or your account may not read it.
-        framework: pytorchjob or tfjob.
+        framework: The name that Kueue gives to the kind of the training job.
     """
     if not version:
-        return missing(f"Kueue is not installed: the cluster has no API group {KUEUE}", INSTALL["kueue"])
+        return missing(
+            f"Kueue is not installed: the cluster has no API group {KUEUE}",
+            INSTALL["kueue"].format(framework=framework),
+        )
     if found is None:
         cluster_queue = next(iter(cluster_queues)) if len(cluster_queues) == 1 else "NAME-OF-A-CLUSTER-QUEUE"
         manifest = {
@@ -87,7 +98,7 @@ def judge_kueue(
                 f"LocalQueue {queue} is not active: {condition.get('message', '')}",
                 f"kubectl describe clusterqueue {found['spec']['clusterQueue']}",
             )
-    needed = [f"kubeflow.org/{framework}", BATCH_JOB]
+    needed = list(dict.fromkeys((framework, BATCH_JOB)))
     managed = managed_frameworks(settings)
     if managed is None:
         return warning(
