@@ -71,7 +71,7 @@ class Examination:
 
     @cached_property
     def launcher(self) -> Launcher:
-        """What runs the training; what manifests show for auto, if the cluster does not say what it has."""
+        """The launcher of the training; that of manifests for auto, if the cluster does not say what it has."""
         with contextlib.suppress(KubetrainError):
             return taken(Launcher(self.parameters.launcher), [] if self._is_unreachable else self.served)
         return Launcher.TRAINING_OPERATOR
@@ -145,12 +145,11 @@ class Examination:
         return ok(f"Kubernetes {version}")
 
     def _launcher(self) -> Finding:
-        wanted = Launcher(self.parameters.launcher)
-        return judge_launcher(wanted, self.served, self.parameters.framework, self._planned[1])
+        run = self.parameters
+        return judge_launcher(Launcher(run.launcher), self.served, run.framework, self._planned[1])
 
     def _trainer(self) -> Finding:
-        cluster = self.cluster
-        return judge_trainer(cluster.trainer, cluster.train_job_fields(), cluster.groups)
+        return judge_trainer(self.cluster.trainer, self.cluster.train_job_fields(), self.cluster.groups)
 
     def _init_container(self) -> Finding:
         operator = self.cluster.operator
@@ -182,8 +181,7 @@ class Examination:
 
     def _permissions(self, file: str) -> Finding:
         calls = permissions.calls_of(file, self.cluster.groups, self.launcher, self.served)
-        namespace = self.cluster.namespace
-        account = self._account_name
+        namespace, account = self.cluster.namespace, self._account_name
         try:
             allowed = {call: self.cluster.review(*permissions.review_of(call, namespace, account)) for call in calls}
         except Forbidden as obstacle:

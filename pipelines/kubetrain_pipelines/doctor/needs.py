@@ -25,7 +25,7 @@ OBJECTS = {
     ),
     JobKind.BATCH_JOB: ("jobs.batch", "services"),
 }
-"""What exists of a training of each kind, by the names in quotas."""
+"""The objects of a training of each kind, by their names in quotas."""
 Amounts = dict[str, Decimal]
 """Amounts by the name of the resource."""
 
