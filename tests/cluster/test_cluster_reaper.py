@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.companions import create_beside
+from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource, job_manifest
+from kubetrain_components.jobs.kubernetes.served import is_served
+from kubetrain_components.jobs.launchers import Launcher
 from support.argo import make_workflow, serve_workflows
 from support.cluster import COMPONENTS, FOREVER, as_account, await_that, pods_job
+from support.following import training_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -30,11 +35,13 @@ class Jobs:
         self.made: dict[str, tuple[JobKind, str]] = {}
 
     def make(self, called: str, owner: dict[str, Any] | None, kind: JobKind = JobKind.TF_JOB) -> None:
-        job = pods_job(FOREVER, run_id=called, kind=kind)
-        manifest = job_manifest(job, owner)
+        job = made_by(kind, called)
+        if (beside := companion_manifest(job, owner, "beside")) is not None:
+            self.api.create(self.api.path(*companion_resource(kind)), beside)
+        manifest = job_manifest(job, owner, "" if beside is None else "beside")
         spec = manifest["spec"]
         spec.get("runPolicy", spec)["suspend"] = True
-        self.api.create(self.api.path(*kind.traits.resource), manifest)
+        create_beside(self.api, self.api.path(*kind.traits.resource), manifest)
         self.made[called] = (kind, job.identity.name)
 
     def present(self) -> set[str]:
@@ -49,13 +56,19 @@ def jobs(namespace: str) -> Jobs:
     api = KubernetesApi.connect(namespace)
     serve_workflows(api)
     made = Jobs(api)
-    for kind in JobKind:
+    for kind in [kind for kind in JobKind if is_served(api, kind.traits.resource)]:
         owner = make_workflow(api, f"over-{kind.lower()}", phase="Failed", finishedAt=hours_ago(25))
         made.make(owner["name"], owner, kind)
     made.make("young", make_workflow(api, "young", phase="Failed", finishedAt=hours_ago(23)))
     made.make("running", make_workflow(api, "running", phase="Running"))
     made.make("without_run", None)
     return made
+
+
+def made_by(kind: JobKind, called: str) -> Job:
+    if kind is JobKind.TRAIN_JOB:
+        return training_job(Launcher.TRAINER, FOREVER, called)
+    return pods_job(FOREVER, run_id=called, kind=kind)
 
 
 def hours_ago(hours: float) -> str:
@@ -89,7 +102,7 @@ def test_it_deletes_the_jobs_of_runs_that_ended_long_ago(jobs: Jobs, tmp_path: P
     everything = jobs.present()
 
     lines = reap(jobs.api, "dry")
-    assert len(lines) == len(everything) == 6
+    assert len(lines) == len(everything) == len(jobs.made)
     assert all(line.startswith("would ") for line in lines)
     assert jobs.present() == everything
 

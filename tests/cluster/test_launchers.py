@@ -13,9 +13,9 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import UnknownKind
-from kubetrain_components.jobs.kubernetes.find_launcher import is_served
 from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
 from kubetrain_components.jobs.kubernetes.manifests import companion_resource
+from kubetrain_components.jobs.kubernetes.served import is_served
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from support.cluster import FOREVER, await_that
 from support.following import Heard, evict, failure_of, once_running, training_job
@@ -81,7 +81,7 @@ while rank != "0":
 @pytest.fixture(params=LAUNCHERS)
 def launcher(request: pytest.FixtureRequest, api: KubernetesApi) -> Launcher:
     wanted = Launcher(request.param)
-    if not is_served(api, wanted, "pytorch"):
+    if not is_served(api, wanted.kind("pytorch").traits.resource):
         pytest.skip(f"the cluster has no {wanted.kind('pytorch')}: ../shared/cluster/add trainer")
     return wanted
 

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_pipelines.images import TRAINERS
 from support.cluster import ENDPOINT_IN_PODS, Bucket
 from support.kfp_steps import PipelineRun, StepFailed
-from support.rights import grant_stock_account
+from support.rights import grant_launch, grant_stock_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -62,21 +63,27 @@ def everything_shown(api: KubernetesApi, run: PipelineRun) -> str:
     return json.dumps([objects, run.outputs, run.logs])
 
 
-def everything_published(bucket: Bucket) -> str:
-    keys = bucket.keys("models/")
+def everything_published(bucket: Bucket, prefix: str) -> str:
+    keys = bucket.keys(prefix)
     assert keys
     return "".join(bucket.get(key).decode(errors="replace") for key in keys)
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framework: str) -> None:
-    run = PipelineRun(api, f"train_{framework}", f"run-{framework}", parameters(digits, min_accuracy=1.0))
+@pytest.mark.parametrize("launcher", [Launcher.AUTO, Launcher.TRAINER, Launcher.JOB])
+def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framework: str, launcher: Launcher) -> None:
+    if launcher is Launcher.TRAINER:
+        grant_launch(api)  # the stock account's permissions are older than TrainJobs
+    wanted = parameters(digits, model_uri=digits.uri(f"{launcher}/models"), min_accuracy=1.0, launcher=launcher)
+    run = PipelineRun(api, f"train_{framework}", f"run-{framework}", wanted)
     synced = run.run("sync-dataset")["parameterValues"]
     assert synced["dataset"]["sub_path"] == f"versions/{synced['dataset']['digest']}/data"
     trained = run.run("launch-training", env=[{"name": "SET_ON_TASK", "value": "1"}])["parameterValues"]
     assert trained["image"] == TRAINERS[framework]
     assert trained["placement"]["env"] == {"SET_ON_TASK": "1"}
     assert "2 processes" in run.logs["launch-training"]
+    taken = Launcher.TRAINING_OPERATOR if launcher is Launcher.AUTO else launcher
+    assert f"launcher: {taken} (" in run.logs["launch-training"]
 
     (model,) = run.run("collect-checkpoint")["artifacts"]["model"]["artifacts"]
     assert model["metadata"]["framework"] == framework
@@ -90,13 +97,14 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
             run.run("promote-model")
     run.parameters["min_accuracy"] = 0.9
     uri = run.run("promote-model")["parameterValues"]["Output"]
-    latest = json.loads(digits.get("models/latest.json"))
+    latest = json.loads(digits.get(f"{launcher}/models/latest.json"))
     assert uri.endswith(f"/{latest['version']}/")
     assert (latest["framework"], latest["image"]) == (framework, TRAINERS[framework])
     assert latest["image_id"], "an image that was loaded into the node by hand has only an ID"
-    assert SECRET not in everything_shown(api, run) + everything_published(digits)
+    assert SECRET not in everything_shown(api, run) + everything_published(digits, f"{launcher}/models/")
 
-    again = PipelineRun(api, f"train_{framework}", "run-again", parameters(digits, skip_unchanged=True))
+    unchanged = {**wanted, "min_accuracy": 0.0, "skip_unchanged": True}
+    again = PipelineRun(api, f"train_{framework}", "run-again", unchanged)
     assert again.run("sync-dataset")["parameterValues"]["reused"]["uri"] == uri
     assert f"nothing to train: {uri}" in again.logs["sync-dataset"]
 

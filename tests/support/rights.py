@@ -1,6 +1,11 @@
 """The default permissions of runs on a cluster with Kubeflow Pipelines."""
 
+from pathlib import Path
+
+import yaml
+
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.manifest import Manifest
 
 # The rules of Kubeflow Pipelines 2.17 that concern a launch.
 PIPELINE_RUNNER = [
@@ -11,17 +16,30 @@ PIPELINE_RUNNER = [
 ]
 
 
+LAUNCH = Path(__file__).parents[2] / "deploy" / "rbac" / "launch.yaml"
+RIGHTS = "rbac.authorization.k8s.io/v1"
+
+
 def grant_stock_account(api: KubernetesApi) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pipeline-runner"}}
     api.create(api.path("v1", "serviceaccounts"), account)
-    rights = "rbac.authorization.k8s.io/v1"
-    role = {"apiVersion": rights, "kind": "Role", "metadata": {"name": "pipeline-runner"}, "rules": PIPELINE_RUNNER}
-    api.create(api.path(rights, "roles"), role)
+    _grant(api, "pipeline-runner", PIPELINE_RUNNER)
+
+
+def grant_launch(api: KubernetesApi) -> None:
+    """Grant the same account what the project's own Role grants."""
+    (role,) = (each for each in yaml.safe_load_all(LAUNCH.read_text()) if each["kind"] == "Role")
+    _grant(api, "kubetrain-launch", role["rules"])
+
+
+def _grant(api: KubernetesApi, name: str, rules: list[Manifest]) -> None:
+    role = {"apiVersion": RIGHTS, "kind": "Role", "metadata": {"name": name}, "rules": rules}
+    api.create(api.path(RIGHTS, "roles"), role)
     binding = {
-        "apiVersion": rights,
+        "apiVersion": RIGHTS,
         "kind": "RoleBinding",
-        "metadata": {"name": "pipeline-runner"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pipeline-runner"},
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
         "subjects": [{"kind": "ServiceAccount", "name": "pipeline-runner", "namespace": api.namespace}],
     }
-    api.create(api.path(rights, "rolebindings"), binding)
+    api.create(api.path(RIGHTS, "rolebindings"), binding)
