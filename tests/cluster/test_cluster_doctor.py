@@ -188,7 +188,7 @@ def test_what_the_cluster_does_not_have(api: KubernetesApi) -> None:
 
 def test_an_account_with_few_permissions_is_told_its_own(api: KubernetesApi) -> None:
     found = examine(as_account("kubetrain-launcher", api))
-    assert found["training kinds"].status is OK
+    assert found["launcher"].status is OK
     for name in ("training operator", "permissions: launch", "nodes", "quota", "secret kubetrain-s3", "namespace"):
         assert found[name].status is UNKNOWN, found[name]
     assert "your own account has all of them" in found["permissions: launch"].evidence
