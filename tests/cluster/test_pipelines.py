@@ -12,7 +12,8 @@ from support.cluster import ENDPOINT_IN_PODS, Bucket
 from support.kfp_steps import PipelineRun, StepFailed
 from support.rights import grant_launch, grant_stock_account
 
-pytestmark = [pytest.mark.cluster, pytest.mark.core]
+pytestmark = pytest.mark.cluster
+CORE = pytest.mark.core
 
 SECRET = Bucket.credentials["AWS_SECRET_ACCESS_KEY"]
 SMALL_POD = {"cpu": "200m", "memory": "2Gi"}
@@ -69,8 +70,17 @@ def everything_published(bucket: Bucket, prefix: str) -> str:
     return "".join(bucket.get(key).decode(errors="replace") for key in keys)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-@pytest.mark.parametrize("launcher", [Launcher.AUTO, Launcher.TRAINER, Launcher.JOB])
+@pytest.mark.parametrize(
+    ("framework", "launcher"),
+    [
+        pytest.param("pytorch", Launcher.AUTO, marks=CORE),
+        pytest.param("pytorch", Launcher.TRAINER),
+        pytest.param("pytorch", Launcher.JOB, marks=CORE),
+        pytest.param("tensorflow", Launcher.AUTO, marks=CORE),
+        pytest.param("tensorflow", Launcher.TRAINER, marks=CORE),
+        pytest.param("tensorflow", Launcher.JOB),
+    ],
+)
 def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framework: str, launcher: Launcher) -> None:
     if launcher is Launcher.TRAINER:
         grant_launch(api)  # the stock account's permissions are older than TrainJobs
@@ -109,6 +119,7 @@ def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framewo
     assert f"nothing to train: {uri}" in again.logs["sync-dataset"]
 
 
+@CORE
 def test_unusable_settings_are_refused_before_anything_is_created(api: KubernetesApi, digits: Bucket) -> None:
     unusable = parameters(digits, placement={"env": {"WORLD_SIZE": "8"}})
     with pytest.raises(StepFailed, match="WORLD_SIZE is set by the operator"):
@@ -116,6 +127,7 @@ def test_unusable_settings_are_refused_before_anything_is_created(api: Kubernete
     assert everything_created(api) == []
 
 
+@CORE
 def test_a_failed_training_fails_its_step_with_the_cause(api: KubernetesApi, digits: Bucket) -> None:
     failing = parameters(digits, workers=1, train_config={"epochs": 1, "learning_rate": 1e30})
     run = PipelineRun(api, "train_pytorch", "run-failing", failing)
@@ -124,6 +136,7 @@ def test_a_failed_training_fails_its_step_with_the_cause(api: KubernetesApi, dig
         run.run("launch-training")
 
 
+@CORE
 def test_a_dataset_alone(api: KubernetesApi, digits: Bucket) -> None:
     wanted = {"dataset_uri", "s3_endpoint", "staging_size"}
     only = {name: value for name, value in parameters(digits).items() if name in wanted}

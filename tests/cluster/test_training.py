@@ -18,7 +18,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.state import replica_name
-from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.launch import launch_training
 from kubetrain_components.launch_training.training_job import TrainingJob
@@ -27,7 +27,8 @@ from kubetrain_trainer.config import TrainConfig
 from support.cluster import Bucket, pods_job
 from support.cluster_data import sync
 
-pytestmark = [pytest.mark.cluster, pytest.mark.core]
+pytestmark = pytest.mark.cluster
+CORE = pytest.mark.core
 
 STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
 OUTPUT = ClaimMount(claim=STORAGE.output_claim, path="/output")
@@ -103,6 +104,7 @@ def cluster(namespace: str, digits: Bucket) -> Cluster:
     return Cluster(namespace, digits)
 
 
+@CORE
 def test_training_pods_cannot_write_to_the_dataset(cluster: Cluster) -> None:
     (data, _) = cluster.training("pytorch", cluster.sync()).mounts
     job = pods_job(WRITE_TO_DATA, run_id="writer", kind=JobKind.BATCH_JOB)
@@ -112,7 +114,14 @@ def test_training_pods_cannot_write_to_the_dataset(cluster: Cluster) -> None:
     assert [line.text for line in lines] == ["EROFS"]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(Launcher.TRAINING_OPERATOR, marks=CORE),
+        pytest.param(Launcher.TRAINER),
+        pytest.param(Launcher.JOB, marks=CORE),
+    ],
+)
 def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(
     cluster: Cluster, launcher: Launcher
 ) -> None:
@@ -130,7 +139,14 @@ def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(
     assert cluster.await_line("; restarting")
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(Launcher.TRAINING_OPERATOR, marks=CORE),
+        pytest.param(Launcher.TRAINER, marks=CORE),
+        pytest.param(Launcher.JOB),
+    ],
+)
 def test_an_elastic_job_goes_on_without_a_worker(cluster: Cluster, launcher: Launcher) -> None:
     report = cluster.sync()
     config = replace(CONFIG, epochs=12)
@@ -145,6 +161,7 @@ def test_an_elastic_job_goes_on_without_a_worker(cluster: Cluster, launcher: Lau
     assert result["status"] == "completed"
 
 
+@CORE
 def test_an_output_claim_that_pods_may_not_write(cluster: Cluster) -> None:
     report = cluster.sync()
     training = cluster.training("pytorch", report)
@@ -153,6 +170,7 @@ def test_an_output_claim_that_pods_may_not_write(cluster: Cluster) -> None:
         cluster.launch(read_only)
 
 
+@CORE
 def test_ctrl_c_of_the_command_deletes_the_job(namespace: str, cluster: Cluster) -> None:
     cluster.sync()  # makes the output claim
     program = [str(Path(sys.executable).with_name("kubetrain")), "train", "--cluster", "--namespace", namespace]
