@@ -950,10 +950,12 @@ def test_a_cluster_with_the_training_operator_is_examined_for_it(server: ApiServ
     assert "admission: launch_training master" in found
 
 
-def test_settings_that_only_another_launcher_has_are_missing(server: ApiServer) -> None:
+@pytest.mark.parametrize("launcher", ["auto", "job"])
+def test_settings_that_only_another_launcher_has_are_missing(server: ApiServer, launcher: str) -> None:
     serve(server)
-    found = examine(with_pods=False, pairs=["scheduler=volcano"])
-    check(found["launcher"], MISSING, "job .*: .*volcano does not start a Job as a gang", "ref=v1.9.4")
+    found = examine(with_pods=False, pairs=["scheduler=volcano", f"launcher={launcher}"])
+    check(found["launcher"], MISSING, "job .*: .*volcano does not start a Job as a gang")
+    assert "nodes" in found
 
 
 def test_an_unreachable_server_is_not_asked_again(server: ApiServer) -> None:

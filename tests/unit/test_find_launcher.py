@@ -98,10 +98,11 @@ def test_one_that_is_set_never_runs_a_training_beside_another(server: ApiServer,
         with pytest.raises(InvalidSetting, match=f"{handle.name} of launcher training-operator"):
             chosen(backend, wanted=wanted)
     assert chosen(backend, wanted=Launcher.TRAINING_OPERATOR) is Launcher.TRAINING_OPERATOR
-    backend.annotate(handle, {VERDICT_ANNOTATION: SUCCEEDED})
-    with pytest.raises(InvalidSetting, match="delete that job"):
-        chosen(backend, wanted=Launcher.JOB)
-    backend.annotate(handle, {VERDICT_ANNOTATION: FAILED})
+    for verdict in (SUCCEEDED, FAILED):  # pods of a failed job may still run
+        backend.annotate(handle, {VERDICT_ANNOTATION: verdict})
+        with pytest.raises(InvalidSetting, match="delete that job"):
+            chosen(backend, wanted=Launcher.JOB)
+    backend.delete(handle)
     assert chosen(backend, wanted=Launcher.JOB) is Launcher.JOB
 
 
@@ -140,6 +141,17 @@ def test_the_job_of_another_stage_of_the_run_decides_nothing(server: ApiServer, 
     backend.create(replace(replace(TRAINING, launcher=Launcher.JOB).to_job(), identity=evaluation))
     server.serve(*OPERATOR)
     assert chosen(backend) is Launcher.TRAINING_OPERATOR
+
+
+@pytest.mark.parametrize("run_id", ["R1", "r1."])
+def test_the_job_of_a_run_with_the_same_label_decides_nothing(
+    server: ApiServer, backend: KubernetesBackend, run_id: str
+) -> None:
+    other = replace(TRAINING.identity, run_id=run_id)
+    assert other.selector == TRAINING.identity.selector
+    backend.create(replace(replace(TRAINING, launcher=Launcher.JOB).to_job(), identity=other))
+    server.serve(*OPERATOR)
+    assert chosen(backend) is chosen(backend, wanted=Launcher.TRAINING_OPERATOR) is Launcher.TRAINING_OPERATOR
 
 
 @pytest.mark.usefixtures("backend")

@@ -180,7 +180,7 @@ def test_a_kind_that_the_cluster_does_not_know_is_not_a_missing_object(server: A
         return True
 
     server.fail("GET", bare)
-    with pytest.raises(UnknownKind, match="Training Operator"):
+    with pytest.raises(UnknownKind, match="set another launcher"):
         api.get("/apis/kubeflow.org/v1/namespaces/tests/pytorchjobs/a")
 
 

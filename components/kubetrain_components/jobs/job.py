@@ -102,6 +102,10 @@ class JobIdentity:
     def next_attempt(self) -> Self:
         return replace(self, attempt=self.attempt + 1)
 
+    def has_attempt(self, name: str) -> bool:
+        """Return True if a job of this name is an attempt of this stage and run."""
+        return re.fullmatch(rf"{re.escape(replace(self, attempt=1).name)}(-a\d+)?", name) is not None
+
     def newest_of(self, names: Iterable[str]) -> Self:
         """Return the newest attempt among these names of jobs, or this one if they name no later attempt."""
         first = re.escape(replace(self, attempt=1).name)

@@ -52,7 +52,9 @@ class TroubleKind(Enum):
         timeout_seconds=10,
     )
     REFUSED = TroubleTraits("the cluster rejects its pods", "correct what the message names", timeout_seconds=10)
-    NOT_CREATED = TroubleTraits("its pods cannot be created", "check the cluster's admission webhooks and the operator")
+    NOT_CREATED = TroubleTraits(
+        "its pods cannot be created", "check the cluster's admission webhooks, and the operator if the job has one"
+    )
     QUOTA = TroubleTraits(
         "the namespace's quota is used up", "wait until other jobs have ended, or ask for a larger quota"
     )

@@ -7,6 +7,7 @@ from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_result
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
 from kubetrain_trainer.training_output import TrainingOutput
@@ -29,6 +30,8 @@ def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine)
     Raises:
         JobFailed: if a pod failed, or nothing proves that the training completed.
     """
+    if training.launcher is Launcher.AUTO:  # as in a pipeline that an earlier release compiled
+        training = with_launcher(training, backend)
     job = training.to_job()
     state = run_job(job, backend, on_line)
     result = {**lead_result(job, state), "image_id": state.image_id}

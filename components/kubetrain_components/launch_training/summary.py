@@ -9,6 +9,7 @@ from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 
+ZEROS = "The zeros at the end of names stand for random characters.\n\n"
 COMMANDS = """\
 kubectl get {kind} {name} --output=yaml
 kubectl get pods --selector={label}={name}
@@ -43,7 +44,7 @@ def training_summary(
     return (
         f"# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n"
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
-        f"## Manifest\n\n```yaml\n{manifest}```\n"
+        f"## Manifest\n\n{ZEROS if job.is_indexed else ''}```yaml\n{manifest}```\n"
     )
 
 

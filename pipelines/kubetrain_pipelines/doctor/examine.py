@@ -78,11 +78,11 @@ class Examination:
 
     @cached_property
     def _planned(self) -> tuple[list[Manifest], str]:
-        """The manifests of the run, and the reason that the launcher which auto takes cannot run it, if so."""
+        """The manifests of the run, and the reason that its launcher cannot run it, if so."""
         try:
             return planned_manifests(replace(self.parameters, launcher=self.launcher)), ""
         except InvalidSetting as error:
-            return planned_manifests(self.parameters), str(error)
+            return planned_manifests(replace(self.parameters, launcher=Launcher.AUTO)), str(error)
 
     @cached_property
     def needs(self) -> Needs:

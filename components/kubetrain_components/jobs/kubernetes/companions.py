@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import Job, JobHandle
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
@@ -37,7 +38,8 @@ def companion(api: KubernetesApi, job: Job, owner: Manifest | None) -> Iterator[
         api.create(path, manifest)
         yield instance
     finally:
-        with contextlib.suppress(KubetrainError):  # it still belongs to the run
+        # In case of an error, it still belongs to the run.
+        with contextlib.suppress(KubetrainError), interrupts_deferred():
             _settle(api, job, instance, f"{path}/{manifest['metadata']['name']}")
 
 

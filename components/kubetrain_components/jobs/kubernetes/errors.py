@@ -89,7 +89,7 @@ def check_response(request: str, status: int, content: bytes, retry_after: str) 
         )
     if status == 404 and not _status_of(content):
         raise UnknownKind(
-            f"the API server does not know the resource of {request}: install what provides it (the Training Operator?)"
+            f"the API server does not know the resource of {request}: install what provides it, or set another launcher"
         )
     raise _refusal(request, status, message)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from kubetrain_components.jobs.job import FAILED, VERDICT_ANNOTATION, JobIdentity
+from kubetrain_components.jobs.job import JobIdentity
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.served import is_served, list_if_served
@@ -33,16 +33,16 @@ def find_launcher(api: KubernetesApi, wanted: Launcher, framework: str, identity
 
 def _jobs(api: KubernetesApi, launcher: Launcher, framework: str, identity: JobIdentity) -> list[Manifest]:
     with contextlib.suppress(Forbidden):
-        return list_if_served(api, launcher.kind(framework).traits.resource, labelSelector=identity.selector)
+        found = list_if_served(api, launcher.kind(framework).traits.resource, labelSelector=identity.selector)
+        return [each for each in found if identity.has_attempt(each["metadata"]["name"])]  # labels hold only slugs
     return []
 
 
 def _check_no_other(wanted: Launcher, jobs: dict[Launcher, list[Manifest]]) -> None:
     """Refuse a second job of the training, which would write to the same folder."""
     for launcher in jobs.keys() - {wanted}:
-        for metadata in (each["metadata"] for each in jobs[launcher]):
-            if (metadata.get("annotations") or {}).get(VERDICT_ANNOTATION) != FAILED:
-                raise InvalidSetting(
-                    f"launcher is '{wanted}', but job {metadata['name']} of launcher {launcher} has this training: "
-                    f"delete that job, or set launcher to auto or {launcher}"
-                )
+        for job in jobs[launcher]:
+            raise InvalidSetting(
+                f"launcher is '{wanted}', but job {job['metadata']['name']} of launcher {launcher} has this training: "
+                f"delete that job, or set launcher to auto or {launcher}"
+            )

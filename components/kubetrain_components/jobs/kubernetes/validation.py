@@ -120,7 +120,7 @@ def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
     if not 1 <= elastic.min_replicas <= elastic.max_replicas:
         yield (
             f"min_replicas {elastic.min_replicas} must be between 1 and max_replicas {elastic.max_replicas}: "
-            "otherwise the operator never starts enough pods"
+            "otherwise there are never enough pods"
         )
     workers = job.roles["Worker"]
     if not elastic.min_replicas <= workers <= elastic.max_replicas:
