@@ -19,7 +19,9 @@ from kubetrain_trainer.frameworks import package_of
 from support.own_tasks import TASKS
 from support.process_groups import start_python, tf_config, torchrun_variables
 
-FRAMEWORKS = ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
+pytestmark = pytest.mark.slow
+
+FRAMEWORKS = ["pytorch", "tensorflow"]
 STATE = {"pytorch": "state.pt", "tensorflow": "state.npz"}
 MODEL = {"pytorch": "model.pt", "tensorflow": "model.weights.h5"}
 LAST = 30
@@ -84,7 +86,6 @@ def test_a_training_killed_while_it_writes_keeps_the_previous_checkpoint(framewo
     assert steps_in(checkpoints)[0] == LAST
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", STATE)
 def test_a_full_disk_fails_the_training_and_keeps_saved_checkpoints(framework: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
@@ -109,7 +110,6 @@ class Evil:
         return os.mkdir, ("executed",)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", STATE)
 def test_a_checkpoint_or_a_model_with_code_executes_nothing(framework: str, tmp_path: Path) -> None:
     finish(train_large(framework, tmp_path, megabytes=1))
@@ -136,7 +136,6 @@ def plant(directory: Path, name: str, content: bytes) -> None:
     (directory / MANIFEST).write_text(json.dumps({**manifest, "files": describe_files(directory)}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_process_resumes_where_two_were_killed_and_uses_each_remaining_sample_once(
     framework: str, tmp_path: Path

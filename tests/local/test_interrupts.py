@@ -13,6 +13,8 @@ from kubetrain_components.sync_dataset.publish import published_versions
 from kubetrain_pipelines.cli.verify import verify_folder
 from support.cli import SOON_SECONDS, interrupt, kubetrain, processes_of, read_until, run_json, start
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("--set", "max_steps=5", "--set", "workers=1")
 
 

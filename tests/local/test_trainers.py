@@ -13,7 +13,9 @@ from support.cli import kubetrain, processes_of, read_until, start
 from support.outside import tensorboard_scalars
 from support.training import largest_difference, newest
 
-FRAMEWORKS = ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
+pytestmark = pytest.mark.slow
+
+FRAMEWORKS = ["pytorch", "tensorflow"]
 SHORT = ("--set", "epochs=3", "--set", "checkpoint_every=10", "--set", "log_every=5")
 
 
@@ -131,7 +133,6 @@ def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
     assert newest(tmp_path / "output" / "run").step == 20
 
 
-@pytest.mark.slow
 def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path: Path) -> None:
     """Loading processes must not be forked from the training, whose threads could make them hang."""
     for workers in (0, 2):
@@ -145,8 +146,8 @@ def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path
     ("framework", "model"),
     [
         ("pytorch", "torchvision:resnet18"),
-        pytest.param("pytorch", "torchvision:resnet50", marks=pytest.mark.slow),
-        pytest.param("tensorflow", "keras:resnet18", marks=pytest.mark.slow),
+        ("pytorch", "torchvision:resnet50"),
+        ("tensorflow", "keras:resnet18"),
     ],
 )
 def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_path: Path) -> None:
@@ -166,7 +167,6 @@ def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_
     assert "saved step-00000002" in finished.output
 
 
-@pytest.mark.slow
 def test_a_custom_task_trains_without_a_fork(tmp_path: Path) -> None:
     """The example: a text transformer on Python's own language reference."""
     example = Path(__file__).parents[2] / "examples" / "own_task"
