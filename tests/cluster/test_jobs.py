@@ -1,6 +1,5 @@
 """Jobs on a real cluster: each ends with the right verdict and a message that names the cause."""
 
-import signal
 import threading
 import time
 from datetime import datetime
@@ -15,7 +14,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed
-from support.cluster import API_SERVER, FOREVER, SMALL, Launched, await_that, pods_job, stop_api_server
+from support.cluster import API_SERVER, FOREVER, SMALL, await_that, pods_job, stop_api_server
 from support.following import Heard, await_running, failure_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -199,34 +198,6 @@ def test_a_worker_that_is_killed_is_restarted(backend: KubernetesBackend) -> Non
     job = pods_job("import time; time.sleep(8)", once, run_id="again", policy=RestartPolicy.ON_FAILURE)
     assert run_job(job, backend, heard).pods[1].restarts == 1
     assert any("code 9; restarting" in line for line in heard.of("worker-0"))
-
-
-def test_a_killed_launcher_finds_its_job_again(namespace: str, backend: KubernetesBackend) -> None:
-    counting = "import time\nfor i in range(40): print('line', i, flush=True); time.sleep(0.25)"
-    first = Launched(namespace, [counting, counting], "killed")
-    first.await_line("[worker-0] line 8")
-    first.process.send_signal(signal.SIGKILL)
-    first.process.wait()
-    heard = Heard()
-    job = pods_job(counting, counting, run_id="killed")
-    found = backend.find(job)
-    assert found is not None
-    state = run_job(job, backend, heard)
-    assert state.handle == found.handle
-    assert heard.of("worker-0")[-1] == "line 39"
-
-
-def test_sigterm_deletes_the_job_within_five_seconds(namespace: str, backend: KubernetesBackend) -> None:
-    launched = Launched(namespace, [FOREVER, FOREVER], "cancelled")
-    launched.await_line("[worker-0] up")
-    assert backend.find(pods_job(FOREVER, FOREVER, run_id="cancelled"))
-    began = time.monotonic()
-    launched.process.send_signal(signal.SIGTERM)
-    while backend.find(pods_job(FOREVER, FOREVER, run_id="cancelled")):
-        time.sleep(0.05)
-    assert time.monotonic() - began < 5
-    launched.rest()
-    assert launched.process.returncode != 0
 
 
 def test_the_verdict_is_known_within_a_second(backend: KubernetesBackend, api: KubernetesApi) -> None:

@@ -17,7 +17,7 @@ from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
 from kubetrain_components.jobs.kubernetes.manifests import companion_resource
 from kubetrain_components.jobs.kubernetes.served import is_served
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
-from support.cluster import FOREVER, await_that
+from support.cluster import FOREVER, Launched, await_that
 from support.following import Heard, evict, failure_of, once_running, training_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -61,6 +61,7 @@ if os.environ["PET_NODE_RANK"] == "0":
 print("about to fail")
 raise SystemExit(3)
 """
+COUNTING = "import time\nfor i in range(40): print('line', i, flush=True); time.sleep(0.25)"
 COME_AGAIN = """
 import os, socket, time
 rank, host, port = (os.environ["PET_" + name] for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT"))
@@ -159,6 +160,32 @@ class TestContract:
         assert backend.find(job) is None
         await_that(lambda: not companions(api), seconds=5)
         await_that(lambda: not running_pods(api))
+
+    def test_sigterm_deletes_the_job_within_five_seconds(
+        self, launcher: Launcher, namespace: str, backend: KubernetesBackend
+    ) -> None:
+        job = training_job(launcher, FOREVER, "stopped")
+        launched = Launched(namespace, job)
+        launched.await_line(f"[{job.lead}] up")
+        assert backend.find(job)
+        launched.process.send_signal(signal.SIGTERM)
+        await_that(lambda: backend.find(job) is None, seconds=5)
+        launched.rest()
+        assert launched.process.returncode != 0
+
+    def test_a_killed_launcher_finds_its_job_again(
+        self, launcher: Launcher, namespace: str, backend: KubernetesBackend
+    ) -> None:
+        job = training_job(launcher, COUNTING, "killed")
+        first = Launched(namespace, job)
+        first.await_line(f"[{job.lead}] line 8")
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        found = backend.find(job)
+        assert found is not None
+        heard = Heard()
+        assert run_job(job, backend, heard).handle == found.handle
+        assert heard.of(job.lead)[-1] == "line 39"
 
     def test_an_evicted_worker_is_replaced(
         self, launcher: Launcher, backend: KubernetesBackend, api: KubernetesApi

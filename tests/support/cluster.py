@@ -1,12 +1,13 @@
 """Jobs for the test cluster that run a few lines of Python in a plain image, and their launchers."""
 
-import json
+import base64
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -107,10 +108,9 @@ def as_account(name: str, api: KubernetesApi) -> KubernetesApi:
 class Launched:
     """A launcher in a separate process, which a test can kill."""
 
-    def __init__(self, namespace: str, programs: Sequence[str], run_id: str) -> None:
-        spec = json.dumps({"namespace": namespace, "programs": list(programs), "run_id": run_id})
+    def __init__(self, namespace: str, job: Job) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, spec],
+            [sys.executable, "-m", __name__, namespace, base64.b64encode(pickle.dumps(job))],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # the code that the test runs
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -142,6 +142,6 @@ def _print(line: LogLine) -> None:
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    with interrupted_by_sigterm(), KubernetesBackend.connect(asked["namespace"]) as launcher:
-        run_job(pods_job(*asked["programs"], run_id=asked["run_id"]), launcher, _print)
+    asked, pickled = sys.argv[1:]
+    with interrupted_by_sigterm(), KubernetesBackend.connect(asked) as launcher:
+        run_job(pickle.loads(base64.b64decode(pickled)), launcher, _print)
