@@ -116,8 +116,8 @@ def test_a_prepared_namespace_lacks_nothing(api: KubernetesApi, endpoint: str, d
     report = json.loads(done.output[done.output.index("{") :])
     verdicts = {each["check"]: each["verdict"] for each in report["findings"]}
     optional = {"permissions: storage classes", "admission: launch step"}
-    assert {name for name, verdict in verdicts.items() if verdict == "warning"} == optional
-    assert [name for name, verdict in verdicts.items() if verdict == "skipped"] == ["queue"]
+    assert {name for name, verdict in verdicts.items() if verdict == "warning"} == optional, done.output
+    assert [name for name, verdict in verdicts.items() if verdict == "skipped"] == ["queue"], done.output
     assert set(verdicts.values()) == {"ok", "warning", "skipped"}, done.output
     assert (done.exit_code, report["ok"]) == (0, True)
     assert {"components image", "trainer image", "write", "read-only mount", "S3 dataset", "S3 model"} <= set(verdicts)
