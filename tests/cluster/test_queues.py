@@ -15,8 +15,17 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_pipelines.doctor.queues import managed_frameworks
-from support.cluster import pods_job
-from support.following import Heard, batch_job, failure_of, once_running, priority_class, training_job, worker_job
+from support.cluster import FOREVER, pods_job
+from support.following import (
+    Heard,
+    await_running,
+    batch_job,
+    failure_of,
+    once_running,
+    priority_class,
+    training_job,
+    worker_job,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -69,13 +78,17 @@ class KueueQueue:
         self._api.create(path or self._path(kind), made)
 
 
+def kueue_frameworks() -> list[str] | None:
+    settings = KubernetesApi.connect().get("/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config")
+    return managed_frameworks(settings)
+
+
 @pytest.fixture(autouse=True)
 def skip_kinds_that_kueue_leaves_alone(request: pytest.FixtureRequest) -> None:
     job = request.node.callspec.params.get("job") if hasattr(request.node, "callspec") else None
-    if job is not None and job.kind in TRAINING_KINDS:
-        settings = KubernetesApi.connect().get("/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config")
-        if f"kubeflow.org/{job.kind.lower()}" not in (managed_frameworks(settings) or []):
-            pytest.skip(f"Kueue leaves a {job.kind} alone, unless its configuration says otherwise")
+    is_operators = job is not None and job.kind in TRAINING_KINDS
+    if is_operators and f"kubeflow.org/{job.kind.lower()}" not in (kueue_frameworks() or []):
+        pytest.skip(f"Kueue leaves a {job.kind} alone, unless its configuration says otherwise")
 
 
 @pytest.fixture
@@ -105,27 +118,38 @@ EACH_KIND = pytest.mark.parametrize(
 def test_a_job_that_kueue_never_admits_fails_with_the_reason(
     backend: KubernetesBackend, queue: KueueQueue, job: Job
 ) -> None:
-    error = str(failure_of(job, backend, budgets=Budgets(queue_seconds=4)))
-    assert "waiting in the queue for" in error
-    assert "more than the 4 s allowed" in error
-    assert "(Kueue's queue research: couldn't assign flavors to pod set" in error
+    error = str(failure_of(job, backend, budgets=Budgets(start_seconds=4)))
+    assert "starting for" in error
+    assert "the queue will never admit it (Kueue's queue research: couldn't assign flavors to pod set" in error
     assert "insufficient quota for cpu" in error
+
+
+def test_a_kind_of_job_that_kueue_leaves_alone(backend: KubernetesBackend, queue: KueueQueue) -> None:
+    if "kubeflow.org/tfjob" in (kueue_frameworks() or []):
+        pytest.skip("this Kueue manages TFJobs")
+    job = pods_job(WHILE, WHILE, run_id="queued", **KUEUE)
+    error = str(failure_of(job, backend, budgets=Budgets(start_seconds=8)))
+    assert "the queue will never admit it (Kueue's queue research: no job is pending in it" in error
+    assert "Kueue may not manage TFJobs" in error
 
 
 def test_a_queue_of_kueue_that_does_not_exist(backend: KubernetesBackend, queue: KueueQueue) -> None:
     job = batch_job(QUICK, "queued", **{**KUEUE, "queue": "nosuch"})
-    error = str(failure_of(job, backend, budgets=Budgets(queue_seconds=2)))
-    assert "(Kueue's queue nosuch)" in error
+    error = str(failure_of(job, backend, budgets=Budgets(start_seconds=4)))
+    assert "the queue will never admit it (Kueue's queue nosuch: it does not exist in this namespace)" in error
 
 
 @EACH_KIND
 def test_time_in_kueues_queue_does_not_count_as_start(backend: KubernetesBackend, queue: KueueQueue, job: Job) -> None:
+    queue.open("100m")
+    first = batch_job(FOREVER, "first", cpu="100m", **KUEUE)
+    backend.create(first)
     heard = Heard()
-    opening = threading.Timer(32, queue.open, ["100m"])
-    opening.start()
+    leaving = threading.Timer(32, backend.delete, [await_running(backend, first).handle])
+    leaving.start()
     state = run_job(job, backend, heard, Budgets(start_seconds=30, run_seconds=30))
     assert state.phase is Phase.SUCCEEDED
-    assert any("insufficient quota for cpu" in line.text for line in heard.lines), (
+    assert any("insufficient unused quota for cpu" in line.text for line in heard.lines), (
         "the reason is reported while it waits"
     )
 

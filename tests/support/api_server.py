@@ -21,7 +21,7 @@ from kubetrain_components.jobs.local.free_ports import free_port
 
 PODS = "/api/v1/namespaces/tests/pods"
 JOBS = ("jobs", "pytorchjobs", "tfjobs", "trainjobs")
-COLLECTIONS = ("pods", *JOBS, "services", "trainingruntimes", "events")
+COLLECTIONS = ("pods", *JOBS, "services", "trainingruntimes", "events", "localqueues")
 BEGINNING = 1_780_000_000
 LOG_PATH = re.compile(rf"{PODS}/([^/]+)/log")
 OUR_LABEL = re.compile("(kubetrain/[^=,]+)=([^,]*)")

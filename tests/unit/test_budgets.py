@@ -109,6 +109,20 @@ def test_a_queue_that_creates_no_pods_is_a_queue_too() -> None:
     assert "waiting in the queue for 11 s" in str(watching.reason(in_trouble(STARTING, TroubleKind.QUEUE), 11))
 
 
+def test_a_queue_that_never_admits_the_job_has_only_the_time_to_start() -> None:
+    watching = Watching(Budgets(start_seconds=10, queue_seconds=100))
+    assert watching.see(in_trouble(QUEUED, TroubleKind.QUEUE), 50) is None
+    hopeless = in_trouble(QUEUED, TroubleKind.NEVER_ADMITTED)
+    assert watching.see(hopeless, 9) is None
+    assert "starting for 11 s, more than the 10 s" in str(watching.reason(hopeless, 2))
+
+
+def test_a_queue_that_evicted_the_job_may_admit_it_again() -> None:
+    watching = Watching(Budgets(start_seconds=10, queue_seconds=100))
+    assert watching.see(RUNNING, 1) is None
+    assert watching.see(in_trouble(QUEUED, TroubleKind.NEVER_ADMITTED), 90) is None
+
+
 def test_a_volume_of_another_run_is_a_queue_even_after_its_event_is_forgotten() -> None:
     watching = Watching(Budgets(start_seconds=10))
     for kind in (TroubleKind.VOLUME_IN_USE, TroubleKind.VOLUME, TroubleKind.VOLUME):

@@ -29,6 +29,7 @@ GRANTABLE = {
     ("snapshot.storage.k8s.io", "volumesnapshots"): OBJECT_VERBS - {"watch"},
     ("storage.k8s.io", "storageclasses"): {"get"},
     ("", "events"): {"list", "watch"},
+    ("kueue.x-k8s.io", "localqueues"): {"list", "watch"},
     ("argoproj.io", "workflows"): {"get"},
 }
 

@@ -19,6 +19,7 @@ from support.api_server import PODS, ApiServer, hang
 
 JOBS = "/apis/batch/v1/namespaces/tests/jobs"
 EVENTS = "/api/v1/namespaces/tests/events"
+QUEUES = "/apis/kueue.x-k8s.io/v1beta2/namespaces/tests/localqueues"
 HANDLE = JobHandle(kind=JobKind.BATCH_JOB, name="j", uid="job")
 
 
@@ -89,6 +90,32 @@ def test_warnings_count_only_until_the_job_is_under_way(server: ApiServer, follo
     assert [trouble.kind for trouble in state.troubles] == [TroubleKind.VOLUME]
     put_pod(server, "Running")
     await_state(followed, lambda state: state and not state.troubles)
+
+
+def test_a_queue_is_watched_as_long_as_the_job_waits_in_it(server: ApiServer, followed: FollowedJob) -> None:
+    def evidence(state: JobState | None) -> str:
+        return state.troubles[0].evidence if state and state.troubles else ""
+
+    labels = {"kueue.x-k8s.io/queue-name": "q"}
+    server.put(f"{JOBS}/j", uid="job", kind="Job", metadata={"labels": labels}, spec={"suspend": True}, status={})
+    await_state(followed, lambda state: "does not exist" in evidence(state))
+    active = {"conditions": [{"type": "Active", "status": "True"}], "pendingWorkloads": 1}
+    server.put(f"{QUEUES}/q", kind="LocalQueue", spec={"clusterQueue": "all"}, status=active)
+    await_state(followed, lambda state: evidence(state) == "Kueue's queue q")
+    server.remove(f"{QUEUES}/q")
+    await_state(followed, lambda state: "does not exist" in evidence(state))
+    server.put(f"{JOBS}/j", uid="job", kind="Job", metadata={"labels": labels}, spec={}, status={})
+    put_pod(server, "Running")
+    await_state(followed, lambda state: state and not state.troubles)
+
+
+def test_a_queue_that_may_not_be_read_is_unknown(server: ApiServer, followed: FollowedJob) -> None:
+    server.fail(QUEUES, lambda handler: bool(handler.refuse(403, "forbidden") or True), times=100)
+    labels = {"kueue.x-k8s.io/queue-name": "q"}
+    server.put(f"{JOBS}/j", uid="job", kind="Job", metadata={"labels": labels}, spec={"suspend": True}, status={})
+    state = await_state(followed, lambda state: state and QUEUES in " ".join(server.requests))
+    assert state is not None
+    assert [trouble.kind for trouble in state.troubles] == [TroubleKind.QUEUE]
 
 
 def test_the_state_may_be_outdated_while_the_api_server_does_not_answer(

@@ -48,7 +48,7 @@ def recorded(name: str) -> JobState:
         ("suspended_batch", TroubleKind.QUEUE, "the job", "Kueue's queue q"),
         (
             "kueue_not_admitted",
-            TroubleKind.QUEUE,
+            TroubleKind.NEVER_ADMITTED,
             "the job's Workload",
             "queue research: couldn't assign flavors to pod",
         ),
@@ -518,6 +518,58 @@ def test_events_about_another_job_in_the_queue_are_ignored(name: str) -> None:
     assert trouble.subject == ("the job's Workload" if is_ours else "the job"), (
         "the reason is reported as a new trouble"
     )
+
+
+def waiting_in_queue() -> dict[str, Any]:
+    waiting = job(runPolicy={"suspend": True})
+    waiting["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    return waiting
+
+
+@pytest.mark.parametrize(
+    ("message", "is_hopeless"),
+    [
+        (
+            "insufficient quota for cpu in flavor a, (0) + current podset request (8) > maximum capacity (4)",
+            True,
+        ),
+        ("resource nvidia.com/gpu unavailable in ClusterQueue", True),
+        ("flavor a doesn't match node affinity, untolerated taint {gpu yes NoSchedule <nil>} in flavor b", True),
+        ("Workload namespace doesn't match ClusterQueue selector", True),
+        ("insufficient unused quota for cpu in flavor a, 2 more needed", False),
+        ("request > maximum capacity (4), insufficient unused quota for cpu in flavor b, 2 more needed", False),
+        ("ClusterQueue research is inactive", False),
+    ],
+)
+def test_a_queue_that_has_room_for_the_job_only_in_theory_or_never(message: str, is_hopeless: bool) -> None:
+    pending = {**event(message, 10, reason="Pending"), "type": "Warning"}
+    pending["involvedObject"] = {"kind": "Workload", "name": "pytorchjob-j-12345"}
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting_in_queue(), [], [pending]).troubles
+    assert trouble.kind is (TroubleKind.NEVER_ADMITTED if is_hopeless else TroubleKind.QUEUE)
+
+
+def local_queue(active: str, reason: str = "Ready", pending: int = 0) -> dict[str, Any]:
+    conditions = [{"type": "Active", "status": active, "reason": reason}]
+    return {"spec": {"clusterQueue": "all"}, "status": {"conditions": conditions, "pendingWorkloads": pending}}
+
+
+@pytest.mark.parametrize(
+    ("queues", "problem"),
+    [
+        ([], "it does not exist in this namespace"),
+        ([local_queue("False", "ClusterQueueDoesNotExist")], "its ClusterQueue all does not exist"),
+        ([local_queue("True")], "no job is pending in it, so Kueue may not manage PyTorchJobs"),
+        ([local_queue("True", pending=1)], ""),
+        ([local_queue("False", "Stopped")], ""),
+        ([local_queue("False", "ClusterQueueIsInactive")], ""),
+        ([{"spec": {"clusterQueue": "all"}}], ""),
+        (None, ""),
+    ],
+)
+def test_a_queue_that_does_not_know_the_job_never_admits_it(queues: list[dict[str, Any]] | None, problem: str) -> None:
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting_in_queue(), [], queues=queues).troubles
+    assert trouble.kind is (TroubleKind.NEVER_ADMITTED if problem else TroubleKind.QUEUE)
+    assert trouble.evidence == (f"Kueue's queue q: {problem}" if problem else "Kueue's queue q")
 
 
 def test_a_pod_with_a_scheduling_gate_waits_in_a_queue() -> None:

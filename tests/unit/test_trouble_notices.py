@@ -72,6 +72,13 @@ def test_an_explanation_of_the_queue_is_not_held_back() -> None:
     assert "insufficient quota" in log.see(explained, seconds=1)[0].text
 
 
+def test_a_trouble_that_waiting_does_not_remove_is_told_with_its_remedy() -> None:
+    log, hopeless = Log(), trouble(TroubleKind.NEVER_ADMITTED, "the job", "Kueue's queue q: it does not exist")
+    log.see(hopeless)
+    (line,) = log.see(hopeless, seconds=5)
+    assert line.text.endswith(f"(Kueue's queue q: it does not exist): {TroubleKind.NEVER_ADMITTED.value.remedy}")
+
+
 def test_what_pods_wait_for_is_shown_even_if_other_lines_are_only_rank_0s() -> None:
     log, away = Log(), trouble(TroubleKind.UNSCHEDULABLE, "worker-7")
     shown: list[LogLine] = []

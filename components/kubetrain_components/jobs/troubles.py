@@ -13,6 +13,8 @@ class TroubleTraits:
     jobs free quota, and crashes count as restarts. Once the job was under way, none has a limit of its own."""
     notice_seconds: float = 1.0
     """Time until the log names it: many troubles go away at once."""
+    is_hopeless: bool = False
+    """True if waiting does not help: the log names the remedy at once."""
 
 
 class TroubleKind(Enum):
@@ -62,6 +64,12 @@ class TroubleKind(Enum):
         "not admitted by the queue",
         "check that the queue exists in this namespace, has room, and manages jobs of this kind",
     )
+    NEVER_ADMITTED = TroubleTraits(
+        "the queue will never admit it",
+        "request less, change what the queue refuses, or set another queue in placement",
+        notice_seconds=5,
+        is_hopeless=True,
+    )
     SUSPENDED = TroubleTraits(
         "is suspended, but in no queue",
         "resume it, or set scheduler and queue in placement if your cluster admits jobs from queues only",
@@ -101,7 +109,8 @@ class Trouble:
     @property
     def notice(self) -> str:
         """The line to log for the subject as long as the trouble is tolerated."""
-        return f"waiting: {self.kind.value.words} ({self.evidence})"
+        remedy = f": {self.kind.value.remedy}" if self.kind.value.is_hopeless else ""
+        return f"waiting: {self.kind.value.words} ({self.evidence}){remedy}"
 
     @property
     def failure(self) -> str:

@@ -16,7 +16,7 @@ OPTIONAL = {
     "snapshots.yaml": "exposure snapshot does not work",
 }
 """The consequences of a missing role, by file."""
-OPTIONAL_GROUPS = ("argoproj.io", "snapshot.storage.k8s.io")
+OPTIONAL_GROUPS = ("argoproj.io", "kueue.x-k8s.io", "snapshot.storage.k8s.io")
 """API groups that a cluster may lack; a run calls them only if they exist."""
 OF_LAUNCHERS = {
     "pytorchjobs": Launcher.TRAINING_OPERATOR,

@@ -10,12 +10,14 @@ from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
+from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
 HEARTBEAT_SECONDS = 1.0
+LOCAL_QUEUES = ("kueue.x-k8s.io/v1beta2", "localqueues")
 
 
 class FollowedJob:
@@ -26,8 +28,9 @@ class FollowedJob:
         self._of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
         self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=self._of_job)
         self._events: list[Watched] = []
+        self._queues: list[Watched] = []
         self._state: JobState | None = None
-        self._state_versions: list[tuple[Watched, int]] = []
+        self._state_versions: list[tuple[Watched, int, bool]] = []
         self._is_stopped = False
         for watched in (self._job, self.pods):
             watched.start()
@@ -39,7 +42,7 @@ class FollowedJob:
         """
         self._await_lists()
         with self._changed.lock:
-            versions = [(watched, watched.changes) for watched in self._watches()]
+            versions = [(watched, watched.changes, watched.has_synced) for watched in self._watches()]
             if versions != self._state_versions:
                 self._state = self._derive_state(self._job.objects(), self.pods.objects())
                 self._state_versions = versions
@@ -75,7 +78,12 @@ class FollowedJob:
             return None
         pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in pods_now]
         events = [each.manifest for watched in self._events for each in watched.objects()]
-        return job_state(self.handle.kind, found[0].manifest, pods, events)
+        return job_state(self.handle.kind, found[0].manifest, pods, events, self._known_queues())
+
+    def _known_queues(self) -> list[Manifest] | None:
+        """Return the job's queue, as far as it may be read."""
+        known = [watched for watched in self._queues if watched.has_synced and watched.error is None]
+        return [each.manifest for watched in known for each in watched.objects()] if known else None
 
     def is_over(self) -> bool:
         if self._is_stopped:
@@ -86,7 +94,7 @@ class FollowedJob:
     def await_change(self, state: JobState) -> None:
         """Wait until the state changes, for at most a second."""
         with self._changed.lock, interrupts_deferred():
-            self._update_event_watches(state)
+            self._update_watches(state)
         self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
 
     def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
@@ -110,7 +118,7 @@ class FollowedJob:
             watched.join(max(deadline - time.monotonic(), 0))
 
     def _watches(self) -> list[Watched]:
-        return [self._job, self.pods, *self._events]
+        return [self._job, self.pods, *self._events, *self._queues]
 
     def _await_lists(self) -> None:
         for watched in (self._job, self.pods):
@@ -119,20 +127,29 @@ class FollowedJob:
             if watched.error is not None:
                 raise watched.error
 
-    def _update_event_watches(self, state: JobState) -> None:
-        """Watch events only until the job is under way, because the watch covers the whole namespace."""
+    def _update_watches(self, state: JobState) -> None:
+        """Watch events and the queue only until the job is under way: the events are those of the whole namespace."""
         if state.is_under_way:
-            for watched in self._events:
+            for watched in (*self._events, *self._queues):
                 watched.stop()
-            self._events = []
-        elif not self._events and not state.phase.is_final:
-            of_podgroup = f"involvedObject.kind=PodGroup,involvedObject.name={self.handle.name}"
-            for selector in ("type=Warning", of_podgroup):  # Volcano's events are not warnings
-                path = self._api.path("v1", "events")
-                self._events.append(
-                    Watched(self._api, path, self._changed, keeps_deleted=False, fieldSelector=selector)
-                )
-                self._events[-1].start()
+            self._events, self._queues = [], []
+        elif not state.phase.is_final:
+            self._events = self._events or self._watch_events()
+            self._queues = self._queues or self._watch_queue(state)
+
+    def _watch_events(self) -> list[Watched]:
+        path, of_podgroup = self._api.path("v1", "events"), "involvedObject.kind=PodGroup,involvedObject.name="
+        # Volcano's events are not warnings.
+        return [self._watch(path, each) for each in ("type=Warning", of_podgroup + self.handle.name)]
+
+    def _watch_queue(self, state: JobState) -> list[Watched]:
+        queue = state.labels.get(KUEUE_LABEL)
+        return [self._watch(self._api.path(*LOCAL_QUEUES), f"metadata.name={queue}")] if queue else []
+
+    def _watch(self, path: str, selector: str) -> Watched:
+        watched = Watched(self._api, path, self._changed, keeps_deleted=False, fieldSelector=selector)
+        watched.start()
+        return watched
 
 
 def _has_listed(watched: Watched) -> bool:

@@ -23,7 +23,8 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     was_disrupted,
     was_taken,
 )
-from kubetrain_components.jobs.kubernetes.troubles import is_suspended, troubles
+from kubetrain_components.jobs.kubernetes.queue_troubles import is_suspended
+from kubetrain_components.jobs.kubernetes.troubles import troubles
 from kubetrain_components.manifest import Manifest
 
 # Failed comes first: it decides even if Succeeded is True as well.
@@ -38,8 +39,18 @@ PHASES = (
 )
 
 
-def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> JobState:
-    """Return the state of a job, without pods of other jobs. Deleted pods have "deleted": True in their manifest."""
+def job_state(
+    kind: JobKind,
+    job: Manifest,
+    pods: Iterable[Manifest],
+    events: Iterable[Manifest] = (),
+    queues: Sequence[Manifest] | None = None,
+) -> JobState:
+    """Return the state of a job, without pods of other jobs. Deleted pods have "deleted": True in their manifest.
+
+    Args:
+        queues: The LocalQueues of Kueue that have the name of the job's; None if they are unknown.
+    """
     metadata = job["metadata"]
     handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
     replicas = pods_by_replica(pod for pod in pods if is_of(pod, job) and not _was_suspended(job, pod))
@@ -51,7 +62,7 @@ def job_state(kind: JobKind, job: Manifest, pods: Iterable[Manifest], events: It
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
         needed=_needed_pods(kind, job),
-        troubles=() if is_over else tuple(troubles(kind, job, newest, events)),
+        troubles=() if is_over else tuple(troubles(kind, job, newest, events, queues)),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         message=message,

@@ -5,13 +5,12 @@ Few accounts may read events; without them, some troubles are not recognized.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended, is_cut_off, lingering_containers, seconds, status_of
-from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
+from kubetrain_components.jobs.kubernetes.queue_troubles import queue_troubles
 from kubetrain_components.jobs.kubernetes.train_job import nodes_name
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
@@ -45,21 +44,26 @@ NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 IN_USE = re.compile(r"Multi-Attach error .* already used by pod\(s\) (?P<pods>.+)")
 POD_OF_A_JOB = re.compile(r"(?P<job>.+-[0-9a-f]{8})(-a\d+)?-([a-z0-9]{5}|[a-z]+-\d+|(n-0-)?\d+-[a-z0-9]{5})")
 """Name of a pod of any run, as JobIdentity begins it."""
-NOT_ADMITTED = (("Workload", "Warning", "Pending"), ("PodGroup", "Normal", "Unschedulable"))
-"""Object, type and reason of the events in which Kueue and Volcano explain why; Volcano's warnings do not."""
 
 
-def troubles(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> list[Trouble]:
+def troubles(
+    kind: JobKind,
+    job: Manifest,
+    pods: Mapping[str, Manifest],
+    events: Iterable[Manifest],
+    queues: Sequence[Manifest] | None = None,
+) -> list[Trouble]:
     """Return the current troubles of a job.
 
     Args:
         pods: Newest pod of each replica, by the replica's name.
+        queues: The LocalQueues of Kueue that have the name of the job's; None if they are unknown.
     """
     by_uid = defaultdict(list)
     latest_last = sorted(events, key=_last_seen)
     for event in latest_last:
         by_uid[_concerned(event)].append(event)
-    found = [*_deletion_troubles(job), *_queue_troubles(kind, job, pods, chain.from_iterable(by_uid.values()))]
+    found = [*_deletion_troubles(job), *queue_troubles(kind, job, pods, latest_last, queues)]
     for name, pod in pods.items():
         found += [*_scheduling_troubles(name, pod), *_container_troubles(name, pod)]
         found += _volume_troubles(name, pod, by_uid[pod["metadata"]["uid"]])
@@ -71,26 +75,6 @@ def troubles(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events:
     # Each attempt to create a pod has its own message: the last one counts.
     last = {(trouble.kind, trouble.subject): trouble for trouble in found}
     return list(last.values()) or _operator_trouble(kind, job, pods)
-
-
-def is_suspended(job: Manifest) -> bool:
-    spec = job["spec"]
-    return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
-
-
-def _queue_troubles(
-    kind: JobKind, job: Manifest, pods: Mapping[str, Manifest], events: Iterable[Manifest]
-) -> Iterator[Trouble]:
-    """Yield the queue as the trouble, or the explanation of its events once there is one, with another subject."""
-    if queue := _queue_before(job, pods):
-        explanations = sorted((event for event in events if _is_of_queue(kind, job, event)), key=_last_seen)
-        for event in explanations[-1:]:
-            subject = f"the job's {event['involvedObject']['kind']}"
-            yield _trouble(TroubleKind.QUEUE, subject, f"{queue}: {event.get('message') or ''}")
-        if not explanations:
-            yield _trouble(TroubleKind.QUEUE, JOB, queue)
-    elif is_suspended(job):
-        yield _trouble(TroubleKind.SUSPENDED, JOB, "spec.suspend is true")
 
 
 def _deletion_troubles(job: Manifest) -> Iterator[Trouble]:
@@ -105,25 +89,6 @@ def _operator_trouble(kind: JobKind, job: Manifest, pods: Mapping[str, Manifest]
     if pods or status.get("conditions") or status.get("jobsStatus") or kind is JobKind.BATCH_JOB:
         return []
     return [_trouble(TroubleKind.OPERATOR, JOB, f"this {kind.value} has no status")]
-
-
-def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
-    """Return the queue that the job still waits in."""
-    queue = (job["metadata"].get("labels") or {}).get(KUEUE_LABEL)
-    if queue and is_suspended(job):
-        return f"Kueue's queue {queue}"
-    gang = (job["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
-    if gang and not pods and "scheduleTimeoutSeconds" not in gang:  # no pod is created until Volcano admits them
-        return f"Volcano's queue {gang.get('queue', 'default')}"
-    return ""
-
-
-def _is_of_queue(kind: JobKind, job: Manifest, event: Manifest) -> bool:
-    """Return True for events of the job's PodGroup, which has its name, or Workload, which is named after it."""
-    concerned = event.get("involvedObject") or {}
-    name = f"({kind.lower()}-)?{re.escape(job['metadata']['name'])}(-[0-9a-f]{{5}})?"
-    is_name = re.fullmatch(name, concerned.get("name", "")) is not None
-    return is_name and (concerned.get("kind"), event.get("type"), event.get("reason")) in NOT_ADMITTED
 
 
 def _scheduling_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
