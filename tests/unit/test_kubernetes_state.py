@@ -538,11 +538,12 @@ def waiting_in_queue() -> dict[str, Any]:
         ("Workload namespace doesn't match ClusterQueue selector", True),
         ("insufficient unused quota for cpu in flavor a, 2 more needed", False),
         ("request > maximum capacity (4), insufficient unused quota for cpu in flavor b, 2 more needed", False),
+        ("untolerated taint {gpu yes} in flavor a. Pending the preemption of 1 workload(s)", False),
         ("ClusterQueue research is inactive", False),
     ],
 )
 def test_a_queue_that_has_room_for_the_job_only_in_theory_or_never(message: str, is_hopeless: bool) -> None:
-    pending = {**event(message, 10, reason="Pending"), "type": "Warning"}
+    pending = {**event(message, 10, reason="ExceedsMaxQuota"), "type": "Warning"}
     pending["involvedObject"] = {"kind": "Workload", "name": "pytorchjob-j-12345"}
     (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting_in_queue(), [], [pending]).troubles
     assert trouble.kind is (TroubleKind.NEVER_ADMITTED if is_hopeless else TroubleKind.QUEUE)

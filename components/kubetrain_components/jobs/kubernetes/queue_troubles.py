@@ -8,15 +8,16 @@ from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 
-NOT_ADMITTED = (("Workload", "Warning", "Pending"), ("PodGroup", "Normal", "Unschedulable"))
-"""Object, type and reason of the events in which Kueue and Volcano explain why; Volcano's warnings do not."""
 IMPOSSIBLE = re.compile(
     "> maximum capacity|unavailable in ClusterQueue|untolerated taint|doesn't match node affinity"
     "|ClusterQueue .* not found|namespace doesn't match"
 )
 """Kueue's words for a flavor or a queue that the job cannot use even when it is empty."""
-POSSIBLE = re.compile("unused quota|more needed")
+POSSIBLE = re.compile("unused quota|more needed|preempt", re.IGNORECASE)
 """Its words for a flavor that has room once other jobs have ended."""
+
+VOLCANOS = ("PodGroup", "Normal", "Unschedulable")
+"""Object, type and reason of Volcano's explanations."""
 
 
 def queue_troubles(
@@ -57,11 +58,16 @@ def _queue_before(job: Manifest, pods: Mapping[str, Manifest]) -> str:
 
 
 def _is_of_queue(kind: JobKind, job: Manifest, event: Manifest) -> bool:
-    """Return True for events of the job's PodGroup, which has its name, or Workload, which is named after it."""
+    """Return True for the explanations of Kueue and Volcano.
+
+    They are events of the job's Workload, which is named after it, or PodGroup, which has its name. Kueue's reasons
+    differ between versions; Volcano's warnings explain nothing.
+    """
     concerned = event.get("involvedObject") or {}
     name = f"({kind.lower()}-)?{re.escape(job['metadata']['name'])}(-[0-9a-f]{{5}})?"
-    is_name = re.fullmatch(name, concerned.get("name", "")) is not None
-    return is_name and (concerned.get("kind"), event.get("type"), event.get("reason")) in NOT_ADMITTED
+    source = concerned.get("kind"), event.get("type")
+    explains = source == ("Workload", "Warning") or (*source, event.get("reason")) == VOLCANOS
+    return explains and re.fullmatch(name, concerned.get("name", "")) is not None
 
 
 def _problem(kind: JobKind, queues: Sequence[Manifest]) -> str:
