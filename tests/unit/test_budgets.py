@@ -276,6 +276,21 @@ class TestManifests:
         assert watching.see(state, 86400) is watching.see(state, 86400) is None
         assert [each.kind for each in state.troubles] == [TroubleKind.UNSCHEDULABLE]
 
+    def test_an_elastic_job_without_its_first_pod_is_starting(self) -> None:
+        watching = Watching(Budgets(start_seconds=1800))
+        without_first = elastic_state("Pending", "Running", "Running", minimum=2)
+        assert not without_first.is_under_way
+        assert watching.see(without_first, 1800) is None
+        assert "worker-0: cannot be scheduled" in str(watching.reason(without_first, 1))
+
+    @pytest.mark.parametrize("kind", [TroubleKind.VOLUME_IN_USE, TroubleKind.QUEUE])
+    def test_a_training_uses_its_time_while_more_pods_wait_to_join(self, kind: TroubleKind) -> None:
+        watching = Watching(Budgets(run_seconds=100))
+        grows = elastic_state("Running", "Running", "Pending", minimum=2)
+        grows = replace(grows, troubles=(replace(trouble(kind), subject="worker-2"),))
+        assert watching.see(grows, 100) is None
+        assert "running for 101 s" in str(watching.reason(grows, 1))
+
     def test_an_elastic_job_below_its_min_workers_is_starting(self) -> None:
         watching = Watching(Budgets(start_seconds=1800))
         too_few = elastic_state("Running", "Pending", "Pending", minimum=2)

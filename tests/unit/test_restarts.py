@@ -91,12 +91,20 @@ def test_others_that_restart_again_and_again_while_a_node_is_lost_do_not_count(t
 
 def test_an_elastic_training_that_crashes_while_it_waits_for_a_pod_still_ends() -> None:
     training = Training(needed=2)
+    training.lose(3)
+    for _ in range(10):
+        training.restart(0, 1, 2)
+    assert training.count() == 30 - PODS, "one restart of each pod belongs to the loss"
+    training.replace(3)
+    assert training.count() == 30 - PODS
+
+
+def test_others_that_cannot_meet_without_the_first_pod_restart_for_nothing() -> None:
+    training = Training(needed=2)
     training.lose(0)
     for _ in range(10):
         training.restart(1, 2, 3)
-    assert training.count() == 30 - PODS, "one restart of each pod belongs to the loss"
-    training.replace(0)
-    assert training.count() == 30 - PODS
+    assert training.count() == 0
 
 
 def test_each_loss_of_an_elastic_training_excuses_the_restarts_that_follow() -> None:

@@ -130,12 +130,12 @@ class BudgetTracker:
         # The event that tells who uses a volume is forgotten after an hour; later ones only say that it is not mounted.
         was_in_use = self._waits_for_volume and TroubleKind.VOLUME in kinds
         self._waits_for_volume = was_in_use or TroubleKind.VOLUME_IN_USE in kinds
+        if state.is_under_way and not is_paused:  # pods of an elastic job that join later may wait for anything
+            return RUN
         # A queue that has admitted it before may do so again.
         is_hopeless = TroubleKind.NEVER_ADMITTED in kinds and not self._was_under_way
         is_queued = is_paused or not kinds.isdisjoint((TroubleKind.QUEUE, TroubleKind.NEVER_ADMITTED))
-        if (is_queued and not is_hopeless) or self._waits_for_volume:
-            return QUEUE
-        return RUN if state.is_under_way else START
+        return QUEUE if (is_queued and not is_hopeless) or self._waits_for_volume else START
 
 
 def _seconds(text: str) -> float:

@@ -258,6 +258,11 @@ class PodState:
         return f"{self.role.lower()}-{self.index}"
 
     @property
+    def is_first(self) -> bool:
+        """True if no other pod of an elastic job can train without it: it has rank 0, and the others meet there."""
+        return self.index == 0
+
+    @property
     def blocks_the_end(self) -> bool:
         """True if containers run on after the main one failed, and nothing ends them."""
         is_taken = self.was_disrupted or self.is_terminating or self.is_lost
@@ -281,9 +286,15 @@ class JobState:
 
     @property
     def is_under_way(self) -> bool:
-        """True if enough of its pods have started: all of them, or the minimum of an elastic job."""
-        started = sum(pod.phase in (Phase.RUNNING, Phase.SUCCEEDED) for pod in self.pods)
-        return started >= (self.needed or len(self.pods)) > 0
+        """True if enough of its pods have started: all of them, or the minimum of an elastic job, with its first."""
+        waiting = [pod for pod in self.pods if pod.phase not in (Phase.RUNNING, Phase.SUCCEEDED)]
+        started = len(self.pods) - len(waiting)
+        return started >= (self.needed or len(self.pods)) > 0 and not any(pod.is_first for pod in waiting)
+
+    @property
+    def late_pods(self) -> set[str]:
+        """Names of the pods that an elastic job under way does not wait for."""
+        return {pod.name for pod in self.pods if pod.phase is Phase.PENDING} if self.is_under_way else set()
 
     @property
     def is_ending(self) -> bool:

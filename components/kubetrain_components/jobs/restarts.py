@@ -49,7 +49,8 @@ class RestartCounter:
         """Return True if a pod has just been lost, or if the job cannot run without the lost ones."""
         before, self._lost = self._lost, {pod.name for pod in state.pods if pod.is_lost}
         present = len(state.pods) - len(self._lost)
-        return bool(self._lost) and (present < (state.needed or len(state.pods)) or not self._lost <= before)
+        is_stopped = present < (state.needed or len(state.pods)) or any(p.is_lost and p.is_first for p in state.pods)
+        return bool(self._lost) and (is_stopped or not self._lost <= before)
 
     def _add(self, restarts: int) -> None:
         excused = min(restarts, self._excused)

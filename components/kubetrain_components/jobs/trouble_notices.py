@@ -29,7 +29,7 @@ class TroubleNotices:
             if fresh and self._is_due([*fresh.values()], min(map(self._since.__getitem__, fresh)), now):
                 self._told |= fresh.keys()
                 self._told_at[kind] = now
-                yield _line([*fresh.values()])
+                yield _line([*fresh.values()], state)
 
     def _is_due(self, fresh: list[Trouble], since: float, now: float) -> bool:
         kind = fresh[0].kind
@@ -37,7 +37,8 @@ class TroubleNotices:
         return now - since >= kind.value.notice_seconds and not is_repeated
 
 
-def _line(troubles: list[Trouble]) -> LogLine:
+def _line(troubles: list[Trouble], state: JobState) -> LogLine:
     others = len(troubles) - 1
     more = f"; the same for {others} more pod{'s' * (others > 1)}, such as {troubles[-1].subject}" if others else ""
-    return LogLine(troubles[0].subject, troubles[0].notice + more)
+    notice = troubles[0].late_notice if troubles[0].subject in state.late_pods else troubles[0].notice
+    return LogLine(troubles[0].subject, notice + more)

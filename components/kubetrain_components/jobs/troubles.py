@@ -113,6 +113,11 @@ class Trouble:
         return f"waiting: {self.kind.value.words} ({self.evidence}){remedy}"
 
     @property
+    def late_notice(self) -> str:
+        """The same for a pod without which the job runs until it can join."""
+        return f"training continues, and this pod joins later: {self.kind.value.words} ({self.evidence})"
+
+    @property
     def failure(self) -> str:
         """The reason for the job's failure, with the remedy."""
         return f"{self.subject}: {self.kind.value.words} ({self.evidence}): {self.kind.value.remedy}"

@@ -67,7 +67,7 @@ def is_proven(job: Job, state: JobState) -> bool:
     """Return True if the job succeeded, and all of its pods did, or rank 0 and no other pod failed by itself."""
     if not state.is_ending:
         return False
-    if len(state.pods) == job.total_replicas and all(pod.phase is Phase.SUCCEEDED for pod in state.pods):
+    if len(state.pods) >= job.total_replicas and all(pod.phase is Phase.SUCCEEDED for pod in state.pods):
         return True
     if any(pod.phase is Phase.FAILED and not pod.was_disrupted for pod in state.pods):
         return has_elastic_success(job, state)
