@@ -103,6 +103,14 @@ PARAMETERS = (
         is_local=True,
     ),
     Parameter(
+        "max_workers",
+        int,
+        0,
+        "Max pods to which an elastic job grows, if there is room or an autoscaler adds them; 0: as many as workers.",
+        pipelines=("train-pytorch",),
+        is_local=True,
+    ),
+    Parameter(
         "processes_per_worker",
         int,
         1,

@@ -17,7 +17,15 @@ from kubetrain_pipelines.task_settings import as_launcher, as_step, with_output,
 
 Channel = Any
 """A parameter of a pipeline during its compilation (a KFP PipelineChannel), or a constant."""
-TRAINING_PARAMETERS = ("output_claim", "train_config", "workers", "min_workers", "processes_per_worker", "launcher")
+TRAINING_PARAMETERS = (
+    "output_claim",
+    "train_config",
+    "workers",
+    "min_workers",
+    "max_workers",
+    "processes_per_worker",
+    "launcher",
+)
 PUBLISHING_PARAMETERS = ("model_uri", "s3_endpoint", "min_accuracy")
 
 

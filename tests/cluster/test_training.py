@@ -7,32 +7,21 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import ClaimMount, Job, LogLine
+from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
-from kubetrain_components.jobs.kubernetes.state import replica_name
 from kubetrain_components.jobs.launchers import Launcher
-from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.launch_training.launch import launch_training
-from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_pipelines.images import TRAINERS
-from kubetrain_trainer.config import TrainConfig
 from support.cluster import Bucket, pods_job
-from support.cluster_data import sync
+from support.training_cluster import CONFIG, OUTPUT, STORAGE, Cluster
 
 pytestmark = pytest.mark.cluster
 CORE = pytest.mark.core
 
-STORAGE = Storage(dataset_name="digits", staging_size="1Gi", output_size="1Gi")
-OUTPUT = ClaimMount(claim=STORAGE.output_claim, path="/output")
-CONFIG = TrainConfig(epochs=3, checkpoint_every=20)
 WRITE_TO_DATA = """
 import errno, pathlib
 try:
@@ -40,63 +29,6 @@ try:
 except OSError as error:
     print(errno.errorcode[error.errno])
 """
-
-
-class Cluster:
-    """What the steps of a pipeline do, one after another."""
-
-    def __init__(self, namespace: str, bucket: Bucket) -> None:
-        self.api = KubernetesApi.connect(namespace)
-        self.bucket = bucket
-        self.lines: list[LogLine] = []
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
-        self.api.create(self.api.path("v1", "secrets"), {**secret, "stringData": bucket.credentials})
-
-    def sync(self) -> dict[str, Any]:
-        return sync(self.api, self.bucket.name, "r1", STORAGE, "pytorch", self.hear)
-
-    def training(self, framework: str, report: dict[str, Any], **changes: Any) -> TrainingJob:
-        data = ClaimMount(claim=report["claim"], path="/data", sub_path=report["sub_path"], read_only=True)
-        usual = TrainingJob(
-            framework=framework,
-            config=CONFIG,
-            pipeline="chain",
-            run_id=f"r1-{framework}",
-            data_dir=Path("/data"),
-            output_dir=Path(f"/output/r1-{framework}"),
-            dataset_digest=report["digest"],
-            placement=Placement(image=f"docker.io/{TRAINERS[framework]}", cpu="200m", memory="2Gi", grace_seconds=20),
-            mounts=(data, OUTPUT),
-        )
-        return replace(usual, **changes)
-
-    def launch(self, training: TrainingJob) -> dict[str, Any]:
-        with KubernetesBackend(self.api) as backend:
-            return launch_training(training, backend, self.hear)
-
-    def hear(self, line: LogLine) -> None:
-        print(f"[{line.pod}] {line.text}")
-        self.lines.append(line)
-
-    def await_line(self, text: str) -> LogLine:
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline:
-            for line in self.lines.copy():
-                if text in line.text:
-                    return line
-            time.sleep(0.1)
-        raise AssertionError(f"no line has {text!r}")
-
-    def kill_pod(self, job: Job, pod: str) -> None:
-        """At once, as when its node is gone."""
-        pods = self.api.get(self.api.path("v1", "pods"), labelSelector=job.identity.selector)["items"]
-        (name,) = (each["metadata"]["name"] for each in pods if replica_name(each) == pod)
-        path = self.api.path("v1", "pods", name)
-        subprocess.run(
-            ["kubectl", "delete", "--raw", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background"],
-            check=True,
-            capture_output=True,
-        )
 
 
 @pytest.fixture

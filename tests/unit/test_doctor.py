@@ -462,6 +462,9 @@ def test_a_training_without_an_operator_needs_no_framework_but_batch_jobs() -> N
     check(finding, OK, "manages batch/job$")
 
 
+GROWS = ('tolerations=[{"operator": "Exists"}]', "gpus=1", "workers=3", "min_workers=2", "max_workers=9")
+
+
 @pytest.mark.parametrize(
     ("pairs", "status", "evidence", "remedy"),
     [
@@ -488,6 +491,10 @@ def test_a_training_without_an_operator_needs_no_framework_but_batch_jobs() -> N
             "advertise nvid",
         ),
         (('tolerations=[{"operator": "Exists"}]', "gpus=1", "workers=3"), MISSING, "room for 2 of 3", "add nodes"),
+        ((*GROWS, "launcher=training-operator"), OK, "room for 2 pods if empty; .* begins with 2 and grows to 9", ""),
+        ((*GROWS, "launcher=trainer"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
+        ((*GROWS, "launcher=job"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
+        ((*GROWS, "min_workers=3"), MISSING, "room for 2 of 3", "add nodes"),
     ],
 )
 def test_nodes(pairs: tuple[str, ...], status: Status, evidence: str, remedy: str) -> None:

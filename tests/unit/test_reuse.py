@@ -143,7 +143,9 @@ def test_an_elastic_training_may_have_ended_with_any_number_of_its_pods(
     assert model_to_reuse(elastic, DIGEST, no_id)
     capsys.readouterr()
     assert "processes is now 8, not 6" in reason(replace(elastic, min_workers=0), capsys)
-    assert "processes is now 2 to 4, not 6" in reason(replace(elastic, workers=2, min_workers=1), capsys)
+    fewer = replace(elastic, workers=2, min_workers=1)
+    assert "processes is now 2 to 4, not 6" in reason(fewer, capsys)
+    assert model_to_reuse(replace(fewer, max_workers=3), DIGEST, no_id)
 
 
 class TestImagesWithoutDigest:

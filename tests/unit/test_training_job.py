@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kubetrain_components.jobs.job import ClaimMount, Phase
+from kubetrain_components.jobs.kubernetes.manifests import manifests_of
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import pod_environments
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
@@ -17,7 +20,7 @@ from kubetrain_trainer.errors import InvalidSetting
 from support.jobs import MemoryBackend
 
 
-def training(framework: str = "pytorch", workers: int = 3, min_workers: int = 0) -> TrainingJob:
+def training(framework: str = "pytorch", workers: int = 3, min_workers: int = 0, **changes: Any) -> TrainingJob:
     return TrainingJob(
         framework=framework,
         config=TrainConfig(),
@@ -27,6 +30,7 @@ def training(framework: str = "pytorch", workers: int = 3, min_workers: int = 0)
         output_dir=Path("/output"),
         workers=workers,
         min_workers=min_workers,
+        **changes,
     )
 
 
@@ -51,6 +55,36 @@ def test_an_elastic_job_has_workers_only_and_needs_few_of_them() -> None:
     assert (job.elastic.min_replicas, job.elastic.max_replicas) == (1, 3)
 
 
+def test_a_job_that_may_grow_begins_with_its_workers_where_an_autoscaler_adds_pods() -> None:
+    job = training(min_workers=1, max_workers=8).to_job()
+    assert job.roles == {"Worker": 3}
+    assert job.elastic is not None
+    assert (job.elastic.min_replicas, job.elastic.max_replicas) == (1, 8)
+    assert job.backoff_limit == 3 * 8 + 1
+
+
+@pytest.mark.parametrize("launcher", [Launcher.TRAINER, Launcher.JOB])
+def test_a_job_that_nothing_scales_has_all_its_pods_from_the_beginning(launcher: Launcher) -> None:
+    grows = training(min_workers=1, max_workers=8, launcher=launcher, placement=Placement(image="i"))
+    assert grows.to_job().roles == {"Worker": 8}
+    manifest = manifests_of(grows.to_job())[1]
+    assert manifest["metadata"]["annotations"]["kubetrain/needed-pods"] == "1"
+
+
+@pytest.mark.parametrize("launcher", [*Launcher])
+def test_a_launcher_adopts_the_job_of_a_release_without_max_workers(launcher: Launcher) -> None:
+    older = training(min_workers=1, launcher=launcher).to_job()
+    assert training(min_workers=1, max_workers=0, launcher=launcher).to_job().spec_hash == older.spec_hash
+    assert training(min_workers=1, max_workers=3, launcher=launcher).to_job().spec_hash == older.spec_hash
+    assert training(min_workers=1, max_workers=4, launcher=launcher).to_job().spec_hash != older.spec_hash
+
+
+def test_nothing_grows_on_one_machine() -> None:
+    job = training(workers=2, min_workers=1, max_workers=8).to_job()
+    pods = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
+    assert {each["PET_NNODES"] for each in pods.values()} == {"1:2"}, "the rendezvous must not wait for more"
+
+
 def test_the_first_of_the_elastic_pods_on_one_machine_hosts_the_rendezvous() -> None:
     job = training(min_workers=1).to_job()
     pods = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})
@@ -60,16 +94,20 @@ def test_the_first_of_the_elastic_pods_on_one_machine_hosts_the_rendezvous() -> 
 
 
 @pytest.mark.parametrize(
-    ("framework", "min_workers", "cause"),
+    ("framework", "given", "cause"),
     [
-        ("tensorflow", 1, "min_workers: tensorflow .*: leave min_workers out"),
-        ("pytorch", 4, "min_workers: 4 must be from 0 .* 3"),
-        ("pytorch", -1, "min_workers: -1 must be from 0 .* 3"),
+        ("tensorflow", {"min_workers": 1}, "min_workers: tensorflow .*: leave min_workers and max_workers out"),
+        ("tensorflow", {"max_workers": 8}, "min_workers: tensorflow .*: leave min_workers and max_workers out"),
+        ("pytorch", {"min_workers": 4}, "min_workers: 4 must be from 0 .* 3"),
+        ("pytorch", {"min_workers": -1}, "min_workers: -1 must be from 0 .* 3"),
+        ("pytorch", {"max_workers": 8}, "max_workers is 8, but only an elastic job grows: set min_workers"),
+        ("pytorch", {"min_workers": 1, "max_workers": 2}, "max_workers is 2, less than workers, 3"),
+        ("pytorch", {"min_workers": 1, "max_workers": -1}, "max_workers is -1, less than workers, 3"),
     ],
 )
-def test_what_cannot_be_elastic_is_refused(framework: str, min_workers: int, cause: str) -> None:
+def test_what_cannot_be_elastic_is_refused(framework: str, given: dict[str, int], cause: str) -> None:
     with pytest.raises(InvalidSetting, match=cause):
-        training(framework, min_workers=min_workers)
+        training(framework, **given)
 
 
 def test_a_training_whose_pods_are_gone_leaves_the_proof_to_the_next_step() -> None:

@@ -35,6 +35,7 @@ def launch_training(
     task_config: dsl.TaskConfig,
     summary: dsl.Output[dsl.Markdown],
     launcher: str = "auto",
+    max_workers: int = 0,
 ) -> NamedTuple("Training", checkpoint=str, step=int, image=str, image_id=str, placement=dict):
     """Train in several pods and follow them until they finish.
 
@@ -53,6 +54,7 @@ def launch_training(
         task_config: Settings of this task, which apply to the pods.
         summary: Summary of the job, with its duration, its manifest, and commands to inspect it.
         launcher: What runs the pods: training-operator, trainer or job; auto: the first that the cluster has.
+        max_workers: Maximum number of pods that an elastic training grows to; 0: as many as workers.
 
     Returns:
         The last checkpoint, its step, the name and ID of the image that trained it, and the placement.
@@ -94,6 +96,7 @@ def launch_training(
             workers=workers,
             processes_per_worker=processes_per_worker,
             min_workers=min_workers,
+            max_workers=max_workers,
             launcher=Launcher(launcher),
             placement=placed,
             mounts=site.mounts(place, output_claim),

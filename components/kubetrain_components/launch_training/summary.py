@@ -33,7 +33,7 @@ def training_summary(
         "job": f"{job.kind.value} `{name}`",
         "launcher": Launcher.of(job.kind).value,
         "image": f"`{training.placement.image}`",
-        "pods": f"{job.total_replicas}, each with {_count(training.processes_per_worker, 'process', 'processes')}",
+        "pods": f"{_pods(training)}, each with {_count(training.processes_per_worker, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
         "last checkpoint": _checkpoint(result),
         "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
@@ -46,6 +46,11 @@ def training_summary(
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## Manifest\n\n{ZEROS if job.is_indexed else ''}```yaml\n{manifest}```\n"
     )
+
+
+def _pods(training: TrainingJob) -> str:
+    most = training.most_workers
+    return f"{training.min_workers} to {most}" if 0 < training.min_workers < most else f"{most}"
 
 
 def _checkpoint(result: Mapping[str, Any]) -> str:

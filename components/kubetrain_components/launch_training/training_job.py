@@ -9,6 +9,7 @@ from kubetrain_components.jobs.kubernetes.pod_template import host_port
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import dataset_flags
+from kubetrain_components.run.parameters import check_growth
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
@@ -47,18 +48,22 @@ class TrainingJob:
     processes_per_worker: int = 1
     min_workers: int = 0
     """Minimum number of pods that training continues with after losing others; 0: all pods restart. PyTorch only."""
+    max_workers: int = 0
+    """Maximum number of pods that an elastic training grows to; 0: as many as workers."""
     launcher: Launcher = Launcher.AUTO
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
     """PVCs that hold data_dir and output_dir; empty: these are folders of this machine."""
 
     def __post_init__(self) -> None:
-        if self.min_workers and self.framework != "pytorch":
+        if (self.min_workers or self.max_workers) and self.framework != "pytorch":
             raise InvalidSetting(
-                f"min_workers: {self.framework} cannot continue after losing a worker: leave min_workers out"
+                f"min_workers: {self.framework} cannot continue with other numbers of workers: leave min_workers and "
+                "max_workers out"
             )
         if not 0 <= self.min_workers <= self.workers:
             raise InvalidSetting(f"min_workers: {self.min_workers} must be from 0 to workers, which is {self.workers}")
+        check_growth(self.workers, self.min_workers, self.max_workers)
 
     def to_job(self) -> Job:
         return Job(
@@ -79,10 +84,14 @@ class TrainingJob:
             processes_per_replica=self.processes_per_worker,
             elastic=self._elastic(),
             # If one pod is lost the others fail too, so that each restart of the training restarts every pod.
-            backoff_limit=self.placement.max_restarts * self.workers + 1,
+            backoff_limit=self.placement.max_restarts * self.most_workers + 1,
             placement=self.placement,
             mounts=self.mounts,
         )
+
+    @property
+    def most_workers(self) -> int:
+        return self.max_workers or self.workers
 
     @property
     def identity(self) -> JobIdentity:
@@ -93,7 +102,10 @@ class TrainingJob:
         return self.launcher.kind(self.framework)
 
     def _roles(self) -> dict[str, int]:
-        if self.min_workers or not self._kind.traits.lead_role:
+        if not self._kind.traits.lead_role:
+            # Nothing scales such a job: those pods that the cluster has no room for at first join later.
+            return {"Worker": self.most_workers}
+        if self.min_workers:
             return {"Worker": self.workers}
         return {self._kind.traits.lead_role: 1, "Worker": self.workers - 1}
 
@@ -102,7 +114,7 @@ class TrainingJob:
             return None
         return Elastic(
             min_replicas=self.min_workers,
-            max_replicas=self.workers,
+            max_replicas=self.most_workers,
             rdzv_conf=RENDEZVOUS,
             # Each loss costs two restarts: one without the pod, and one when it is back.
             max_restarts=2 * self.placement.max_restarts,

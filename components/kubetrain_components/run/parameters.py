@@ -16,6 +16,7 @@ from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import check_model, is_import_path
 
 LAYOUTS = {"image_folder": image_folder.LAYOUT, "tar_shards": tar_shards.LAYOUT}
+MAX_WORKERS = 10_000
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 
@@ -40,6 +41,7 @@ class RunParameters:
     workers: int = 1
     processes_per_worker: int = 1
     min_workers: int = 0
+    max_workers: int = 0
     launcher: str = Launcher.AUTO
     min_accuracy: float = 0.0
     model_uri: str = ""
@@ -63,9 +65,11 @@ class RunParameters:
     def _check_training(self) -> None:
         package_of(self.framework)
         check_model(self.framework, self.train_config.model)
-        _check_range("workers", self.workers, 1, 10_000)
+        _check_range("workers", self.workers, 1, MAX_WORKERS)
         _check_range("processes_per_worker", self.processes_per_worker, 1, 64)
         _check_range("min_workers", self.min_workers, 0, self.workers)
+        _check_range("max_workers", self.max_workers, 0, MAX_WORKERS)
+        check_growth(self.workers, self.min_workers, self.max_workers)
         check_launcher("launcher", self.launcher)
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
         if self.framework == "tensorflow" and self.processes_per_worker > 1:
@@ -109,6 +113,19 @@ def check_run_id(name: str, run_id: str) -> None:
             f"{name} '{run_id}' cannot name a folder: use up to 100 letters, digits, '.', '_' and '-', "
             "starting with a letter or digit"
         )
+
+
+def check_growth(workers: int, min_workers: int, max_workers: int) -> None:
+    """
+    Raises:
+        InvalidSetting: if a job of so many pods cannot grow to max_workers.
+    """
+    if max_workers and not min_workers:
+        raise InvalidSetting(
+            f"max_workers is {max_workers}, but only an elastic job grows: set min_workers as well, or leave it out"
+        )
+    if max_workers and max_workers < workers:
+        raise InvalidSetting(f"max_workers is {max_workers}, less than workers, {workers}: raise it, or lower workers")
 
 
 def _check_range(name: str, value: float, minimum: float, maximum: float) -> None:

@@ -55,6 +55,7 @@ def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
         workers=parameters.workers,
         processes_per_worker=parameters.processes_per_worker,
         min_workers=parameters.min_workers,
+        max_workers=parameters.max_workers,
         launcher=Launcher(parameters.launcher),
         placement=parameters.placement,
         mounts=dataset.mounts(parameters.storage.output_claim),

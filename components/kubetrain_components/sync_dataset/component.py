@@ -29,6 +29,7 @@ def sync_dataset(
     output_claim: str = "",
     workers: int = 1,
     min_workers: int = 0,
+    max_workers: int = 0,
     processes_per_worker: int = 1,
     launcher: str = "auto",
     cpu: str = "1",
@@ -62,6 +63,7 @@ def sync_dataset(
         output_claim: PVC for checkpoints and models.
         workers: Number of training pods.
         min_workers: Minimum number of pods that training continues with after losing others; 0: all pods restart.
+        max_workers: Maximum number of pods that an elastic training grows to; 0: as many as workers.
         processes_per_worker: Training processes in each pod.
         launcher: What runs the training pods: training-operator, trainer or job; auto: the first that the cluster has.
         cpu: CPU request of a pod.
@@ -105,6 +107,7 @@ def sync_dataset(
             train_config=train_config,
             workers=workers,
             min_workers=min_workers,
+            max_workers=max_workers,
             processes_per_worker=processes_per_worker,
             launcher=launcher,
             cpu=cpu,

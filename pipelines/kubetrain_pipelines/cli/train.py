@@ -42,6 +42,7 @@ class TrainOptions:
     run_id: str
     workers: int
     min_workers: int
+    max_workers: int
     processes_per_worker: int
     launcher: str
     max_restarts: int | None
@@ -101,6 +102,7 @@ def training_of(options: TrainOptions) -> TrainingJob:
         workers=options.workers,
         processes_per_worker=options.processes_per_worker,
         min_workers=options.min_workers,
+        max_workers=options.max_workers,
         launcher=Launcher(options.launcher),
         placement=Placement.from_dict({**settings.get("placement", {}), **restarts}),
     )

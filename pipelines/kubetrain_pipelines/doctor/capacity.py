@@ -27,8 +27,9 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     room = sum(_max_pods(node, requests) for node in usable)
     evidence = f"{len(usable)} of {len(nodes)} nodes admit a training pod ({_described(requests)})"
     if room >= count:
+        growth = f"; training begins with {count} and grows to {pods.most} if there is room" if pods.most else ""
         return _enough(
-            f"{evidence}, with room for {room} pods if empty",
+            f"{evidence}, with room for {room} pods if empty{growth}",
             [*unjudged_affinity(pods.spec), *_unjudged_rules(pods.spec)],
         )
     if can_grow:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from operator import add
 
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests import replica_specs
+from kubetrain_components.jobs.kubernetes.manifests import max_pods, needed_pods, replica_specs
 from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
@@ -37,7 +37,10 @@ class Pods:
     stage: str
     role: str
     count: int
+    """Number of those that the run cannot do without."""
     template: Manifest
+    most: int = 0
+    """Number to which an elastic training may grow; 0: no more than count."""
 
     @property
     def spec(self) -> Manifest:
@@ -130,7 +133,13 @@ def _stage_of(manifest: Manifest) -> str:
 
 def _pods_of(manifest: Manifest, manifests: Iterable[Manifest]) -> list[Pods]:
     return [
-        Pods(_stage_of(manifest), role, each.get("replicas", 1), each.get("template") or _template(manifest, manifests))
+        Pods(
+            _stage_of(manifest),
+            role,
+            min(each.get("replicas", 1), needed_pods(kind, manifest)),
+            each.get("template") or _template(manifest, manifests),
+            max_pods(kind, manifest) if needed_pods(kind, manifest) < max_pods(kind, manifest) else 0,
+        )
         for kind in JobKind
         if manifest["kind"] == kind
         for role, each in replica_specs(kind, manifest).items()

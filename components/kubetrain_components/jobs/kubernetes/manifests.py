@@ -87,6 +87,25 @@ def replica_specs(kind: JobKind, manifest: Manifest) -> dict[str, Manifest]:
     return {"Pod": {"replicas": spec.get("completions") or (spec.get("trainer") or {}).get("numNodes", 1), **spec}}
 
 
+def needed_pods(kind: JobKind, manifest: Manifest) -> int:
+    """Return the number of pods that the job needs to be under way."""
+    if needed := (manifest["metadata"].get("annotations") or {}).get(NEEDED_ANNOTATION):
+        return int(needed)
+    if elastic := manifest["spec"].get("elasticPolicy"):
+        return int(elastic.get("minReplicas", 1))
+    return _total_pods(kind, manifest)
+
+
+def max_pods(kind: JobKind, manifest: Manifest) -> int:
+    """Return the number of pods to which the job may grow."""
+    elastic = manifest["spec"].get("elasticPolicy") or {}
+    return int(elastic.get("maxReplicas", _total_pods(kind, manifest)))
+
+
+def _total_pods(kind: JobKind, manifest: Manifest) -> int:
+    return sum(int(each.get("replicas", 1)) for each in replica_specs(kind, manifest).values())
+
+
 def _spec(job: Job, instance: str) -> Manifest:
     match job.kind:
         case JobKind.PYTORCH_JOB:

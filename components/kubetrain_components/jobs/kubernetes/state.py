@@ -9,8 +9,8 @@ from typing import Any
 from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX_ANNOTATION
-from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL, NEEDED_ANNOTATION
-from kubetrain_components.jobs.kubernetes.manifests import replica_specs
+from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
+from kubetrain_components.jobs.kubernetes.manifests import needed_pods
 from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,
     has_ended,
@@ -61,7 +61,7 @@ def job_state(
         handle=handle,
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
-        needed=_needed_pods(kind, job),
+        needed=needed_pods(kind, job),
         troubles=() if is_over else tuple(troubles(kind, job, newest, events, queues)),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
@@ -175,12 +175,3 @@ def _was_suspended(job: Manifest, pod: Manifest) -> bool:
     """Return True if the pod was deleted because a queue evicted the job, which is not a failure."""
     since = seconds(_conditions(job).get("Suspended", {}).get("lastTransitionTime"))
     return bool(pod.get("deleted")) and seconds(pod["metadata"]["creationTimestamp"]) < since
-
-
-def _needed_pods(kind: JobKind, job: Manifest) -> int:
-    """Return the number of pods that the job needs to be under way."""
-    if needed := (job["metadata"].get("annotations") or {}).get(NEEDED_ANNOTATION):
-        return int(needed)
-    if elastic := job["spec"].get("elasticPolicy"):
-        return int(elastic.get("minReplicas", 1))
-    return sum(int(each.get("replicas", 1)) for each in replica_specs(kind, job).values())

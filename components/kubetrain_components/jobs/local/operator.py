@@ -143,11 +143,14 @@ def pod_environments(job: Job, shares: Environments, for_all: Mapping[str, str])
 
 
 def _with_rendezvous_host(job: Job, index: int) -> Job:
-    """Let only the first pod host the rendezvous: on one machine, every pod considers the address its own."""
+    """Let only the first pod host the rendezvous: on one machine, every pod considers the address its own.
+
+    Nothing adds pods here, so the rendezvous waits for no more than there are.
+    """
     if job.elastic is None:
         return job
     conf = {**job.elastic.rdzv_conf, "is_host": str(int(index == 0))}
-    return replace(job, elastic=replace(job.elastic, rdzv_conf=conf))
+    return replace(job, elastic=replace(job.elastic, rdzv_conf=conf, max_replicas=job.total_replicas))
 
 
 def _free_addresses(job: Job) -> AddressOf:
