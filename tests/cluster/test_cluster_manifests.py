@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
@@ -26,7 +26,8 @@ RESTRICTED = [
     ("elastic", elastic(replace(PLAIN, scale_metrics=[METRIC]))),
     ("tensorflow", tensorflow()),
     ("batch", batch()),
-    *[(f"{make.__name__} in a queue", make(KUEUE)) for make in (pytorch, elastic, tensorflow, batch)],
+    *[(f"{make.__name__} in a queue", make(KUEUE)) for make in (pytorch, tensorflow, batch)],
+    ("elastic in a queue", elastic(KUEUE, elastic=Elastic(min_replicas=2, max_replicas=3))),
     *[(f"{make.__name__} in a gang", make(GANG)) for make in (pytorch, elastic, tensorflow)],
 ]
 # Of the objects that a pod refers to, only its account must exist for admission.

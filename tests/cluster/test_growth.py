@@ -11,6 +11,7 @@ import pytest
 from kubetrain_components.jobs.follow import create_or_attach
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.kubernetes.state import replica_name
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from support.cluster import Bucket, await_that
@@ -60,8 +61,8 @@ def cluster(namespace: str) -> Cluster:
     return Cluster(namespace, Bucket("unused"))
 
 
-def growing(cluster: Cluster, launcher: Launcher, **placement: Any) -> TrainingJob:
-    """Return a training of two pods that may become three, whose pods need one seat each."""
+def growing(cluster: Cluster, launcher: Launcher, workers: int = 2, **placement: Any) -> TrainingJob:
+    """Return a training that two pods can begin, and three can finish."""
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     metadata = {"name": OUTPUT.claim}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
@@ -70,7 +71,7 @@ def growing(cluster: Cluster, launcher: Launcher, **placement: Any) -> TrainingJ
         "pytorch",
         {"claim": "none", "sub_path": "", "digest": ""},
         config=replace(CONFIG, data="synthetic", epochs=125, checkpoint_every=10_000),
-        workers=2,
+        workers=workers,
         min_workers=2,
         max_workers=3,
         launcher=launcher,
@@ -86,6 +87,11 @@ def scale(api: KubernetesApi, training: TrainingJob, count: int) -> None:
     api.patch(path, {"spec": {"replicas": count}})
 
 
+def waiting(api: KubernetesApi) -> set[str]:
+    pods = api.get(api.path("v1", "pods"))["items"]
+    return {replica_name(pod) for pod in pods if pod["status"]["phase"] == "Pending"}
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "launcher", [Launcher.TRAINING_OPERATOR, Launcher.TRAINER, pytest.param(Launcher.JOB, marks=CORE)]
@@ -98,7 +104,8 @@ def test_a_pod_that_joins_later_costs_no_step(namespace: str, cluster: Cluster, 
             cluster.await_line("[kubetrain] step=")
             if launcher is Launcher.TRAINING_OPERATOR:
                 scale(cluster.api, training, 3)
-            assert cluster.await_line("cannot be scheduled").pod == "worker-2"
+            await_that(lambda: waiting(cluster.api))
+            assert waiting(cluster.api) < {"worker-1", "worker-2"}
             seats.offer(3)
 
         helper = threading.Thread(target=grow)
@@ -112,6 +119,40 @@ def test_a_pod_that_joins_later_costs_no_step(namespace: str, cluster: Cluster, 
     assert numbers == {"2 processes", "3 processes"}
     resumed = {line.text for line in cluster.lines if "resumes from" in line.text}
     assert resumed == {f"rank {rank} resumes from {folder}/step-{stopped_after:08}" for rank in range(3)}
+    assert not [line for line in cluster.lines if line.text.endswith("; restarting")]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("launcher", [Launcher.TRAINER, Launcher.JOB])
+def test_a_pod_that_waits_to_join_does_not_take_the_room_of_the_first(
+    namespace: str, cluster: Cluster, launcher: Launcher
+) -> None:
+    with two_seats(namespace) as seats:
+        training = growing(cluster, launcher, extra_resources={seats.name: 1})
+        training = replace(training, config=replace(training.config, epochs=40, checkpoint_every=50))
+        killer = threading.Thread(
+            target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), "worker-0"))
+        )
+        killer.start()
+        result = cluster.launch(training)
+        killer.join()
+    assert result["status"] == "completed"
+    assert cluster.await_line("rank 0 resumes from")
+    assert not [line for line in cluster.lines if "3 processes," in line.text]
+
+
+@pytest.mark.timeout(400)
+def test_a_pod_that_an_autoscaler_removes_costs_nothing_but_itself(cluster: Cluster) -> None:
+    training = growing(cluster, Launcher.TRAINING_OPERATOR, workers=3)
+    scaler = threading.Thread(target=lambda: (cluster.await_line("[kubetrain] step="), scale(cluster.api, training, 2)))
+    scaler.start()
+    result = cluster.launch(training)
+    scaler.join()
+    assert result["status"] == "completed"
+    assert [word for line in cluster.lines if "processes, gloo" in line.text for word in line.text.split()[4:5]] == [
+        "3",
+        "2",
+    ]
     assert not [line for line in cluster.lines if line.text.endswith("; restarting")]
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import ClaimMount, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
-from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of
+from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of, replica_specs
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.config import TrainConfig
 from support.manifests import (
     EVERY_SETTING,
@@ -373,6 +374,29 @@ def test_a_batch_job_may_have_a_queue_and_no_restarts_and_the_cluster_never_ends
         "backoffLimit": 0,
         "template": 0,
     }
+
+
+def terms_of(job: Job) -> list[Manifest]:
+    """Return what the scheduler requires of the pods beside which it places one."""
+    (spec,) = [each["template"]["spec"] for each in replica_specs(job.kind, job_manifest(job)).values()]
+    affinity = (spec.get("affinity") or {}).get("podAffinity") or {}
+    terms: list[Manifest] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or []
+    return terms
+
+
+def test_no_pod_that_an_elastic_job_can_do_without_is_placed_before_its_first() -> None:
+    together, after_first = terms_of(elastic(replace(PLAIN, together="zone")))
+    assert (together["labelSelector"], together["topologyKey"]) == (OWN_PODS, "topology.kubernetes.io/zone")
+    first = {"training.kubeflow.org/replica-index": "0"}
+    assert after_first["labelSelector"]["matchLabels"] == {**OWN_PODS["matchLabels"], **first}
+
+
+def test_pods_whose_order_does_not_matter_or_is_not_ours_are_placed_in_any_order() -> None:
+    near = {"labelSelector": {"matchLabels": {"app": "cache"}}, "topologyKey": "kubernetes.io/hostname"}
+    own = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    assert terms_of(elastic(replace(PLAIN, affinity=own))) == [near], "one pod would have to match both terms"
+    assert terms_of(elastic(elastic=Elastic(min_replicas=3, max_replicas=3))) == terms_of(indexed()) == []
+    assert terms_of(elastic(replace(PLAIN, scheduler="volcano", queue="q"))) == []
 
 
 def test_an_elastic_gang_is_complete_with_the_minimum_number_of_pods() -> None:

@@ -64,6 +64,7 @@ REJECTED: list[tuple[Job, str]] = [
     (elastic(elastic=replace(BOUNDS, min_replicas=0)), "min_replicas 0 must be between 1 and max_replicas 4"),
     (elastic(replicas=replicas(Worker=5)), "Workers must be between 2 and 4, not 5"),
     (elastic(replicas=replicas(Worker=1)), "Workers must be between 2 and 4, not 1"),
+    (elastic(replace(PLAIN, scheduler="kueue", queue="q")), "Kueue stops a PyTorchJob whose number of pods changes"),
     (elastic(elastic=replace(BOUNDS, rdzv_backend="etcd")), "rdzv_backend 'etcd' needs a server"),
     (elastic(elastic=replace(BOUNDS, rdzv_conf={"a": ""})), "rdzv_conf as key=value,key=value"),
     (elastic(elastic=replace(BOUNDS, rdzv_conf={"a": "1,b=2"})), "remove entries that are empty or contain , or ="),

@@ -11,6 +11,7 @@ TRAINING_API = "kubeflow.org/v1"
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 INIT_CONTAINER = "init-pytorch"
 """The operator adds it to the Workers of a PyTorchJob with a Master."""
 
@@ -36,6 +37,8 @@ class Traits:
     """Name of a pod's main container, by which the operator finds it."""
     job_name_label: str
     """Label of a pod that holds the name of its job."""
+    index_label: str
+    """Label of a pod that holds its number among those of its role."""
     replica_specs: str = ""
     """Field of the spec that holds the pods by role; empty: all pods have one role."""
     port_name: str = ""
@@ -63,6 +66,7 @@ TRAITS = {
         framework="pytorch",
         container="pytorch",
         job_name_label="training.kubeflow.org/job-name",
+        index_label=REPLICA_INDEX_LABEL,
         replica_specs="pytorchReplicaSpecs",
         port_name="pytorchjob-port",
         roles=("Master", "Worker"),
@@ -75,6 +79,7 @@ TRAITS = {
         framework="tensorflow",
         container="tensorflow",
         job_name_label="training.kubeflow.org/job-name",
+        index_label=REPLICA_INDEX_LABEL,
         replica_specs="tfReplicaSpecs",
         port_name="tfjob-port",
         roles=("Chief", "Worker", "PS", "Evaluator"),
@@ -84,6 +89,7 @@ TRAITS = {
         plural="trainjobs",
         container="node",
         job_name_label="jobset.sigs.k8s.io/jobset-name",
+        index_label=INDEX_LABEL,
         port_name="rendezvous",
         can_be_elastic=True,
     ),
@@ -92,6 +98,7 @@ TRAITS = {
         plural="jobs",
         container="main",
         job_name_label="batch.kubernetes.io/job-name",
+        index_label=INDEX_LABEL,
         port_name="rendezvous",
         can_be_elastic=True,
     ),

@@ -113,7 +113,9 @@ class Placement(Settings):
     annotations: dict[str, Any] = setting({}, "annotations of the pods")
 
     scale_metrics: list[Any] = setting(
-        [], "metrics in Kubernetes' format by which an autoscaler scales an elastic job; empty: no autoscaler"
+        [],
+        "metrics in Kubernetes' format by which an autoscaler scales an elastic job from min_workers to max_workers; "
+        "empty: no autoscaler",
     )
     restart_policy: str = setting(
         "OnFailure",

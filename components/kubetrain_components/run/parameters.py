@@ -118,7 +118,7 @@ def check_run_id(name: str, run_id: str) -> None:
 def check_growth(workers: int, min_workers: int, max_workers: int) -> None:
     """
     Raises:
-        InvalidSetting: if a job of so many pods cannot grow to max_workers.
+        InvalidSetting: if a job of these numbers of pods cannot grow to max_workers.
     """
     if max_workers and not min_workers:
         raise InvalidSetting(

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kubetrain_components.jobs.kubernetes.pod_template import ANY_NODE, REQUIRED
 from kubetrain_components.manifest import Manifest
-
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def matches_affinity(node: Manifest, spec: Manifest) -> bool:
@@ -18,7 +17,8 @@ def matches_affinity(node: Manifest, spec: Manifest) -> bool:
 def unjudged_affinity(spec: Manifest) -> list[str]:
     """Return the rules that depend on other pods, which are not evaluated."""
     affinity = spec.get("affinity") or {}
-    return [name for name in ("podAffinity", "podAntiAffinity") if (affinity.get(name) or {}).get(REQUIRED)]
+    terms = {name: (affinity.get(name) or {}).get(REQUIRED) or [] for name in ("podAffinity", "podAntiAffinity")}
+    return [name for name, each in terms.items() if any(term.get("topologyKey") != ANY_NODE for term in each)]
 
 
 def _matches_term(metadata: Manifest, term: Mapping[str, Any]) -> bool:

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Mapping
 
 from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_kinds import INDEX_LABEL
 from kubetrain_components.jobs.kubernetes.pod_template import rendezvous_port
 from kubetrain_components.jobs.operator_environment import elastic_rendezvous, static_rendezvous
 from kubetrain_components.manifest import Manifest
 
 INDEX = "JOB_COMPLETION_INDEX"
 REFERENCE = f"$({INDEX})"
-INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+INDEX_ANNOTATION = INDEX_LABEL
 
 HostOf = Callable[[int], str]
 """Maps the index of a pod to its host name."""

@@ -38,6 +38,9 @@ RENDEZVOUS_PORT = 23456
 HOST_PORTS = range(20_000, 30_000)
 """Below the ports that Kubernetes assigns to services and the kernel to connections."""
 ZONE = "topology.kubernetes.io/zone"
+ANY_NODE = "kubernetes.io/os"
+"""A label with one value on all nodes that run these pods."""
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARED_MEMORY = "shared-memory"
 RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -232,13 +235,31 @@ def _container_security(placement: Placement) -> Manifest:
 
 def _affinity(job: Job) -> Manifest:
     placement = job.placement
-    if not placement.together:
-        return placement.affinity
-    key = ZONE if placement.together == "zone" else placement.together
-    term = {"labelSelector": _own_pods(job), "topologyKey": key}
     pods = placement.affinity.get("podAffinity") or {}
-    required = [*(pods.get("requiredDuringSchedulingIgnoredDuringExecution") or []), term]
-    return {**placement.affinity, "podAffinity": {**pods, "requiredDuringSchedulingIgnoredDuringExecution": required}}
+    given = pods.get(REQUIRED) or []
+    terms = [*_near_each_other(job), *([] if given else _after_the_first(job))]
+    if not terms:
+        return placement.affinity
+    return {**placement.affinity, "podAffinity": {**pods, REQUIRED: [*given, *terms]}}
+
+
+def _near_each_other(job: Job) -> list[Manifest]:
+    if not (key := job.placement.together):
+        return []
+    return [{"labelSelector": _own_pods(job), "topologyKey": ZONE if key == "zone" else key}]
+
+
+def _after_the_first(job: Job) -> list[Manifest]:
+    """Keep pods that an elastic job can do without from taking the room of its first pod, where the others meet.
+
+    Kubernetes lets the first pod pass, because it is the only one that matches the term itself. Gang schedulers choose
+    the pods themselves, and a pod with a term of the user's would have to match both with one pod.
+    """
+    has_spare_pods = job.elastic is not None and job.elastic.min_replicas < job.elastic.max_replicas
+    if not has_spare_pods or job.placement.scheduler in ("volcano", "scheduler-plugins"):
+        return []
+    first = {"matchLabels": {**_own_pods(job)["matchLabels"], job.kind.traits.index_label: "0"}}
+    return [{"labelSelector": first, "topologyKey": ANY_NODE}]
 
 
 def _own_pods(job: Job) -> Manifest:

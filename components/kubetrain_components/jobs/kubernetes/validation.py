@@ -125,6 +125,15 @@ def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
     workers = job.roles["Worker"]
     if not elastic.min_replicas <= workers <= elastic.max_replicas:
         yield f"the number of Workers must be between {elastic.min_replicas} and {elastic.max_replicas}, not {workers}"
+    if (
+        job.placement.scheduler == "kueue"
+        and not job.is_indexed
+        and (workers < elastic.max_replicas or elastic.metrics)
+    ):
+        yield (
+            f"Kueue stops a {job.kind} whose number of pods changes: remove max_workers and scale_metrics, or use "
+            "launcher trainer or job"
+        )
     if elastic.rdzv_backend != "c10d":
         yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server that kubetrain does not start: use c10d"
     if any(not key or not value or re.search("[,=]", key + value) for key, value in elastic.rdzv_conf.items()):
