@@ -79,7 +79,7 @@ FLOORS = {
         {"object_store"},
         {""},
     ],
-    PIPELINES: [{"cli"}, {"doctor"}, {"kubeflow", "local_run"}, {""}],
+    PIPELINES: [{"cli"}, {"doctor"}, {"kubeflow", "local_run", "translate"}, {""}],
     TRAINER: [set(FRAMEWORKS), {""}],
 }
 # They choose an adapter when they are called.

@@ -45,6 +45,8 @@ def _check_bucket(setting: str, rest: str) -> None:
     bucket = split_bucket(rest)[0]
     if not bucket:
         raise InvalidSetting(f"{setting} has no bucket: write s3://BUCKET/PREFIX")
+    if bucket.startswith("<"):
+        raise InvalidSetting(f"{setting} is a placeholder: fill in the name of your bucket and prefix")
     if "@" in rest.partition("/")[0] or (":" in bucket and not ACCESS_POINT.fullmatch(bucket)):
         raise InvalidSetting(
             f"{setting} is not valid: write s3://BUCKET/PREFIX without keys, and set AWS_ACCESS_KEY_ID and "

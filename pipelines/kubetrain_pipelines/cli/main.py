@@ -14,7 +14,7 @@ import click
 
 from kubetrain_pipelines.cli.extras import missing_extra
 from kubetrain_pipelines.cli.kubeflow import COMMANDS
-from kubetrain_pipelines.cli.options import AS_JSON, CONTEXT, FOLDER, LOGIN, PARAMETERS, PIPELINE, with_options
+from kubetrain_pipelines.cli.options import AS_JSON, CONTEXT, FILE, FOLDER, LOGIN, PARAMETERS, PIPELINE, with_options
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 
@@ -164,6 +164,20 @@ def render(**options: Any) -> None:
     from kubetrain_pipelines.cli.render import render_and_show
 
     render_and_show(**options)
+
+
+@kubetrain.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
+@click.option("--output", type=FILE, help="File to write (default: print it).")
+def translate(**options: Any) -> None:
+    """Turn the manifest of a job into a parameter file for submit.
+
+    FILE has a PyTorchJob, TFJob, TrainJob (and its runtime) or ElasticJob; - reads the standard input. Fields without a
+    counterpart are listed on standard error.
+    """
+    from kubetrain_pipelines.cli.translate import translate_and_show
+
+    translate_and_show(**options)
 
 
 @kubetrain.command()

@@ -1,0 +1,66 @@
+"""`kubetrain translate`: the manifest of a hand-written job as a parameter file."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kubetrain_pipelines.translate.read_manifests import read_manifests
+from kubetrain_pipelines.translate.translation import Translation, translate
+from kubetrain_trainer.durable_files import write_atomically
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+STDIN = "-"
+
+
+def translate_and_show(files: Sequence[Path], output: Path | None) -> None:
+    translation = translate(read_manifests(_texts(files)))
+    content = json.dumps(translation.parameters, indent=2, ensure_ascii=False) + "\n"
+    if output:
+        _write(output, content)
+    else:
+        print(content, end="")
+    print("\n".join(report(translation, output)), file=sys.stderr)
+
+
+def report(translation: Translation, output: Path | None) -> Iterator[str]:
+    """Yield what the file does not have, and what to do next."""
+    yield f"{translation.source} as a run of {translation.pipeline}, with the operator that the cluster has, or none"
+    if translation.unmapped:
+        yield "\nFields without a counterpart:"
+    for each in translation.unmapped:
+        yield f"  {each.path}{' = ' if each.value else ''}{each.value}"
+        if each.instead:
+            yield f"      {each.instead}"
+    if translation.notes:
+        yield "\nCheck:"
+    yield from (f"  {note}" for note in translation.notes)
+    yield "\nNext:"
+    if translation.missing:
+        yield f"  fill in {' and '.join(translation.missing)}"
+    file = output or "FILE"
+    yield f"  kubetrain render --pipeline {translation.pipeline} --params {file}"
+    yield f"  kubetrain submit {translation.pipeline} --params {file}"
+
+
+def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    for file in files:
+        is_stdin = str(file) == STDIN
+        try:
+            content = sys.stdin.buffer.read() if is_stdin else file.read_bytes()
+            yield "the standard input" if is_stdin else str(file), content.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSetting(f"{file} cannot be read ({error}): pass the YAML file of a job") from error
+
+
+def _write(output: Path, content: str) -> None:
+    """
+    Raises:
+        KubetrainError: if the file exists with other content, which the user may have edited.
+    """
+    try:
+        if output.exists() and output.read_bytes() != content.encode():
+            raise KubetrainError(f"{output} exists and differs: choose another --output, or delete it")
+        write_atomically(output, content.encode())
+    except OSError as error:
+        raise KubetrainError(f"{output} cannot be written ({error}): choose another --output") from error

@@ -1,0 +1,112 @@
+"""The main container of a pod as settings of the placement: resources, environment, identity."""
+
+import re
+from typing import Any
+
+from kubetrain_components.jobs.placement import NCCL_NAMES, is_gpu
+from kubetrain_components.jobs.quantity import whole_amount
+from kubetrain_pipelines.translate.draft import Draft
+from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.secret_values import is_secret
+
+SET_BY_LAUNCHER = re.compile(r"PET_\w+|MASTER_(ADDR|PORT)|(LOCAL_)?RANK|WORLD_SIZE|TF_CONFIG|JOB_COMPLETION_INDEX")
+LOCKS_MEMORY = "IPC_LOCK"
+IMAGE_NOTE = (
+    "image {image} must contain kubetrain's trainer: build it from kubetrain's trainer image with your code added, or "
+    "remove image from the file to train a built-in model"
+)
+
+
+def take_container(draft: Draft, container: Fields, resources: str = "resources") -> None:
+    if image := container.take("image", str, ""):
+        draft.set("image", image)
+        draft.note(IMAGE_NOTE.format(image=image))
+    draft.set("image_pull_policy", container.take("imagePullPolicy", str))
+    container.drop_if("terminationMessagePath", "/dev/termination-log")
+    container.drop_if("terminationMessagePolicy", "File")
+    _take_environment(draft, container)
+    _take_secrets(draft, container)
+    _take_resources(draft, container, resources)
+
+
+def take_identity(draft: Draft, owner: Fields) -> None:
+    """Take the user from the security context of a pod or container, and drop what pods have anyway."""
+    context = owner.at("securityContext")
+    for name in ("runAsUser", "runAsGroup", "fsGroup"):
+        if (number := context.get(name, int, 0)) >= 1 and draft.settings.setdefault("user", number) == number:
+            context.drop(name)
+    context.drop_if("runAsNonRoot", True)
+    context.drop_if("allowPrivilegeEscalation", False)
+    context.drop_if("privileged", False)
+    context.drop_if("seccompProfile", {"type": "RuntimeDefault"})
+    context.drop_if("fsGroupChangePolicy", "OnRootMismatch")
+    context.drop_if("capabilities", {"drop": ["ALL"]})
+
+
+def _take_resources(draft: Draft, container: Fields, resources: str) -> None:
+    may_lock_memory = _may_lock_memory(container)
+    requests, limits = (dict(container.take(f"{resources}.{name}", dict, {})) for name in ("requests", "limits"))
+    for name in ("cpu", "memory"):
+        limit = str(limits.pop(name, ""))
+        request = str(requests.pop(name, limit))
+        draft.set(name, request)
+        if limit and (name == "cpu" or limit != request):
+            draft.set(f"{name}_limit", limit)
+        if name == "memory" and request and not limit:
+            draft.note(f"memory is also limited to {request}: set memory_limit for more")
+    container.drop(f"{resources}.claims")  # the main container uses all claims of its pod
+    for name, value in {**requests, **limits}.items():
+        _take_device(draft, name, str(value), may_lock_memory)
+
+
+def _take_device(draft: Draft, name: str, value: str, may_lock_memory: bool) -> None:
+    if is_gpu(name) and "gpus" not in draft.settings:
+        draft.set("gpus", whole_amount(value))
+        if name != "nvidia.com/gpu":
+            draft.set("gpu_resource", name)
+    elif may_lock_memory and name.startswith("rdma/") and "rdma" not in draft.settings:
+        draft.set("rdma", whole_amount(value))
+        draft.set("rdma_resource", name)
+    else:
+        draft.set("extra_resources", {name: value})
+
+
+def _may_lock_memory(container: Fields) -> bool:
+    """Take the capability for RDMA, with which pods run as root."""
+    added = container.get("securityContext.capabilities.add", list, [])
+    devices = {**container.get("resources.requests", dict, {}), **container.get("resources.limits", dict, {})}
+    if added != [LOCKS_MEMORY] or not any(name.startswith("rdma/") for name in devices):
+        return False
+    container.drop("securityContext.capabilities")
+    container.drop_if("securityContext.runAsUser", 0)
+    return True
+
+
+def _take_environment(draft: Draft, container: Fields) -> None:
+    for variable in container.items("env"):
+        name, value = str(variable.content.get("name", "")), variable.content.get("value", "")
+        if SET_BY_LAUNCHER.fullmatch(name) or name == "NCCL_TIMEOUT" or is_secret(name, str(value)):
+            continue
+        if "valueFrom" in variable.content:
+            _take_source(draft, name, variable.content["valueFrom"])
+        else:
+            draft.set("nccl" if NCCL_NAMES.fullmatch(name) else "env", {name: str(value)})
+        variable.content.clear()
+
+
+def _take_source(draft: Draft, name: str, source: Any) -> None:
+    match source:
+        case {"secretKeyRef": {"name": secret, "key": key, **rest}} if not rest:
+            draft.set("secret_env", {name: f"{secret}/{key}"})
+        case _:
+            draft.set("env", {name: source})
+
+
+def _take_secrets(draft: Draft, container: Fields) -> None:
+    for source in container.items("envFrom"):
+        match source.content:
+            case {"secretRef": {"name": secret, **rest}, **others} if not others:
+                draft.set("env_secrets", [secret])
+                if not rest.get("optional"):
+                    draft.note(f"Secret {secret} may be missing for kubetrain: its variables are then not set")
+                source.content.clear()

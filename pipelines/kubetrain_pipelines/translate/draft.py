@@ -1,0 +1,58 @@
+"""What a translation has found so far."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubetrain_pipelines.translate.fields import Fields, shown
+from kubetrain_pipelines.translate.reasons import reason_for
+
+
+@dataclass(frozen=True)
+class Unmapped:
+    """A field that has no counterpart."""
+
+    path: str
+    value: str
+    instead: str
+    """What kubetrain does instead, or what the user can do."""
+
+    @classmethod
+    def of(cls, path: str, value: Any, instead: str = "") -> "Unmapped":
+        return cls(path, shown(path, value), instead or reason_for(path, value))
+
+
+@dataclass
+class Draft:
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Parameters and settings of the placement, by name."""
+    unmapped: list[Unmapped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What has a counterpart that differs, and what to check."""
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a value, add to a list, or add entries to an object."""
+        if value in (None, "", [], {}):
+            return
+        old = self.settings.get(name)
+        if isinstance(value, list):
+            value = [*(old or []), *value]
+        elif isinstance(value, dict):
+            value = {**(old or {}), **value}
+        self.settings[name] = value
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def take_alike(self, main: Fields, others: list[Fields]) -> None:
+        """Name what the pods of other roles have otherwise, because kubetrain's pods are all alike."""
+        expected = Fields(main.content).leaves()
+        for other in others:
+            found = Fields(other.content).leaves()
+            for name, value in found.items():
+                if expected.get(name) != value:
+                    instead = f"all pods are alike: they get what {main.path} has"
+                    self.unmapped.append(Unmapped.of(other.path_of(name), value, instead))
+            for name in expected.keys() - found.keys():
+                self.note(f"{other.path} has no {name}: its pods get it too, because all pods are alike")
+            other.content.clear()

@@ -1,0 +1,141 @@
+"""The kinds of jobs that can be translated, each into the parameters of a pipeline."""
+
+from kubetrain_pipelines.translate.draft import Draft, Unmapped
+from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.pods import main_container, take_pod
+from kubetrain_pipelines.translate.torchrun import Torchrun, torchrun_in
+from kubetrain_trainer.errors import InvalidSetting
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+CLEAN_PODS = ("Running", "All", "None")
+TRAINING_OPERATOR = "kubeflow.org/training-operator"
+
+
+def take_pytorch_job(draft: Draft, job: Fields) -> None:
+    policy = job.at("spec.elasticPolicy")
+    torchrun = _take_replicas(draft, job, "pytorchReplicaSpecs", ("Master", "Worker"), "pytorch")
+    take_elastic(draft, policy, torchrun)
+    draft.set("scale_metrics", policy.take("metrics", list))
+    policy.drop_if("rdzvBackend", "c10d")
+    policy.drop_if("standalone", False)
+    take_run_policy(draft, job.at("spec.runPolicy"))
+    take_restart_policy(draft, job.at("spec.pytorchReplicaSpecs"))
+    take_processes(draft, torchrun, [(job.at("spec"), "nprocPerNode"), (policy, "nProcPerNode")], default="auto")
+
+
+def take_tf_job(draft: Draft, job: Fields) -> None:
+    _take_replicas(draft, job, "tfReplicaSpecs", ("Chief", "Master", "Worker"), "tensorflow")
+    take_run_policy(draft, job.at("spec.runPolicy"))
+    take_restart_policy(draft, job.at("spec.tfReplicaSpecs"))
+    job.drop_if("spec.successPolicy", "AllWorkers")
+    job.drop_if("spec.enableDynamicWorker", False)
+
+
+def take_elastic_job(draft: Draft, job: Fields) -> None:
+    spec = job.at("spec")
+    torchrun = _take_replicas(draft, job, "replicaSpecs", ("Worker",), "elasticjob-worker", is_elastic=True)
+    take_elastic(draft, spec, torchrun)
+    for policy in (job.at("spec.RunPolicy"), spec):  # its controller reads the first
+        take_run_policy(draft, policy)
+    take_restart_policy(draft, job.at("spec.replicaSpecs"))
+    take_processes(draft, torchrun, [], default="1")
+
+
+def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "Replicas") -> None:
+    """
+    Args:
+        pods: What the policy calls pods.
+    """
+    if fewest := policy.take(f"min{pods}", int, 0) or torchrun.min_nodes:
+        draft.set("min_workers", fewest)
+    policy.drop_if(f"max{pods}", draft.settings["workers"])
+    draft.set("max_restarts", policy.take("maxRestarts", int, torchrun.max_restarts))
+
+
+def take_run_policy(draft: Draft, policy: Fields) -> None:
+    if policy.get("cleanPodPolicy", str) in CLEAN_PODS:
+        draft.set("clean_pods", policy.take("cleanPodPolicy", str))
+    for field, setting in (("ttlSecondsAfterFinished", "ttl_seconds"), ("activeDeadlineSeconds", "deadline_seconds")):
+        if policy.get(field, int, 0) > 0:
+            draft.set(setting, policy.take(field, int))
+    if "max_restarts" not in draft.settings:
+        draft.set("max_restarts", policy.take("backoffLimit", int))
+    policy.drop_if("managedBy", TRAINING_OPERATOR)
+    policy.drop_if("suspend", False, draft.settings.get("scheduler") == "kueue")
+    _take_gang(draft, policy.at("schedulingPolicy"))
+
+
+def take_queue(draft: Draft, job: Fields) -> None:
+    if queue := job.at("metadata.labels").content.pop(QUEUE, ""):
+        draft.set("scheduler", "kueue")
+        draft.set("queue", queue)
+
+
+def take_restart_policy(draft: Draft, roles: Fields) -> None:
+    """Take the restart policy of the first role, unless the job would not run as intended with it."""
+    allowed = ("OnFailure",) if draft.settings.get("min_workers") else ("OnFailure", "ExitCode", "Never")
+    for role in (roles.at(name) for name in roles.content):
+        policy = role.get("restartPolicy", str, "OnFailure")
+        if policy in allowed and draft.settings.setdefault("restart_policy", policy) == policy:
+            role.drop("restartPolicy")
+            role.drop_if("template.spec.restartPolicy", policy)
+
+
+def take_processes(draft: Draft, torchrun: Torchrun, fields: list[tuple[Fields, str]], default: str) -> None:
+    """Take the number of processes in a pod: the option of torchrun, or else the first field."""
+    given = [str(owner.get(name, (str, int))) for owner, name in fields if name in owner.content]
+    wanted = next(iter([*([torchrun.processes] if torchrun.processes else []), *given]), "")
+    gpus = draft.settings.get("gpus", 0)
+    if not wanted:
+        wanted = default if torchrun.is_used else "1"
+    number = wanted if wanted.isdigit() else str(gpus) if wanted in ("auto", "gpu") and gpus else ""
+    if number.isdigit() and int(number):
+        draft.set("processes_per_worker", int(number))
+        for owner, name in fields:
+            owner.drop_if(name, wanted, int(number), number)
+    else:
+        draft.note(f"a pod has '{wanted}' processes, which depends on its node: set processes_per_worker")
+    if gpus > draft.settings.get("processes_per_worker", 1):
+        draft.note(f"a pod has {gpus} GPUs, but fewer processes: set processes_per_worker to {gpus} to use all of them")
+
+
+def _take_replicas(
+    draft: Draft, job: Fields, field: str, roles: tuple[str, ...], container: str, *, is_elastic: bool = False
+) -> Torchrun:
+    """Take the pods of all roles that train, and return what the command passes to torchrun."""
+    specs = job.at(f"spec.{field}")
+    counts = {role: specs.at(role).take("replicas", int, 1) for role in roles if role in specs.content}
+    present = [role for role, count in counts.items() if count]
+    if not present:
+        raise InvalidSetting(f"{specs.path} has no pods in the roles {', '.join(roles)}: correct the manifest")
+    for role in specs.content.keys() - {*present}:
+        _name_role(draft, specs, role)
+    draft.set("workers", sum(counts.values()))
+    main_role = max(present, key=lambda role: (counts[role], role))
+    templates = {role: specs.at(role).at("template") for role in present}
+    template = templates.pop(main_role)
+    draft.take_alike(template, list(templates.values()))
+    main = main_container(template, (container,))
+    words = [*main.get("command", list, []), *main.get("args", list, [])]
+    take_pod(draft, template, main, has_gang=not is_elastic)
+    return torchrun_in(words, is_used=is_elastic)
+
+
+def _name_role(draft: Draft, specs: Fields, role: str) -> None:
+    if count := specs.at(role).get("replicas", int, 1):
+        draft.unmapped.append(Unmapped.of(f"{specs.path_of(role)}.replicas", count))
+    specs.drop(role)
+
+
+def _take_gang(draft: Draft, policy: Fields) -> None:
+    settings = draft.settings
+    if policy.get("queue", str) and settings.get("scheduler") in (None, "volcano"):
+        draft.set("scheduler", "volcano")  # other gang schedulers have no queues
+        draft.set("queue", policy.take("queue", str))
+    if settings.get("scheduler") == "scheduler-plugins" and policy.get("scheduleTimeoutSeconds", int, 0) > 0:
+        draft.set("start_seconds", policy.take("scheduleTimeoutSeconds", int))
+    if settings.get("scheduler") in ("volcano", "scheduler-plugins"):
+        policy.drop_if("minAvailable", settings.get("min_workers") or settings["workers"])
+        if "priority_class" not in settings:
+            draft.set("priority_class", policy.get("priorityClass", str))
+        policy.drop_if("priorityClass", settings.get("priority_class"))

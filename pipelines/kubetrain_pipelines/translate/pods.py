@@ -1,0 +1,142 @@
+"""A pod template as settings of the placement."""
+
+from typing import Any
+
+from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_pipelines.translate.containers import take_container, take_identity
+from kubetrain_pipelines.translate.draft import Draft
+from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.secret_values import is_secret
+from kubetrain_trainer.errors import InvalidSetting
+
+SAME_FORM: dict[str, tuple[str, type]] = {
+    "nodeSelector": ("node_selector", dict),
+    "affinity": ("affinity", dict),
+    "tolerations": ("tolerations", list),
+    "topologySpreadConstraints": ("topology_spread", list),
+    "runtimeClassName": ("runtime_class", str),
+    "priorityClassName": ("priority_class", str),
+    "resourceClaims": ("resource_claims", list),
+}
+"""Fields of a pod's spec with a setting of the same form."""
+GANG_SCHEDULERS = {"volcano": "volcano", "scheduler-plugins-scheduler": "scheduler-plugins"}
+"""Settings by the name of a scheduler."""
+SHM = "/dev/shm"  # noqa: S108 - the pod's own
+OWN_MOUNTS = (DATA_PATH, OUTPUT_PATH, SHM)
+SIDECAR = "sidecar.istio.io/inject"
+
+
+def main_container(template: Fields, names: tuple[str, ...]) -> Fields:
+    """Return the container that trains: the one that has the name that the operator looks for, or the first."""
+    containers = template.at("spec").items("containers")
+    if not containers:
+        raise InvalidSetting(f"{template.path} has no containers: correct the manifest")
+    return next((each for each in containers if each.content.get("name") in names), containers[0])
+
+
+def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = False) -> None:
+    """
+    Args:
+        has_gang: True if a gang scheduler starts the pods, by whose name they are scheduled.
+    """
+    pod = template.at("spec")
+    template.drop("apiVersion", "kind")
+    _take_metadata(draft, template)
+    for field, (setting, kind) in SAME_FORM.items():
+        draft.set(setting, pod.take(field, kind))
+    draft.set("image_pull_secrets", [_name(each) for each in pod.items("imagePullSecrets")])
+    pod.drop("imagePullSecrets")
+    _take_scheduler(draft, pod, has_gang)
+    _take_network(draft, pod)
+    account = pod.take("serviceAccountName", str, "") or pod.take("serviceAccount", str, "")
+    draft.set("service_account", account)
+    pod.drop_if("serviceAccount", account)
+    pod.drop_if("automountServiceAccountToken", bool(account))
+    pod.drop_if("enableServiceLinks", False)
+    if pod.get("terminationGracePeriodSeconds", int, 0) >= 1:
+        draft.set("grace_seconds", pod.take("terminationGracePeriodSeconds", int))
+    take_container(draft, main)
+    take_identity(draft, main)
+    take_identity(draft, pod)
+    _take_volumes(draft, pod, main)
+    others = [each for each in pod.items("containers") if each.path != main.path]
+    for setting, containers in (("init_containers", pod.items("initContainers")), ("extra_containers", others)):
+        for container in containers:
+            draft.set(setting, [_take_secretless(container)])
+
+
+def _take_metadata(draft: Draft, template: Fields) -> None:
+    for name in ("labels", "annotations"):
+        values = template.take(f"metadata.{name}", dict, {})
+        if str(values.get(SIDECAR, "")).lower() == "true":
+            draft.set("istio", True)
+        draft.set(name, {key: str(value) for key, value in values.items() if key != SIDECAR})
+
+
+def _take_scheduler(draft: Draft, pod: Fields, has_gang: bool) -> None:
+    name = pod.take("schedulerName", str, "")
+    if has_gang and name in GANG_SCHEDULERS:
+        draft.set("scheduler", GANG_SCHEDULERS[name])
+    elif name != "default-scheduler":
+        draft.set("scheduler_name", name)
+
+
+def _take_network(draft: Draft, pod: Fields) -> None:
+    is_host = pod.take("hostNetwork", bool, False)
+    if is_host:
+        draft.set("host_network", True)
+    pod.drop_if("dnsPolicy", "ClusterFirstWithHostNet" if is_host else "ClusterFirst")
+    pod.drop_if("hostIPC", False)
+    pod.drop_if("hostPID", False)
+
+
+def _take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
+    """Take volumes and mounts, except those in the places of kubetrain's own."""
+    mounts, volumes = main.items("volumeMounts"), pod.items("volumes")
+    memory = {_name(each): each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
+    own = [each for each in mounts if _path(each) in OWN_MOUNTS]
+    shared = [each for each in own if _path(each) == SHM and _name(each) in memory]
+    for mount in shared:
+        _take_shared_memory(draft, memory[_name(mount)])
+        mount.content.clear()
+    kept = [each for each in mounts if each not in own]
+    unused = {_name(each) for each in own} - {_name(each) for each in kept} - _used_by_others(pod, main)
+    draft.set("volume_mounts", [each.take_all() for each in kept])
+    draft.set("volumes", [_taken_volume(draft, each) for each in volumes if each.content and _name(each) not in unused])
+
+
+def _take_shared_memory(draft: Draft, volume: Fields) -> None:
+    name, size = _name(volume), volume.get("emptyDir.sizeLimit", (str, int), "")
+    draft.set("shm_size", str(size))
+    if not size:
+        draft.note(f"volume {name} has no sizeLimit, but kubetrain limits /dev/shm to 1Gi: set shm_size for more")
+    volume.content.clear()
+
+
+def _taken_volume(draft: Draft, volume: Fields) -> dict[str, Any]:
+    if claim := volume.get("persistentVolumeClaim.claimName", str):
+        draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
+    return volume.take_all()
+
+
+def _used_by_others(pod: Fields, main: Fields) -> set[str]:
+    others = [*pod.items("initContainers"), *pod.items("containers")]
+    return {_name(mount) for each in others if each.path != main.path for mount in each.items("volumeMounts")}
+
+
+def _take_secretless(container: Fields) -> dict[str, Any]:
+    """Take a container, except variables that may be secrets."""
+    variables = container.items("env")
+    secret = [each for each in variables if is_secret(_name(each), str(each.content.get("value", "")))]
+    others = {"env": [each.content for each in variables if each not in secret]} if variables else {}
+    taken = {**container.take_all(), **others}
+    container.content.update({"name": taken.get("name", ""), "env": [each.content for each in secret]})
+    return taken
+
+
+def _name(item: Fields) -> str:
+    return str(item.content.get("name", ""))
+
+
+def _path(mount: Fields) -> str:
+    return str(mount.content.get("mountPath", "")).rstrip("/")

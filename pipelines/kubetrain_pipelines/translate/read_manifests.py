@@ -1,0 +1,112 @@
+"""The manifests in files: the job to translate, its runtime, and what lies beside it."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from kubetrain_components.jobs.job_kinds import TRAINER_API, TRAINING_API
+from kubetrain_trainer.errors import InvalidSetting
+
+ELASTIC_API = "elastic.pytorch.org/v1alpha1"
+JOBS = {"PyTorchJob": TRAINING_API, "TFJob": TRAINING_API, "TrainJob": TRAINER_API, "ElasticJob": ELASTIC_API}
+"""The kinds that can be translated, with their API versions."""
+OTHER_JOBS = {
+    "MPIJob",
+    "XGBoostJob",
+    "PaddleJob",
+    "JAXJob",
+    "MXJob",
+    "RayJob",
+    "RayCluster",
+    "Job",
+    "JobSet",
+}
+RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+
+
+@dataclass(frozen=True)
+class Manifests:
+    job: dict[str, Any]
+    others: list[dict[str, Any]]
+
+    def runtime(self, kind: str, name: str) -> dict[str, Any]:
+        """Return a runtime, empty if it is not in the files."""
+        return next((each for each in self.others if each["kind"] == kind and name_of(each) == name), {})
+
+
+def read_manifests(texts: Iterable[tuple[str, str]]) -> Manifests:
+    """
+    Args:
+        texts: Name and content of each file.
+
+    Raises:
+        InvalidSetting: if a file is not a manifest, or the files do not have exactly one job that can be translated.
+    """
+    found = [manifest for name, text in texts for manifest in _documents(name, text)]
+    jobs = [each for each in found if each["kind"] in JOBS]
+    for each in found:
+        if each["kind"] in OTHER_JOBS and not jobs:
+            raise InvalidSetting(
+                f"{described(each)} has no counterpart: kubetrain's pipelines train with PyTorch or TensorFlow, so "
+                f"only a {' or '.join(JOBS)} can be translated"
+            )
+    if len(jobs) != 1:
+        raise InvalidSetting(
+            f"the files have {len(jobs)} jobs ({', '.join(map(described, jobs))}): translate one at a time"
+            if jobs
+            else f"the files have no job to translate: pass the manifest of a {' or '.join(JOBS)}"
+        )
+    expected = JOBS[jobs[0]["kind"]]
+    if jobs[0].get("apiVersion") != expected:
+        raise InvalidSetting(
+            f"{described(jobs[0])} has apiVersion '{jobs[0].get('apiVersion', '')}': only {expected} can be translated"
+        )
+    return Manifests(jobs[0], [each for each in found if each is not jobs[0]])
+
+
+def described(manifest: dict[str, Any]) -> str:
+    return f"{manifest['kind']} {name_of(manifest)}".strip()
+
+
+def name_of(manifest: dict[str, Any]) -> str:
+    metadata = manifest.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+
+
+def _documents(name: str, text: str) -> Iterator[dict[str, Any]]:
+    try:
+        # JSON has only what Kubernetes knows: no dates, and only strings as keys.
+        documents = json.loads(json.dumps(list(yaml.safe_load_all(text)), default=str))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidSetting(f"{name} is not valid YAML{_place(error)}: render templates first") from None
+    for number, document in enumerate(documents, start=1):
+        if document is not None:
+            yield from _flattened(_without_nulls(document), f"document {number} of {name}")
+
+
+def _place(error: Exception) -> str:
+    """Return the problem without the text around it, which may have secrets."""
+    mark = getattr(error, "problem_mark", None)
+    return f" ({getattr(error, 'problem', '')} in line {mark.line + 1})" if mark else ""
+
+
+def _flattened(document: Any, place: str) -> Iterator[dict[str, Any]]:
+    """Yield a manifest, or those of a List, as kubectl prints it."""
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        raise InvalidSetting(f"{place} is not a Kubernetes manifest: it needs apiVersion, kind and metadata")
+    items = document.get("items")
+    if not document["kind"].endswith("List") or not isinstance(items, list):
+        yield document
+        return
+    for each in items:
+        yield from _flattened(each, place)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out nulls, which Kubernetes takes for missing fields."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value

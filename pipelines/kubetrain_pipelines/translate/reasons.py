@@ -1,0 +1,57 @@
+"""What kubetrain does instead of a field that has no counterpart, or what the user can do."""
+
+import re
+from typing import Any
+
+from kubetrain_trainer.config import TrainConfig
+
+REASONS = {
+    r"(Probe|lifecycle)": "the trainer reports hanging processes itself, and saves a checkpoint on SIGTERM",
+    r"\.(command|args)$": "kubetrain runs its own trainer: choose a built-in model, or write a function that returns "
+    "your Task (model, data, loss, metrics) and name it in model, see docs/training.md",
+    r"\.workingDir": "kubetrain's trainer needs no working directory",
+    r"\.env\[(PET_\w+|MASTER_\w+|RANK|LOCAL_RANK|WORLD_SIZE|TF_CONFIG|JOB_COMPLETION_INDEX)\]": "the launcher sets it",
+    r"\.env\[NCCL_TIMEOUT\]": "set nccl_timeout_seconds of the training",
+    r"\.env\[": "it may be a secret, which parameters would show to everyone: store it in a Secret and set secret_env",
+    r"\.envFrom": "env takes single keys of ConfigMaps (valueFrom), and env_secrets whole Secrets without a prefix",
+    r"\.volumeMounts": "kubetrain mounts the dataset at /data, the output PVC at /output and memory at /dev/shm: "
+    "mount it elsewhere",
+    r"\.volumes": "nothing mounts it without its mount, which has no counterpart",
+    r"\.ports": "pods need no declared ports; the chief serves metrics at metrics_port",
+    r"securityContext": "pods comply with Pod Security restricted; set user, and rdma for locked memory",
+    r"\.(hostIPC|hostPID)": "pods comply with Pod Security restricted; set shm_size for shared memory",
+    r"\.template\.spec\.restartPolicy": "set restart_policy",
+    r"\.restartPolicy": "it stays OnFailure, which an elastic job needs; Always also restarts pods that have succeeded",
+    r"\.nodeName": "set node_selector",
+    r"\.automountServiceAccountToken": "pods get a token exactly if service_account is set",
+    r"\.terminationGracePeriodSeconds": "a pod needs a second or more to save a checkpoint: set grace_seconds",
+    r"(nprocPerNode|nProcPerNode|numProcPerNode)": "set processes_per_worker, one for each GPU",
+    r"\.max(Replicas|Nodes)": "training starts with all its workers and does not grow: set workers to this number to "
+    "use as many",
+    r"[rR]dzv|\.standalone": "workers find each other by the c10d rendezvous of worker 0, which needs no server or ID",
+    r"\.(backoffLimit|maxRestarts|failurePolicy)": "set max_restarts",
+    r"\.suspend": "only Kueue suspends a job: set scheduler to kueue and queue",
+    r"\.(schedulingPolicy|podGroupPolicy)": "a gang has all pods, or min_workers: set scheduler (volcano, "
+    "scheduler-plugins or kueue), and start_seconds as its time limit",
+    r"\.ttlSecondsAfterFinished": "the launcher has to read a finished job first: set ttl_seconds",
+    r"\.successPolicy": "a job succeeds if all its pods do and rank 0 has named a complete checkpoint",
+    r"\.PS\.": "kubetrain trains with MultiWorkerMirroredStrategy, which has no parameter servers",
+    r"\.Evaluator\.": "the pipeline evaluates the model after the training, in the step evaluate_model",
+    r"initializer": "the pipeline copies dataset_uri in the step sync_dataset; choose pretrained weights in model_args",
+    r"^metadata\.name$": "the run has a name: pass --name to submit",
+    r"^metadata\.namespace$": "pods run in the pipeline's namespace: pass --namespace to submit if it is multi-user",
+    r"^metadata\.": "labels and annotations of placement are those of the pods; the job has kubetrain's own",
+}
+ARGUMENT = re.compile(r"--([A-Za-z][\w-]*)")
+
+
+def reason_for(path: str, value: Any) -> str:
+    reason = next((each for pattern, each in REASONS.items() if re.search(pattern, path)), "")
+    names = _like_settings(value) if re.search(r"\.(command|args)$", path) else []
+    return f"{reason}. Settings with names like your arguments: {', '.join(names)}" if names else reason
+
+
+def _like_settings(value: Any) -> list[str]:
+    text = " ".join(str(each) for each in value) if isinstance(value, list) else str(value)
+    arguments = {name.replace("-", "_") for name in ARGUMENT.findall(text)}
+    return [name for name in TrainConfig.names() if name in arguments]

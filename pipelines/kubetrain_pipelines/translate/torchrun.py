@@ -1,0 +1,59 @@
+"""The options of torchrun in the command of a container, which are settings of the job in kubetrain."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LAUNCHER = re.compile(r"(.*/)?torchrun|torch\.distributed\.(run|launch)|torchelastic\.distributed\.launch")
+NODES = re.compile(r"(\d+):\d+")
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    is_used: bool = False
+    min_nodes: int = 0
+    """0 if the number of nodes is fixed."""
+    processes: str = ""
+    max_restarts: int | None = None
+
+
+def torchrun_in(command: Sequence[str], *, is_used: bool = False) -> Torchrun:
+    """Return the options that a command passes to torchrun.
+
+    Args:
+        is_used: True if the image runs torchrun, as for an ElasticJob, so that the command may be options only.
+    """
+    words = [word for part in command for word in _words(str(part))]
+    starts = [number + 1 for number, word in enumerate(words) if LAUNCHER.fullmatch(word)]
+    if not starts and not is_used:
+        return Torchrun()
+    options = _options(words[starts[0] if starts else 0 :])
+    nodes = NODES.fullmatch(options.get("nnodes", ""))
+    restarts = options.get("max-restarts", "")
+    return Torchrun(
+        is_used=True,
+        min_nodes=int(nodes[1]) if nodes else 0,
+        processes=options.get("nproc-per-node", ""),
+        max_restarts=int(restarts) if restarts.isdigit() else None,
+    )
+
+
+def _words(part: str) -> list[str]:
+    """Split a command for a shell."""
+    try:
+        return shlex.split(part.replace("\\\n", " ")) if re.search(r"\s", part) else [part]
+    except ValueError:
+        return part.split()
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Return the options before the script, after which the script's own begin."""
+    options: dict[str, str] = {}
+    for word, following in zip(words, [*words, ""][1:], strict=True):
+        if word.endswith(".py") or word == "-m":
+            break
+        if word.startswith("--"):
+            name, separator, value = word.removeprefix("--").partition("=")
+            options[name.replace("_", "-")] = value if separator else following
+    return options

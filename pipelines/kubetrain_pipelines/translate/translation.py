@@ -1,0 +1,129 @@
+"""From manifests to the parameters of a run, with all fields that have no counterpart."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_pipelines.pipeline_parameters import parameters_of
+from kubetrain_pipelines.planned_run import check_before_sending
+from kubetrain_pipelines.translate.draft import Draft, Unmapped
+from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.kinds import take_elastic_job, take_pytorch_job, take_queue, take_tf_job
+from kubetrain_pipelines.translate.read_manifests import Manifests, described, name_of
+from kubetrain_pipelines.translate.train_job import framework_of, take_train_job
+
+PLACEHOLDERS = {"dataset_uri": "s3://<BUCKET>/<DATASET>", "model_uri": "s3://<BUCKET>/<MODELS>"}
+"""Values of required parameters that a manifest does not have. No bucket has such a name, so every run refuses them."""
+EXAMPLES = {"dataset_uri": "s3://bucket/dataset", "model_uri": "s3://bucket/models"}
+SET_BY_SERVER = (
+    "metadata.uid",
+    "metadata.resourceVersion",
+    "metadata.generation",
+    "metadata.creationTimestamp",
+    "metadata.managedFields",
+    "metadata.selfLink",
+    "status",
+)
+NO_ETCD = "not needed: workers find each other without etcd"
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass(frozen=True)
+class Translation:
+    source: str
+    pipeline: str
+    parameters: dict[str, Any]
+    unmapped: list[Unmapped]
+    notes: list[str]
+
+    @property
+    def missing(self) -> list[str]:
+        """The parameters that the user has to fill in."""
+        return [name for name, value in PLACEHOLDERS.items() if self.parameters[name] == value]
+
+
+def translate(manifests: Manifests) -> Translation:
+    """
+    Raises:
+        InvalidSetting: if the job cannot be a run.
+    """
+    draft, job = Draft(), Fields(deepcopy(manifests.job))
+    _drop_state(job)
+    take_queue(draft, job)
+    runtime, framework = Fields({}), "pytorch"
+    match manifests.job["kind"]:
+        case "PyTorchJob":
+            take_pytorch_job(draft, job)
+        case "TFJob":
+            framework = "tensorflow"
+            take_tf_job(draft, job)
+        case "ElasticJob":
+            take_elastic_job(draft, job)
+        case _:
+            runtime, framework = _take_runtime(draft, job, manifests)
+            take_train_job(draft, job, runtime)
+    parameters = _parameters(draft, f"train-{framework}")
+    check_before_sending(f"train-{framework}", parameters_of(f"train-{framework}"), {**parameters, **EXAMPLES})
+    left = [Unmapped.of(path, value) for each in (job, runtime) for path, value in each.leaves().items()]
+    return Translation(
+        source=described(manifests.job),
+        pipeline=f"train-{framework}",
+        parameters=parameters,
+        unmapped=[*left, *draft.unmapped, *_beside(manifests, runtime.path)],
+        notes=[*_notes_on_resources(draft), *draft.notes],
+    )
+
+
+def _drop_state(manifest: Fields) -> None:
+    """Drop what is no wish of the user: the kind, and what the API server has added."""
+    manifest.drop("apiVersion", "kind", *SET_BY_SERVER)
+    manifest.at("metadata.annotations").content.pop(APPLIED, None)
+
+
+def _take_runtime(draft: Draft, job: Fields, manifests: Manifests) -> tuple[Fields, str]:
+    reference = job.at("spec.runtimeRef")
+    kind = reference.get("kind", str, "ClusterTrainingRuntime")
+    runtime = manifests.runtime(kind, name := reference.get("name", str, ""))
+    fields = Fields(deepcopy(runtime), f"{kind}/{name}" if runtime else "")
+    framework = framework_of(reference, fields)
+    if not runtime:
+        draft.note(
+            f"{kind} {name} is not in the files, so what it sets is missing here: add the output of "
+            f"`kubectl get {kind.lower()} {name} -o yaml`"
+        )
+    job.drop("spec.runtimeRef")
+    fields.drop("apiVersion", "kind", "metadata", "status")
+    return fields, framework
+
+
+def _parameters(draft: Draft, pipeline: str) -> dict[str, Any]:
+    """Return the parameters of the pipeline, which has its own for some settings of the placement."""
+    settings = {**PLACEHOLDERS, **draft.settings}
+    known = [each.name for each in parameters_of(pipeline)]
+    for name in settings.keys() - {*known, *Placement.names()}:
+        if settings[name] != 1:
+            draft.note(f"{pipeline} has no {name}, which the job sets to {settings[name]}")
+    parameters = {name: settings[name] for name in known if name in settings}
+    placement = {name: settings[name] for name in Placement.names() if name in settings and name not in known}
+    return {**parameters, **({"placement": placement} if placement else {})}
+
+
+def _notes_on_resources(draft: Draft) -> list[str]:
+    default = Placement()
+    return [
+        f"no {name} is requested, so each pod requests {getattr(default, name)}: set {name}"
+        for name in ("cpu", "memory")
+        if name not in draft.settings
+    ]
+
+
+def _beside(manifests: Manifests, runtime: str) -> Iterator[Unmapped]:
+    """Name the other objects in the files; an etcd for the rendezvous is not needed any more."""
+    endpoint = str(manifests.job.get("spec", {}).get("rdzvEndpoint", ""))
+    for each in manifests.others:
+        if f"{each['kind']}/{name_of(each)}" != runtime:
+            is_etcd = endpoint and "etcd" in name_of(each)
+            instead = NO_ETCD if is_etcd else "apply it yourself if pods use it"
+            yield Unmapped(described(each), "", instead)

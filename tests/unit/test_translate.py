@@ -1,0 +1,438 @@
+"""`kubetrain translate`: the run does what the hand-written job did, and each other field is named."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_pipelines.cli.translate import report, translate_and_show
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
+from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.translate.fields import Fields, shown
+from kubetrain_pipelines.translate.read_manifests import read_manifests
+from kubetrain_pipelines.translate.torchrun import torchrun_in
+from kubetrain_pipelines.translate.translation import Translation, translate
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+HAND_WRITTEN = Path(__file__).parent / "hand_written"
+COMPILED = Path(__file__).parents[2] / "compiled"
+URIS = ["dataset_uri=s3://bucket/flowers", "model_uri=s3://bucket/models"]
+SECRET = "very-secret-value"
+ALIKE = {
+    "metadata.annotations.sidecar.istio.io/inject": "set for each pod",
+    "spec.containers[main].volumeMounts[dshm].mountPath": "/dev/shm has another volume name",
+    "spec.volumes[dshm].emptyDir.medium": "/dev/shm has another volume name",
+    "spec.volumes[dshm].emptyDir.sizeLimit": "/dev/shm has another volume name",
+    "spec.containers[main].securityContext.capabilities.add": "as below, with root, for which the capability counts",
+}
+"""Fields of pods that kubetrain writes otherwise, with the same effect."""
+
+Manifest = dict[str, Any]
+
+
+def text_of(name: str) -> str:
+    return (HAND_WRITTEN / f"{name}.yaml").read_text()
+
+
+def translated(text: str) -> Translation:
+    return translate(read_manifests([("job.yaml", text)]))
+
+
+def changed(name: str, *replacements: tuple[str, str]) -> Translation:
+    text = text_of(name)
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    return translated(text)
+
+
+def unmapped(translation: Translation) -> dict[str, str]:
+    return {each.path: each.value for each in translation.unmapped}
+
+
+def job_in(name: str) -> Manifest:
+    return next(each for each in yaml.safe_load_all(text_of(name)) if each["kind"].endswith("Job"))
+
+
+def rendered(translation: Translation, folder: Path, *pairs: str) -> list[Manifest]:
+    """What the run creates for its training, through the file as `render` reads it."""
+    file = folder / "params.json"
+    file.write_text(json.dumps(translation.parameters))
+    manifests = planned_manifests(planned_run(translation.pipeline, "run-1", [*URIS, *pairs], file))
+    return [each for each in manifests if "launch-training" in each["metadata"]["name"]]
+
+
+def templates_in(manifest: Any) -> list[Manifest]:
+    """The pod templates anywhere in a manifest."""
+    if isinstance(manifest, list):
+        return [found for each in manifest for found in templates_in(each)]
+    if not isinstance(manifest, dict):
+        return []
+    if isinstance(manifest.get("spec"), dict) and "containers" in manifest["spec"]:
+        return [manifest]
+    return [found for each in manifest.values() for found in templates_in(each)]
+
+
+def leaves_of(template: Manifest) -> dict[str, str]:
+    """The fields of a pod by path, with quantities as strings and one name for the container that trains."""
+    main = template["spec"]["containers"][0]["name"]
+    leaves = Fields(template).leaves()
+    return {path.replace(f"containers[{main}]", "containers[main]"): str(value) for path, value in leaves.items()}
+
+
+def environment_of(template: Manifest) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in template["spec"]["containers"][0]["env"]}
+
+
+@pytest.mark.parametrize("launcher", ["training-operator", "trainer", "job"])
+@pytest.mark.parametrize("name", ["pytorch_job", "elastic_pytorch_job", "tf_job", "elastic_job"])
+def test_pods_have_every_field_that_is_not_named(name: str, launcher: str, tmp_path: Path) -> None:
+    if (name, launcher) in (("tf_job", "trainer"), ("tf_job", "job")):
+        pytest.skip("Volcano starts gangs of the training operator only")
+    translation, template = translated(text_of(name)), templates_in(job_in(name))[-1]
+    container = template["spec"]["containers"][0]["name"]
+    named = {re.sub(r".*?\.template\.", "", path).replace(f"[{container}]", "[main]") for path in unmapped(translation)}
+    wanted = {path: value for path, value in leaves_of(template).items() if path not in named}
+    for made in templates_in(rendered(translation, tmp_path, f"launcher={launcher}")):
+        missing = {path: value for path, value in wanted.items() if leaves_of(made).get(path) != value}
+        assert missing.keys() - {"apiVersion", "kind"} <= ALIKE.keys(), missing
+
+
+def replicas_of(manifest: Manifest, field: str) -> int:
+    return sum(each.get("replicas", 1) for each in manifest["spec"][field].values())
+
+
+def test_a_pytorch_job_keeps_its_pods_and_processes(tmp_path: Path) -> None:
+    (made,) = rendered(translated(text_of("pytorch_job")), tmp_path)
+    assert made["kind"] == "PyTorchJob"
+    assert {role: each["replicas"] for role, each in made["spec"]["pytorchReplicaSpecs"].items()} == {
+        "Master": 1,
+        "Worker": 3,
+    }
+    assert made["spec"]["nprocPerNode"] == "2"
+    assert made["spec"]["runPolicy"]["ttlSecondsAfterFinished"] == 86400
+    (shared,) = (
+        each["emptyDir"] for each in templates_in(made)[0]["spec"]["volumes"] if each["name"] == "shared-memory"
+    )
+    assert shared == {"medium": "Memory", "sizeLimit": "16Gi"}
+    settings = planned_run("train-pytorch", "run-1", URIS, tmp_path / "params.json").placement
+    assert (settings.max_restarts, settings.deadline_seconds, settings.clean_pods) == (4, 36000, "None")
+
+
+def test_an_elastic_pytorch_job_keeps_its_rendezvous_and_queue(tmp_path: Path) -> None:
+    translation = translated(text_of("elastic_pytorch_job"))
+    (made,) = rendered(translation, tmp_path)
+    policy, theirs = made["spec"]["elasticPolicy"], job_in("elastic_pytorch_job")["spec"]["elasticPolicy"]
+    for field in ("minReplicas", "maxReplicas", "rdzvBackend"):
+        assert policy[field] == theirs[field]
+    assert made["spec"]["nprocPerNode"] == "4"
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
+    assert made["spec"]["runPolicy"]["suspend"] is True
+    assert translation.parameters["placement"]["max_restarts"] == 5
+    _, job = rendered(translation, tmp_path, "launcher=job")
+    assert environment_of(templates_in(job)[0])["PET_NNODES"] == "2:4"
+
+
+def test_a_tf_job_keeps_its_chief_workers_and_gang(tmp_path: Path) -> None:
+    (made,) = rendered(translated(text_of("tf_job")), tmp_path)
+    assert replicas_of(made, "tfReplicaSpecs") == 3
+    assert {each["restartPolicy"] for each in made["spec"]["tfReplicaSpecs"].values()} == {"ExitCode"}
+    policy = job_in("tf_job")["spec"]["runPolicy"]["schedulingPolicy"]
+    assert made["spec"]["runPolicy"]["schedulingPolicy"] == policy
+
+
+def test_an_elastic_job_keeps_its_workers_without_etcd(tmp_path: Path) -> None:
+    translation = translated(text_of("elastic_job"))
+    (made,) = rendered(translation, tmp_path)
+    assert made["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+    assert made["spec"]["elasticPolicy"]["minReplicas"] == 1
+    assert made["spec"]["nprocPerNode"] == "4"
+    found = {each.path: each.instead for each in translation.unmapped}
+    assert "c10d" in found["spec.rdzvEndpoint"]
+    assert "not needed" in found["Service etcd-service"]
+    assert "not needed" in found["Pod etcd"]
+    assert "workers" in found["spec.maxReplicas"]
+
+
+def test_a_train_job_has_the_pods_of_its_runtime_with_its_changes(tmp_path: Path) -> None:
+    translation = translated(text_of("train_job"))
+    assert translation.parameters["dataset_uri"] == "s3://datasets/flowers"
+    runtime, made = rendered(translation, tmp_path, "launcher=trainer")
+    assert made["spec"]["trainer"]["numNodes"] == 3
+    (template,) = templates_in(runtime)
+    leaves, environment = leaves_of(template), environment_of(template)
+    assert leaves["spec.nodeSelector.accelerator"] == "h100"
+    assert leaves["spec.nodeSelector.pool"] == "training"
+    assert leaves["spec.tolerations[0].key"] == "gpu"
+    assert leaves["spec.containers[main].volumeMounts[cache].mountPath"] == "/cache"
+    assert leaves["spec.containers[main].resources.requests.cpu"] == "4"
+    assert "spec.containers[main].resources.limits.cpu" not in leaves
+    assert leaves["spec.containers[main].resources.limits.nvidia.com/gpu"] == "2"
+    assert leaves["spec.containers[main].image"] == "registry.example.com/vision/tuned:1"
+    assert leaves["spec.volumes[shared-memory].emptyDir.sizeLimit"] == "8Gi"
+    assert environment["AUGMENT"] == "false"
+    assert environment["LEVEL"] == "3"
+    assert environment["PET_NPROC_PER_NODE"] == "2"
+
+
+NAMED = {
+    "pytorch_job": [
+        "metadata.labels.team",
+        "metadata.name",
+        "metadata.namespace",
+        *(
+            f"spec.pytorchReplicaSpecs.Worker.template.spec.{name}"
+            for name in (
+                "containers[pytorch].args",
+                "containers[pytorch].command",
+                "containers[pytorch].env[WANDB_API_KEY].value",
+                "containers[pytorch].envFrom[1].configMapRef.name",
+                "containers[pytorch].ports[pytorchjob-port].containerPort",
+                "containers[pytorch].volumeMounts[results].mountPath",
+                "containers[pytorch].workingDir",
+                "volumes[results].persistentVolumeClaim.claimName",
+            )
+        ),
+    ],
+    "elastic_pytorch_job": [
+        "metadata.name",
+        "spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch].command",
+    ],
+    "tf_job": [
+        "metadata.name",
+        "spec.tfReplicaSpecs.Evaluator.replicas",
+        "spec.tfReplicaSpecs.PS.replicas",
+        "spec.tfReplicaSpecs.Worker.template.spec.containers[tensorflow].command",
+        "spec.tfReplicaSpecs.Worker.template.spec.containers[tensorflow].livenessProbe.exec.command",
+        "spec.tfReplicaSpecs.Worker.template.spec.containers[uploader].env[PASSWORD].value",
+    ],
+    "train_job": [
+        "ClusterTrainingRuntime/torch-gpu.spec.podGroupPolicy.coscheduling.scheduleTimeoutSeconds",
+        "ClusterTrainingRuntime/torch-gpu.spec.template.spec.replicatedJobs[dataset-initializer]",
+        "ClusterTrainingRuntime/torch-gpu.spec.template.spec.replicatedJobs[node].template.spec.backoffLimit",
+        "metadata.name",
+        "spec.trainer.command",
+    ],
+    "elastic_job": [
+        "Pod etcd",
+        "Service etcd-service",
+        "metadata.name",
+        "metadata.namespace",
+        "spec.maxReplicas",
+        "spec.rdzvEndpoint",
+        "spec.replicaSpecs.Worker.restartPolicy",
+        "spec.replicaSpecs.Worker.template.spec.containers[elasticjob-worker].args",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_fields_without_a_counterpart_are_named_with_a_remedy(name: str) -> None:
+    translation = translated(text_of(name))
+    assert sorted(unmapped(translation)) == sorted(NAMED[name])
+    assert all(each.instead for each in translation.unmapped)
+
+
+def test_an_unknown_field_is_named_wherever_it_is() -> None:
+    text = text_of("pytorch_job").replace("nprocPerNode", "novel: {deep: [1, 2]}\n  nprocPerNode")
+    text = text.replace("workingDir: /code", "workingDir: /code\n            odd: {setting: 5}")
+    found = unmapped(translated(text))
+    assert found["spec.novel.deep"] == "[1, 2]"
+    assert found["spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch].odd.setting"] == "5"
+
+
+def test_no_secret_is_printed_or_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name in ("pytorch_job", "tf_job"):
+        translate_and_show([HAND_WRITTEN / f"{name}.yaml"], tmp_path / f"{name}.json")
+        assert SECRET not in (tmp_path / f"{name}.json").read_text()
+    output = capsys.readouterr()
+    assert SECRET not in output.out + output.err
+    assert "abc123" not in output.err
+    assert "env[WANDB_API_KEY]" in output.err
+    assert "secret_env" in output.err
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("args", ["--api-key", "hidden"]),
+        ("args", ["--api-key=hidden", "--epochs=3"]),
+        ("command", ["sh", "-c", "export HF_TOKEN=hidden; python train.py --password hidden"]),
+        ("env[DATABASE].value", "postgres://user:hidden@host/db"),
+        ("env[MY_SECRET].value", "hidden"),
+    ],
+)
+def test_secrets_are_hidden_in_values(path: str, value: Any) -> None:
+    assert "hidden" not in shown(path, value)
+
+
+def test_other_values_are_shown() -> None:
+    assert shown("args", ["--tokenizer", "bert", "--epochs=3"]) == '["--tokenizer", "bert", "--epochs=3"]'
+
+
+def test_pods_of_roles_that_differ_are_named() -> None:
+    text = text_of("tf_job").replace(
+        "    Worker: {replicas: 2, restartPolicy: ExitCode, template: *template}",
+        """    Worker:
+      replicas: 2
+      restartPolicy: ExitCode
+      template:
+        spec:
+          nodeSelector: {pool: workers}
+          containers:
+          - name: tensorflow
+            image: registry.example.com/vision/other:1
+            resources: {requests: {cpu: 2, memory: 4Gi}}""",
+    )
+    translation = translated(text)
+    chief = "spec.tfReplicaSpecs.Chief.template.spec.containers[tensorflow].image"
+    assert unmapped(translation)[chief] == '"registry.example.com/vision/mnist:2"'
+    assert translation.parameters["placement"]["image"] == "registry.example.com/vision/other:1"
+    assert any("nodeSelector.pool" in note for note in translation.notes)
+
+
+def test_placeholders_are_refused_by_render_and_submit(tmp_path: Path) -> None:
+    file = tmp_path / "params.json"
+    translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], file)
+    with pytest.raises(InvalidSetting, match=r"dataset_uri.*placeholder"):
+        planned_run("train-pytorch", "run-1", (), file)
+    api = KfpApi(Connection(endpoint="http://localhost:1", environment={}))
+    for pairs, says in ((), "dataset_uri"), ((URIS[0],), "model_uri"):
+        options = RunOptions(pipeline=str(COMPILED / "train_pytorch.yaml"), pairs=pairs, params=file)
+        with pytest.raises(InvalidSetting, match=rf"{says}.*placeholder"):
+            submit_and_show(api, options)
+
+
+def test_an_edited_file_is_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "params.json"
+    for _ in range(2):
+        translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], file)
+    edited = file.read_text().replace("<BUCKET>", "mine")
+    file.write_text(edited)
+    with pytest.raises(KubetrainError, match="exists and differs"):
+        translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], file)
+    assert file.read_text() == edited
+    with pytest.raises(KubetrainError, match="cannot be written"):
+        translate_and_show([HAND_WRITTEN / "pytorch_job.yaml"], tmp_path / "missing" / "params.json")
+
+
+def test_the_job_may_be_on_standard_input_and_its_runtime_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    job, runtime = text_of("train_job").split("---\n")
+    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(runtime)]}))
+    (tmp_path / "stdin").write_text(job)
+    with (tmp_path / "stdin").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        translate_and_show([Path("-"), tmp_path / "runtime.yaml"], None)
+    assert json.loads(capsys.readouterr().out) == translated(text_of("train_job")).parameters
+
+
+def test_a_runtime_that_is_missing_is_said() -> None:
+    job = text_of("train_job").split("---\n")[0]
+    translation = translated(job)
+    assert any("kubectl get clustertrainingruntime torch-gpu" in note for note in translation.notes)
+    assert translation.parameters["workers"] == 3
+    with pytest.raises(InvalidSetting, match="framework of runtime ours is not known"):
+        translated(job.replace("torch-gpu", "ours"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no job to translate"),
+        ("kind: ConfigMap", "no job to translate"),
+        ("{apiVersion: kubeflow.org/v1, kind: MPIJob, metadata: {name: horovod}}", "MPIJob horovod has no counterpart"),
+        ("{apiVersion: batch/v1, kind: Job}", "Job has no counterpart"),
+        ("{apiVersion: kubeflow.org/v1beta2, kind: PyTorchJob}", "only kubeflow.org/v1 can be translated"),
+        ("- a list", "document 1 of job.yaml is not a Kubernetes manifest"),
+        ("kind: PyTorchJob\n  password: hidden\n", "job.yaml is not valid YAML.*line 2"),
+        ("&a [*a]", "job.yaml is not valid YAML"),
+        (text_of("tf_job") + "---\n" + text_of("pytorch_job"), "2 jobs .TFJob mnist, PyTorchJob flowers"),
+        ("{apiVersion: kubeflow.org/v1, kind: TFJob, spec: 5}", "spec must be an object"),
+        ("{apiVersion: kubeflow.org/v1, kind: TFJob, spec: {tfReplicaSpecs: {}}}", "no pods in the roles Chief"),
+        (text_of("tf_job").replace("replicas: 2", "replicas: two"), "Worker.replicas must be a whole number"),
+        (text_of("tf_job").replace("cpu: 2", "cpu: two"), "cpu 'two' is not a Kubernetes quantity"),
+        (
+            text_of("elastic_job").replace("minReplicas: 1", "minReplicas: 5"),
+            "min_workers must be .* from 0 to 2",
+        ),
+        (text_of("train_job").replace("torch: {}", "mpi: {}"), "runs mpi"),
+        (text_of("train_job").replace("- name: node\n        groupName", "- name: nod\n        groupName"), ""),
+    ],
+)
+def test_what_cannot_be_translated_is_refused(text: str, says: str) -> None:
+    if not says:
+        assert translated(text).parameters["workers"] == 3  # its label says that it trains
+        return
+    with pytest.raises(InvalidSetting, match=says) as refused:
+        translated(text)
+    assert "hidden" not in str(refused.value)
+
+
+def test_a_missing_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match=r"no\.yaml cannot be read"):
+        translate_and_show([tmp_path / "no.yaml"], None)
+
+
+@pytest.mark.parametrize(
+    ("command", "processes", "nodes", "restarts"),
+    [
+        (["torchrun", "--nproc_per_node=4", "--nnodes=1:3", "train.py", "--nproc-per-node=9"], "4", 1, None),
+        (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts=5", "train.py"], "2", 0, 5),
+        (["sh", "-c", "cd /code && torchrun --nnodes 2 \\\n --nproc_per_node gpu -m package"], "gpu", 0, None),
+        (["python", "train.py", "--nproc_per_node=4"], "", 0, None),
+    ],
+)
+def test_options_of_torchrun(command: list[str], processes: str, nodes: int, restarts: int | None) -> None:
+    found = torchrun_in(command)
+    assert (found.processes, found.min_nodes, found.max_restarts) == (processes, nodes, restarts)
+    assert found.is_used == (command[-1] != "--nproc_per_node=4")
+
+
+@pytest.mark.parametrize(
+    ("replacements", "processes", "note"),
+    [
+        ([('nprocPerNode: "2"', "nprocPerNode: auto"), ("--nproc_per_node=2, ", "")], 2, ""),
+        ([('nprocPerNode: "2"', "nprocPerNode: cpu"), ("--nproc_per_node=2, ", "")], None, "'cpu' processes"),
+        ([('  nprocPerNode: "2"\n', ""), ("torchrun, --nproc_per_node=2", "python")], 1, "2 GPUs, but fewer"),
+        ([('  nprocPerNode: "2"\n', ""), ("--nproc_per_node=2, ", "")], 2, ""),
+    ],
+)
+def test_processes_come_from_torchrun_or_the_job(
+    replacements: list[tuple[str, str]], processes: int | None, note: str
+) -> None:
+    translation = changed("pytorch_job", *replacements)
+    assert translation.parameters.get("processes_per_worker") == processes
+    assert any(note in each for each in translation.notes)
+
+
+def test_arguments_with_the_names_of_settings_are_not_guessed_but_said() -> None:
+    translation = translated(text_of("pytorch_job"))
+    assert "train_config" not in translation.parameters
+    (arguments,) = (each for each in translation.unmapped if each.path.endswith(".args"))
+    assert "epochs, batch_size" in arguments.instead
+
+
+def test_the_report_says_what_to_do_next() -> None:
+    lines = list(report(translated(text_of("tf_job")), Path("mine.json")))
+    assert "  fill in dataset_uri and model_uri" in lines
+    assert "  kubetrain submit train-tensorflow --params mine.json" in lines
+
+
+def test_a_job_printed_by_kubectl_is_the_same() -> None:
+    exported = job_in("pytorch_job")
+    exported["metadata"] |= {
+        "uid": "0a1b",
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": SECRET},
+    }
+    exported["status"] = {"conditions": []}
+    assert translated(json.dumps(exported)) == translated(text_of("pytorch_job"))
