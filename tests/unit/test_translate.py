@@ -1,7 +1,11 @@
 """`kubetrain translate`: the run does what the hand-written job did, and each other field is named."""
 
+import contextlib
 import json
+import random
 import re
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +13,12 @@ import pytest
 import yaml
 
 from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_pipelines.cli.main import main
 from kubetrain_pipelines.cli.translate import report, translate_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
+from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_pipelines.translate.fields import Fields, shown
 from kubetrain_pipelines.translate.read_manifests import read_manifests
@@ -147,6 +153,25 @@ def test_a_tf_job_keeps_its_chief_workers_and_gang(tmp_path: Path) -> None:
     assert made["spec"]["runPolicy"]["schedulingPolicy"] == policy
 
 
+@pytest.mark.parametrize(
+    ("name", "replacements", "fewest", "most"),
+    [
+        ("elastic_job", [], 1, 3),
+        ("elastic_job", [("  minReplicas: 1\n", "")], 2, 3),
+        ("elastic_job", [("maxReplicas: 3", "maxReplicas: 2")], 1, None),
+        ("elastic_job", [("  maxReplicas: 3\n", ""), ("minReplicas: 1", "minReplicas: 2")], 2, None),
+        ("pytorch_job", [("torchrun, ", "torchrun, --nnodes=2:8, ")], 2, 8),
+    ],
+)
+def test_an_elastic_job_may_grow(name: str, replacements: list[tuple[str, str]], fewest: int, most: int | None) -> None:
+    translation = changed(name, *replacements)
+    assert translation.parameters["min_workers"] == fewest
+    if "max_workers" in {each.name for each in PARAMETERS}:
+        assert translation.parameters.get("max_workers") == most
+    else:
+        assert any("max_workers" in note for note in translation.notes) == (most is not None)
+
+
 def test_an_elastic_job_keeps_its_workers_without_etcd(tmp_path: Path) -> None:
     translation = translated(text_of("elastic_job"))
     (made,) = rendered(translation, tmp_path)
@@ -157,7 +182,6 @@ def test_an_elastic_job_keeps_its_workers_without_etcd(tmp_path: Path) -> None:
     assert "c10d" in found["spec.rdzvEndpoint"]
     assert "not needed" in found["Service etcd-service"]
     assert "not needed" in found["Pod etcd"]
-    assert "workers" in found["spec.maxReplicas"]
 
 
 def test_a_train_job_has_the_pods_of_its_runtime_with_its_changes(tmp_path: Path) -> None:
@@ -224,7 +248,6 @@ NAMED = {
         "Service etcd-service",
         "metadata.name",
         "metadata.namespace",
-        "spec.maxReplicas",
         "spec.rdzvEndpoint",
         "spec.replicaSpecs.Worker.restartPolicy",
         "spec.replicaSpecs.Worker.template.spec.containers[elasticjob-worker].args",
@@ -376,6 +399,23 @@ def test_what_cannot_be_translated_is_refused(text: str, says: str) -> None:
     assert "hidden" not in str(refused.value)
 
 
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(each for key, child in inner for each in places_in(child, (*place, key)))]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_wrong_value_anywhere_ends_in_a_sentence(name: str) -> None:
+    draw = random.Random(name)
+    places = [each for each in places_in(list(yaml.safe_load_all(text_of(name)))) if len(each) > 1]
+    for *parents, key in draw.sample(places, 12):
+        manifests = json.loads(json.dumps(list(yaml.safe_load_all(text_of(name)))))
+        parent = reduce(getitem, parents, manifests)
+        parent[key] = draw.choice(["", "x", 5, 0, -3, 1.5, True, [], {}, [5], {"a": 1}, [{"a": 1}], [{"name": "q"}]])
+        with contextlib.suppress(InvalidSetting):
+            list(report(translated(json.dumps({"kind": "List", "items": manifests})), None))
+
+
 def test_a_missing_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"no\.yaml cannot be read"):
         translate_and_show([tmp_path / "no.yaml"], None)
@@ -411,6 +451,133 @@ def test_processes_come_from_torchrun_or_the_job(
     translation = changed("pytorch_job", *replacements)
     assert translation.parameters.get("processes_per_worker") == processes
     assert any(note in each for each in translation.notes)
+
+
+RENDEZVOUS = (
+    "rdzvBackend: etcd-v2\n    rdzvHost: etcd\n    rdzvPort: 2379\n    rdzvId: id\n    rdzvConf: [{key: a, value: b}]"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "replacements", "settings", "named"),
+    [
+        (
+            "elastic_pytorch_job",
+            [("rdzvBackend: c10d", RENDEZVOUS)],
+            {"min_workers": 2},
+            {"rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "key", "value"},
+        ),
+        ("elastic_pytorch_job", [("OnFailure", "Always")], {"restart_policy": None}, {"restartPolicy"}),
+        (
+            "elastic_pytorch_job",
+            [("minReplicas: 2\n    maxReplicas: 4\n    ", ""), ("torchrun", "torchrun --nnodes=1:4")],
+            {"min_workers": 1, "workers": 4},
+            set(),
+        ),
+        ("elastic_pytorch_job", [("kueue.x-k8s.io/queue-name", "team")], {"scheduler": None}, {"team", "suspend"}),
+        (
+            "elastic_pytorch_job",
+            [("capabilities: {add: [IPC_LOCK]}", "")],
+            {"extra_resources": {"rdma/hca": "1"}},
+            set(),
+        ),
+        ("elastic_pytorch_job", [("securityContext", "oddContext")], {"rdma": None}, {"add"}),
+        ("elastic_job", [("  minReplicas: 1\n  maxReplicas: 3\n", "")], {"workers": 2, "min_workers": None}, set()),
+        ("elastic_job", [("  minReplicas: 1\n", "  backoffLimit: 7\n")], {"max_restarts": 7}, set()),
+        ("pytorch_job", [("runAsUser: 1000", "runAsUser: 0")], {"user": 1000}, {"runAsUser"}),
+        (
+            "pytorch_job",
+            [("serviceAccountName: trainer", "automountServiceAccountToken: true")],
+            {},
+            {"automountServiceAccountToken"},
+        ),
+        (
+            "pytorch_job",
+            [("ttlSecondsAfterFinished: 86400", "ttlSecondsAfterFinished: 0")],
+            {"ttl_seconds": None},
+            {"ttlSecondsAfterFinished"},
+        ),
+        ("pytorch_job", [("sizeLimit: 16Gi", "")], {"shm_size": None}, set()),
+        ("pytorch_job", [("NCCL_DEBUG", "NCCL_TIMEOUT")], {"nccl": None}, {"value"}),
+        ("pytorch_job", [("NCCL_DEBUG", "PET_NNODES")], {"nccl": None}, {"value"}),
+        (
+            "pytorch_job",
+            [
+                ("nvidia.com/gpu: 2}", "nvidia.com/mig-1g.10gb: 2}"),
+                ("nvidia.com/gpu: 2,", "nvidia.com/mig-1g.10gb: 2,"),
+            ],
+            {"gpus": 2, "gpu_resource": "nvidia.com/mig-1g.10gb"},
+            set(),
+        ),
+        (
+            "pytorch_job",
+            [
+                ("runtimeClassName: nvidia", "schedulerName: scheduler-plugins-scheduler"),
+                ("backoffLimit: 4", "schedulingPolicy: {scheduleTimeoutSeconds: 60, minAvailable: 2}"),
+            ],
+            {"scheduler": "scheduler-plugins", "start_seconds": 60},
+            {"minAvailable"},
+        ),
+        (
+            "pytorch_job",
+            [("runtimeClassName: nvidia", "schedulerName: bin-packing")],
+            {"scheduler": None, "scheduler_name": "bin-packing"},
+            set(),
+        ),
+        (
+            "train_job",
+            [
+                ("torch: {}", "torch: {elasticPolicy: {minNodes: 2, maxNodes: 3, maxRestarts: 4}}"),
+                ("restartPolicy: Never", "restartPolicy: OnFailure"),
+            ],
+            {"min_workers": 2, "max_restarts": 4},
+            {"maxRestarts"},
+        ),
+        (
+            "train_job",
+            [("s3://datasets/flowers", "hf://flowers")],
+            {"dataset_uri": "s3://<BUCKET>/<DATASET>"},
+            {"storageUri"},
+        ),
+        (
+            "train_job",
+            [("framework: torch}", "framework: tensorflow}"), ("torch: {}", ""), ("numProcPerNode: 2", "")],
+            {"workers": 3},
+            set(),
+        ),
+    ],
+)
+def test_fields_become_settings_or_are_named(
+    name: str, replacements: list[tuple[str, str]], settings: dict[str, Any], named: set[str]
+) -> None:
+    translation = changed(name, *replacements)
+    flat = {**translation.parameters, **translation.parameters["placement"]}
+    assert {setting: flat.get(setting) for setting in settings} == settings
+    before = {each.path for each in translated(text_of(name)).unmapped}
+    assert {path.rpartition(".")[2] for path in unmapped(translation).keys() - before} == named
+
+
+def exit_code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr("sys.argv", ["kubetrain", "translate", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_the_command_ends_with_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    job, file = HAND_WRITTEN / "tf_job.yaml", tmp_path / "params.json"
+    assert exit_code_of(monkeypatch, job, "--output", file) == 0
+    assert json.loads(file.read_text())["workers"] == 3
+    file.write_text("{}")
+    assert exit_code_of(monkeypatch, job, "--output", file) == 1
+    capsys.readouterr()
+    file.write_text("{apiVersion: kubeflow.org/v1, kind: MPIJob, metadata: {name: horovod}}")
+    assert exit_code_of(monkeypatch, file) == 2
+    assert capsys.readouterr().err.startswith("error: MPIJob horovod has no counterpart")
 
 
 def test_arguments_with_the_names_of_settings_are_not_guessed_but_said() -> None:

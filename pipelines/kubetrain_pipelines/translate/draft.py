@@ -1,4 +1,4 @@
-"""What a translation has found so far."""
+"""The draft of a translation: settings, fields without a counterpart, and notes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ class Unmapped:
     path: str
     value: str
     instead: str
-    """What kubetrain does instead, or what the user can do."""
+    """A sentence on what kubetrain does instead, or what the user can do."""
 
     @classmethod
     def of(cls, path: str, value: Any, instead: str = "") -> "Unmapped":
@@ -27,7 +27,7 @@ class Draft:
     """Parameters and settings of the placement, by name."""
     unmapped: list[Unmapped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What has a counterpart that differs, and what to check."""
+    """Sentences on settings that differ from their fields, and on what to check."""
 
     def set(self, name: str, value: Any) -> None:
         """Set a value, add to a list, or add entries to an object."""

@@ -46,9 +46,13 @@ def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "
     Args:
         pods: What the policy calls pods.
     """
-    if fewest := policy.take(f"min{pods}", int, 0) or torchrun.min_nodes:
+    workers = draft.settings["workers"]
+    most = policy.take(f"max{pods}", int, 0) or torchrun.max_nodes
+    fewest = policy.take(f"min{pods}", int, 0) or torchrun.min_nodes or (workers if most > workers else 0)
+    if fewest:
         draft.set("min_workers", fewest)
-    policy.drop_if(f"max{pods}", draft.settings["workers"])
+    if most > workers:
+        draft.set("max_workers", most)
     draft.set("max_restarts", policy.take("maxRestarts", int, torchrun.max_restarts))
 
 

@@ -96,21 +96,22 @@ def _take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
     memory = {_name(each): each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
     own = [each for each in mounts if _path(each) in OWN_MOUNTS]
     shared = [each for each in own if _path(each) == SHM and _name(each) in memory]
-    for mount in shared:
-        _take_shared_memory(draft, memory[_name(mount)])
-        mount.content.clear()
     kept = [each for each in mounts if each not in own]
     unused = {_name(each) for each in own} - {_name(each) for each in kept} - _used_by_others(pod, main)
+    for mount in shared:
+        _take_shared_memory(draft, memory[_name(mount)], unused)
+        mount.content.clear()
     draft.set("volume_mounts", [each.take_all() for each in kept])
     draft.set("volumes", [_taken_volume(draft, each) for each in volumes if each.content and _name(each) not in unused])
 
 
-def _take_shared_memory(draft: Draft, volume: Fields) -> None:
+def _take_shared_memory(draft: Draft, volume: Fields, unused: set[str]) -> None:
     name, size = _name(volume), volume.get("emptyDir.sizeLimit", (str, int), "")
     draft.set("shm_size", str(size))
     if not size:
         draft.note(f"volume {name} has no sizeLimit, but kubetrain limits /dev/shm to 1Gi: set shm_size for more")
-    volume.content.clear()
+    if name in unused:
+        volume.content.clear()
 
 
 def _taken_volume(draft: Draft, volume: Fields) -> dict[str, Any]:

@@ -26,8 +26,6 @@ REASONS = {
     r"\.automountServiceAccountToken": "pods get a token exactly if service_account is set",
     r"\.terminationGracePeriodSeconds": "a pod needs a second or more to save a checkpoint: set grace_seconds",
     r"(nprocPerNode|nProcPerNode|numProcPerNode)": "set processes_per_worker, one for each GPU",
-    r"\.max(Replicas|Nodes)": "training starts with all its workers and does not grow: set workers to this number to "
-    "use as many",
     r"[rR]dzv|\.standalone": "workers find each other by the c10d rendezvous of worker 0, which needs no server or ID",
     r"\.(backoffLimit|maxRestarts|failurePolicy)": "set max_restarts",
     r"\.suspend": "only Kueue suspends a job: set scheduler to kueue and queue",

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LAUNCHER = re.compile(r"(.*/)?torchrun|torch\.distributed\.(run|launch)|torchelastic\.distributed\.launch")
-NODES = re.compile(r"(\d+):\d+")
+NODES = re.compile(r"(\d+):(\d+)")
 
 
 @dataclass(frozen=True)
 class Torchrun:
     is_used: bool = False
     min_nodes: int = 0
-    """0 if the number of nodes is fixed."""
+    max_nodes: int = 0
+    """Both are 0 if the number of nodes is fixed."""
     processes: str = ""
     max_restarts: int | None = None
 
@@ -34,6 +35,7 @@ def torchrun_in(command: Sequence[str], *, is_used: bool = False) -> Torchrun:
     return Torchrun(
         is_used=True,
         min_nodes=int(nodes[1]) if nodes else 0,
+        max_nodes=int(nodes[2]) if nodes else 0,
         processes=options.get("nproc-per-node", ""),
         max_restarts=int(restarts) if restarts.isdigit() else None,
     )

@@ -30,7 +30,7 @@ def take_train_job(draft: Draft, job: Fields, runtime: Fields) -> None:
     for layer, container in [(template, main), *_patches(job, nodes, main)]:
         take_pod(draft, layer, container)
     take_container(draft, trainer, "resourcesPerNode")
-    torchrun = torchrun_in(command, is_used=has_policy)
+    torchrun = torchrun_in(command, is_used=has_policy and not command)  # an image without a command
     take_elastic(draft, policy.at("torch.elasticPolicy"), torchrun, "Nodes")
     take_run_policy(draft, job.at("spec"))
     take_processes(draft, torchrun, [(trainer, "numProcPerNode"), (policy.at("torch"), "numProcPerNode")], "auto")

@@ -77,7 +77,7 @@ def translate(manifests: Manifests) -> Translation:
 
 
 def _drop_state(manifest: Fields) -> None:
-    """Drop what is no wish of the user: the kind, and what the API server has added."""
+    """Drop the kind, and what the API server has added."""
     manifest.drop("apiVersion", "kind", *SET_BY_SERVER)
     manifest.at("metadata.annotations").content.pop(APPLIED, None)
 
@@ -104,7 +104,7 @@ def _parameters(draft: Draft, pipeline: str) -> dict[str, Any]:
     known = [each.name for each in parameters_of(pipeline)]
     for name in settings.keys() - {*known, *Placement.names()}:
         if settings[name] != 1:
-            draft.note(f"{pipeline} has no {name}, which the job sets to {settings[name]}")
+            draft.note(f"{pipeline} has no {name}, which would be {settings[name]}: it keeps all its workers")
     parameters = {name: settings[name] for name in known if name in settings}
     placement = {name: settings[name] for name in Placement.names() if name in settings and name not in known}
     return {**parameters, **({"placement": placement} if placement else {})}
