@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION, Job, JobState, Phase
+from kubetrain_components.jobs.some_of import some_of
 from kubetrain_components.jobs.troubles import TroubleKind
 
 Clock = Callable[[], float]
@@ -148,7 +149,7 @@ def _seconds(text: str) -> float:
 def _cause(state: JobState, stage: str) -> Failure:
     if state.troubles:
         return Failure(state.troubles[0].failure, state.troubles[0].kind)
-    unfinished = ", ".join(f"{pod.name} is still {pod.phase}" for pod in state.pods if not pod.phase.is_final)
+    unfinished = some_of([f"{pod.name} is still {pod.phase}" for pod in state.pods if not pod.phase.is_final])
     if state.phase is Phase.SUCCEEDED:
         return Failure(f"the job reports success, but {unfinished}")
     if state.is_ending:

@@ -6,6 +6,7 @@ from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Clock
 from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.some_of import MAX_NAMED, some_of
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import JobFailed
 
@@ -39,6 +40,6 @@ class Waiting:
 def _obstacles(state: JobState) -> str:
     """Return what keeps the job or its pods from ending."""
     if state.troubles:
-        return "; ".join(trouble.failure for trouble in state.troubles)
-    pods = ", ".join(pod.name for pod in state.pods if not pod.phase.is_final)
+        return "; ".join(trouble.failure for trouble in state.troubles[:MAX_NAMED])
+    pods = some_of([pod.name for pod in state.pods if not pod.phase.is_final])
     return f"pods {pods} do not end: delete them with kubectl" if pods else "delete it with kubectl"
