@@ -1,4 +1,4 @@
-"""The state of a job on a cluster is always current, and derived only once per change."""
+"""The state of a job on a cluster is current, and derived at most once per change."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -66,6 +66,27 @@ def test_the_state_is_derived_after_each_change_and_only_then(server: ApiServer,
         change()
     await_state(followed, lambda state: state is None)
     assert followed.is_over()
+
+
+def test_many_changes_are_taken_together_if_deriving_the_state_takes_long(
+    server: ApiServer, followed: FollowedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived: list[int] = []
+    derive = followed._derive_state
+
+    def derive_slowly(*arguments: Any) -> JobState | None:
+        derived.append(1)
+        time.sleep(0.05)
+        return derive(*arguments)
+
+    monkeypatch.setattr(followed, "_derive_state", derive_slowly)
+    began = time.monotonic()
+    for _ in range(200):
+        put_pod(server, "Running")
+        time.sleep(0.002)
+    put_pod(server, "Succeeded")
+    await_state(followed, lambda state: state and state.pods and state.pods[0].phase == "Succeeded")
+    assert len(derived) <= 2 + (time.monotonic() - began) / followed_job.MAX_PAUSE_SECONDS
 
 
 def test_waiting_for_a_change_that_has_already_come_returns_at_once(

@@ -57,6 +57,8 @@ def end_process(exit_code: int) -> NoReturn:
 
 def parse_termination_message(text: str) -> dict[str, Any]:
     """Return what a process reported, or an empty dict if a kubetrain process did not write the message."""
+    if not text:  # asked every second for every pod
+        return {}
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):  # anything may stand there, such as thousands of brackets

@@ -18,6 +18,12 @@ from kubetrain_trainer.errors import KubetrainError
 
 HEARTBEAT_SECONDS = 1.0
 LOCAL_QUEUES = ("kueue.x-k8s.io/v1beta2", "localqueues")
+MAX_SHARE_OF_TIME = 0.1
+"""Share of the time that may be spent on deriving states while hundreds of pods change one after the other."""
+MAX_PAUSE_SECONDS = 0.5
+
+Version = tuple[Watched, int, bool]
+"""A watch, the number of its changes, and whether it knows anything yet."""
 
 
 class FollowedJob:
@@ -30,7 +36,8 @@ class FollowedJob:
         self._events: list[Watched] = []
         self._queues: list[Watched] = []
         self._state: JobState | None = None
-        self._state_versions: list[tuple[Watched, int, bool]] = []
+        self._state_versions: list[Version] = []
+        self._derive_again_at = 0.0
         self._is_stopped = False
         for watched in (self._job, self.pods):
             watched.start()
@@ -38,14 +45,16 @@ class FollowedJob:
     def state(self) -> JobState | None:
         """Return the current state; None if the job is gone or another one has its name.
 
-        It is derived only once per change, because that takes a while for a job with hundreds of pods.
+        Many changes are taken together, because deriving it takes a while for a job with hundreds of pods.
         """
         self._await_lists()
         with self._changed.lock:
-            versions = [(watched, watched.changes, watched.has_synced) for watched in self._watches()]
-            if versions != self._state_versions:
+            began = time.monotonic()
+            if self._is_outdated() and began >= self._derive_again_at:
+                self._state_versions = self._versions()
                 self._state = self._derive_state(self._job.objects(), self.pods.objects())
-                self._state_versions = versions
+                ended = time.monotonic()
+                self._derive_again_at = ended + min((ended - began) / MAX_SHARE_OF_TIME, MAX_PAUSE_SECONDS)
             return self._state
 
     def listed_state(self) -> JobState | None:
@@ -95,7 +104,9 @@ class FollowedJob:
         """Wait until the state changes, for at most a second."""
         with self._changed.lock, interrupts_deferred():
             self._update_watches(state)
-        self._changed.wait_for(lambda: self.state() is not state, HEARTBEAT_SECONDS)
+        self._changed.wait_for(lambda: self._is_outdated() or self.state() is not state, HEARTBEAT_SECONDS)
+        if self._is_outdated() and (pause := self._derive_again_at - time.monotonic()) > 0:
+            self._changed.wait_for(lambda: self._is_stopped, pause)
 
     def existing_pods(self, *, include_ended: bool) -> list[Manifest]:
         self._await_lists()
@@ -116,6 +127,12 @@ class FollowedJob:
         deadline = time.monotonic() + seconds
         for watched in self._watches():
             watched.join(max(deadline - time.monotonic(), 0))
+
+    def _is_outdated(self) -> bool:
+        return self._versions() != self._state_versions
+
+    def _versions(self) -> list[Version]:
+        return [(watched, watched.changes, watched.has_synced) for watched in self._watches()]
 
     def _watches(self) -> list[Watched]:
         return [self._job, self.pods, *self._events, *self._queues]
