@@ -48,6 +48,7 @@ class MemoryBackend:
         self.used.add(self)
         self.jobs: dict[str, JobState] = {}
         self.lines: list[LogLine] = []
+        self.only = ""
         self.deleted: list[str] = []
         self.cleaned: list[tuple[str, str]] = []
         self.left: list[str] = []
@@ -120,7 +121,8 @@ class MemoryBackend:
     def read(self, handle: JobHandle) -> JobState | None:
         return self._ours(handle)
 
-    def logs(self, handle: JobHandle) -> Iterator[LogLine]:
+    def logs(self, handle: JobHandle, only: str = "") -> Iterator[LogLine]:
+        self.only = only
         while (state := self._ours(handle)) is not None and not state.is_over:
             time.sleep(0.01)
         yield from self.lines

@@ -419,7 +419,7 @@ def test_the_leads_progress_is_annotated_on_the_job(monkeypatch: pytest.MonkeyPa
     backend = MemoryBackend()
     backend.create(JOB)
     lines = [LogLine("chief-0", "[kubetrain] step=3/9 loss=0.5"), LogLine("worker1-0", "[kubetrain] step=9/9 loss=0.1")]
-    backend.logs = lambda handle: iter(lines)
+    backend.logs = lambda handle, only: iter(lines)
     with running(backend):
         deadline = time.monotonic() + 60
         while PROGRESS_ANNOTATION not in backend.jobs[NAME].annotations and time.monotonic() < deadline:
@@ -448,7 +448,7 @@ def test_lines_that_cannot_be_shown_are_a_warning_and_not_a_verdict(
 def test_a_log_that_cannot_be_read_is_not_a_verdict() -> None:
     backend = MemoryBackend()
 
-    def broken(handle: JobHandle) -> Iterator[LogLine]:
+    def broken(handle: JobHandle, only: str) -> Iterator[LogLine]:
         raise OSError(24, "Too many open files")
         yield
 
@@ -790,3 +790,32 @@ class TestCreateOrAttach:
         backend.create(JOB)
         backend.find = too_early
         assert create_or_attach(JOB, backend) == backend.jobs[NAME].handle
+
+
+@pytest.mark.parametrize(
+    ("pods", "options", "only"), [(32, {}, ""), (33, {}, "chief-0"), (33, {"follow_all": True}, "")]
+)
+def test_only_the_lead_of_a_large_job_is_followed_unless_all_are_asked_for(
+    pods: int, options: dict[str, bool], only: str
+) -> None:
+    backend, large = MemoryBackend(), job(*[script("pass")] * pods)
+    lines = [LogLine("chief-0", "shown"), LogLine("worker1-0", "not shown", is_sampled=True)]
+    backend.lines = lines
+    shown: list[LogLine] = []
+    with running(backend, large, on_line=shown.append, **options) as outcome:
+        backend.finish(large.identity.name, Phase.FAILED, exit_code=1, finished=1.0)
+    assert isinstance(outcome[0], JobFailed)
+    assert backend.only == only
+    assert lines[0] in shown and lines[1] not in shown
+
+
+def test_lines_that_were_only_sampled_are_in_the_message_of_the_failure() -> None:
+    backend, large = MemoryBackend(), job(*[script("pass")] * 33)
+    backend.lines = [LogLine("worker7-0", "the last words", is_sampled=True)]
+    with running(backend, large) as outcome:
+        pods = [replace(pod, phase=Phase.FAILED) for pod in backend.jobs[large.identity.name].pods]
+        pods[7] = replace(pods[7], exit_code=1, finished=1.0)
+        backend.change(large.identity.name, phase=Phase.FAILED, pods=tuple(pods))
+    (failure,) = outcome
+    assert isinstance(failure, JobFailed)
+    assert failure.log_tail == ("the last words",)

@@ -10,7 +10,7 @@ import pytest
 
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
-from kubetrain_components.jobs.kubernetes import pod_log, pod_logs, watched
+from kubetrain_components.jobs.kubernetes import container_log, pod_log, pod_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds, rfc3339
 from kubetrain_components.jobs.kubernetes.pod_logs import MAX_QUEUED_BATCHES, PodLogs
@@ -153,7 +153,7 @@ def test_lines_that_were_rotated_away_while_the_server_was_down_are_announced(se
     server.write(run, *lines_of(range(503, 505)))
     server.end("a")
     texts = [line.text for line in reader.finish()]
-    assert texts == [*(f"line {n}" for n in range(3)), pod_log.GAP, *(f"line {n}" for n in range(500, 505))]
+    assert texts == [*(f"line {n}" for n in range(3)), container_log.GAP, *(f"line {n}" for n in range(500, 505))]
 
 
 def test_unordered_lines_that_arrive_again_are_not_a_gap(server: ApiServer, pods: Watched) -> None:
@@ -347,7 +347,7 @@ def test_a_slow_reader_blocks_the_streams(server: ApiServer, pods: Watched) -> N
     next(lines)
     time.sleep(0.3)
     waiting = sum(len(text) for batch in list(logs._queue.queue) for text in batch.texts)
-    assert waiting <= MAX_QUEUED_BATCHES * pod_log.MAX_LINE_BYTES
+    assert waiting <= MAX_QUEUED_BATCHES * container_log.MAX_LINE_BYTES
     assert sum(1 for _ in lines) == 19_999
     assert len(reader.finish()) == 20_000
 

@@ -36,8 +36,13 @@ class JobBackend(Protocol):
         """Return the state at this moment, which watch may be behind; None if the job is gone."""
         ...
 
-    def logs(self, handle: JobHandle) -> Iterator[LogLine]:
-        """Yield every line of every pod from the beginning, across restarts, until the job is over or gone."""
+    def logs(self, handle: JobHandle, only: str = "") -> Iterator[LogLine]:
+        """Yield every line of every pod from the beginning, across restarts, until the job is over or gone.
+
+        Args:
+            only: Name of a pod. The lines of the others may come late, and some of them not at all, but for the last
+                ones of a pod that failed.
+        """
         ...
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:

@@ -32,7 +32,7 @@ from kubetrain_components.jobs.job import (
     JobState,
     LogLine,
 )
-from kubetrain_components.jobs.job_logs import JobLogs, OnLine
+from kubetrain_components.jobs.job_logs import JobLogs, OnLine, is_large
 from kubetrain_components.jobs.restarts import step_of
 from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, judge, lead_words
 from kubetrain_components.jobs.waiting import Waiting, have_pods_ended
@@ -52,6 +52,8 @@ def run_job(
     on_line: OnLine,
     budgets: Budgets | None = None,
     clock: Clock = time.monotonic,
+    *,
+    follow_all: bool = False,
 ) -> JobState:
     """Run the job to its end and return its state, which is a proven success.
 
@@ -60,15 +62,19 @@ def run_job(
 
     Args:
         budgets: Time limits; None: those of the job's placement.
+        follow_all: Pass on all lines of all pods, also if the job is large.
 
     Raises:
         JobFailed: if the job failed, with the pod, the cause, and the last lines of the pod's log.
         JobNotOurs: if another job has the name.
     """
     furthest, attempts, judged = -1, 0, set[str]()
+    only = job.lead if is_large(job) and not follow_all else ""
+    if only:
+        on_line(LogLine(only, f"following only {only} of {job.max_pods} pods; of the others, alarming lines are shown"))
     while True:
         try:
-            return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock, judged)
+            return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock, judged, only)
         except PodsDisrupted as disruption:
             attempts = 1 if disruption.step > furthest else attempts + 1
             furthest = max(furthest, disruption.step)
@@ -78,12 +84,12 @@ def run_job(
 
 
 def _run_attempt(
-    job: Job, backend: JobBackend, on_line: OnLine, budgets: Budgets, clock: Clock, judged: set[str]
+    job: Job, backend: JobBackend, on_line: OnLine, budgets: Budgets, clock: Clock, judged: set[str], only: str
 ) -> JobState:
     handle: JobHandle | None = None
     try:
         handle = create_or_attach(job, backend, on_line, clock, judged)
-        logs = JobLogs(backend.logs(handle), on_line, job.lead)
+        logs = JobLogs(backend.logs(handle, only), on_line, job.lead)
         state = Following(job, handle, backend, logs, budgets, clock).until_over()
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind

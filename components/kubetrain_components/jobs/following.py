@@ -15,7 +15,7 @@ from kubetrain_components.jobs.job import (
     LogLine,
     Phase,
 )
-from kubetrain_components.jobs.job_logs import JobLogs
+from kubetrain_components.jobs.job_logs import JobLogs, is_large
 from kubetrain_components.jobs.restarts import RestartCounter
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import (
@@ -33,6 +33,8 @@ from kubetrain_trainer.errors import KubetrainError
 
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
+SAMPLED_LINES_SECONDS = 5.0
+"""Time to request the last lines of pods that nobody follows."""
 PROGRESS_SECONDS = 10.0
 ANNOTATE_AGAIN_SECONDS = 60.0
 
@@ -48,6 +50,7 @@ class Following:
         self._restarts = RestartCounter(clock)
         self._notices = TroubleNotices(clock)
         self._progress = _ProgressAnnotation(handle, backend, logs, self._tracker)
+        self._last_lines_seconds = SAMPLED_LINES_SECONDS if is_large(job) else LAST_LINES_SECONDS
         self._before: JobState | None = None
         self._overcome: dict[str, float] = {}
         """Times of the ends, by pod, after which the pod was restarted before this launcher followed the job."""
@@ -58,7 +61,7 @@ class Following:
                 raise JobFailed(f"job {self._handle.name} was deleted by someone else: start the run again to resume")
             if self._is_decided(state):
                 # Any remaining pods may never end, so don't wait for their lines.
-                self._logs.drain(DRAIN_SECONDS if state.is_over else LAST_LINES_SECONDS)
+                self._logs.drain(DRAIN_SECONDS if state.is_over else self._last_lines_seconds)
                 return state
             if (failure := self._incurable(state)) is None and self._tracker.exceeded(state) is not None:
                 # Nothing is ended for an outdated state.
@@ -105,7 +108,7 @@ class Following:
             accepted = f"{failure.reason}; the work is complete, so the job has succeeded{not_deleted}"
             self._logs.pass_on(LogLine(self._job.lead, accepted))
             return state
-        self._logs.drain(LAST_LINES_SECONDS)  # a local job is deleted with its logs
+        self._logs.drain(self._last_lines_seconds)  # a local job is deleted with its logs
         # The requests may be retried for long.
         self._logs.tell(f"{failure.reason}: ending {self._handle.kind.value} {self._handle.name}")
         not_deleted = self._stop(lambda handle: self._backend.fail(handle, failure.reason))

@@ -185,6 +185,10 @@ class Job:
         return sum(replica.count for replica in self.replicas)
 
     @property
+    def max_pods(self) -> int:
+        return max(self.total_replicas, self.elastic.max_replicas if self.elastic else 0)
+
+    @property
     def roles(self) -> dict[str, int]:
         return {replica.role: replica.count for replica in self.replicas}
 
@@ -319,6 +323,8 @@ class JobState:
 class LogLine:
     pod: str
     text: str
+    is_sampled: bool = False
+    """True if the line is of a pod that nobody follows: it is kept in case the pod fails, but not shown."""
 
 
 def _spec(value: Any) -> Any:

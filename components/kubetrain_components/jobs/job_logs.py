@@ -9,20 +9,30 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job import Job, LogLine
 from kubetrain_components.jobs.verdict import TAIL_LINES
 from kubetrain_trainer.progress_line import parse_progress
 
 OnLine = Callable[[LogLine], None]
 log = logging.getLogger(__name__)
+MAX_FOLLOWED_PODS = 32
 ALARMING = re.compile(r"^waiting: |error|exception|traceback|fatal|killed|failed", re.IGNORECASE)
+
+
+def is_large(job: Job) -> bool:
+    """Return True if the job has too many pods to follow each of them over a connection of its own."""
+    return job.max_pods > MAX_FOLLOWED_PODS
+
+
+def is_alarming(text: str) -> bool:
+    return ALARMING.search(text) is not None
 
 
 def important_lines(lead: str, on_line: OnLine) -> OnLine:
     """Return a function that passes on all lines of the lead pod, and only alarming ones of the other pods."""
 
     def pass_on(line: LogLine) -> None:
-        if line.pod == lead or ALARMING.search(line.text):
+        if line.pod == lead or is_alarming(line.text):
             on_line(line)
 
     return pass_on
@@ -54,7 +64,8 @@ class JobLogs:
         self._tails[line.pod].append(line.text)
         if line.pod == self._lead and parse_progress(line.text) is not None:
             self.progress = line.text
-        self._show(line)
+        if not line.is_sampled:
+            self._show(line)
 
     def tell(self, sentence: str) -> None:
         """Show a sentence of the launcher, which no pod's tail has."""

@@ -23,7 +23,9 @@ def with_launcher(training: TrainingJob, backend: JobBackend) -> TrainingJob:
     return replace(training, launcher=launcher)
 
 
-def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
+def launch_training(
+    training: TrainingJob, backend: JobBackend, on_line: OnLine, *, follow_all: bool = False
+) -> dict[str, Any]:
     """Train, and return the step, name and manifest hash of the last checkpoint, or no name if the pods that reported
     it are gone: the next step, which mounts the output PVC, verifies every byte.
 
@@ -33,7 +35,7 @@ def launch_training(training: TrainingJob, backend: JobBackend, on_line: OnLine)
     if training.launcher is Launcher.AUTO:  # as in a pipeline that an earlier release compiled
         training = with_launcher(training, backend)
     job = training.to_job()
-    state = run_job(job, backend, on_line)
+    state = run_job(job, backend, on_line, follow_all=follow_all)
     result = {**lead_result(job, state), "image_id": state.image_id}
     if training.mounts and has_lost_proof(job, state):
         on_line(

@@ -144,6 +144,7 @@ def pack(**options: Any) -> None:
 @CONTEXT
 @click.option("--namespace", default="", help="Namespace on the cluster (default: the context's).")
 @click.option("--quiet", is_flag=True, help="Show the log of rank 0; of other ranks only warnings and errors.")
+@click.option("--follow-all", is_flag=True, help="With --cluster: show all pods' logs live, also of more than 32 pods.")
 @click.option("--dry-run", is_flag=True, help="With --cluster: print the job's manifests, and create nothing.")
 def train(**options: Any) -> None:
     """Run one training job, here or on a cluster, and follow it.

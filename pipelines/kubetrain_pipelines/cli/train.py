@@ -51,6 +51,7 @@ class TrainOptions:
     cluster: bool = False
     namespace: str = ""
     quiet: bool = False
+    follow_all: bool = False
     dry_run: bool = False
 
 
@@ -64,9 +65,8 @@ def train_and_show(options: TrainOptions) -> None:
         print(f"warning: {warning}", flush=True)
     with interrupted_by_sigterm(), _backend(options, training) as backend:
         training = with_launcher(training, backend) if options.cluster else training
-        result = launch_training(
-            training, backend, important_lines(training.to_job().lead, print_line) if options.quiet else print_line
-        )
+        on_line = important_lines(training.to_job().lead, print_line) if options.quiet else print_line
+        result = launch_training(training, backend, on_line, follow_all=options.follow_all)
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
     print(f"{steps}the model is in {place}/export")

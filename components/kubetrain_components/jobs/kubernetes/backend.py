@@ -125,12 +125,12 @@ class KubernetesBackend:
     def read(self, handle: JobHandle) -> JobState | None:
         return self._follow(handle).read()
 
-    def logs(self, handle: JobHandle) -> Iterator[LogLine]:
+    def logs(self, handle: JobHandle, only: str = "") -> Iterator[LogLine]:
         """Yield lines from the position that an earlier launcher reached."""
         followed = self._follow(handle)
         before = followed.state()
         since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
-        logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since)
+        logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since, only)
         save_at = time.monotonic() + LOG_POSITION_SECONDS
         for line in logs.lines(followed.is_over):
             yield line

@@ -29,11 +29,14 @@ class BackgroundReader(threading.Thread):
         if (stream := self._stream) is not None:
             stream.stop()
 
-    def _hold(self, stream: Stoppable) -> None:
-        """Let stop() end this stream."""
+    def hold(self, stream: Stoppable) -> None:
+        """Let stop() end this stream, until it is released."""
         self._stream = stream
         if self.must_stop.is_set():
             stream.stop()
+
+    def release(self) -> None:
+        self._stream = None
 
     def run(self) -> None:
         try:

@@ -1,4 +1,8 @@
-"""Every line of every pod of a job, live: in order for each pod, none lost, none repeated."""
+"""The lines of a job's pods, live: in order for each pod, none lost, none repeated.
+
+In a large job only the lead pod is followed like this, and pods that write something alarming. The logs of the other
+pods are sampled.
+"""
 
 import contextlib
 import queue
@@ -6,10 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 
 from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_logs import is_alarming
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Lines
 from kubetrain_components.jobs.kubernetes.log_position import SECOND, nanoseconds, rfc3339
-from kubetrain_components.jobs.kubernetes.pod_log import Lines, PodLog
-from kubetrain_components.jobs.kubernetes.watched import Watched
+from kubetrain_components.jobs.kubernetes.pod_log import PodLog
+from kubetrain_components.jobs.kubernetes.sampled_logs import SampledLogs
+from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 from kubetrain_components.manifest import Manifest
 
 MAX_QUEUED_BATCHES = 64
@@ -17,6 +24,10 @@ MAX_QUEUED_BATCHES = 64
 POLL_SECONDS = 0.2
 MAX_DELAY = 5 * SECOND
 """Lines that different pods write at the same time arrive within this time of each other."""
+MAX_ALARMING_PODS = 16
+"""Max number of pods of a large job that are followed because they wrote something alarming."""
+SAMPLES_BEFORE = 600 * SECOND
+"""Sampled logs were read up to this time before the position: alarming lines may be shown twice, but not missed."""
 
 
 class PodLogs:
@@ -27,30 +38,44 @@ class PodLogs:
         container: str,
         name_of: Callable[[Manifest], str],
         since: str = "",
+        only: str = "",
     ) -> None:
-        """Read the container with this name in each pod, from the line after `since` (RFC 3339)."""
+        """
+        Args:
+            container: Name of the container in each pod.
+            since: Time (RFC 3339) of the line after which to begin.
+            only: The pod to follow; empty: all of them.
+        """
         self._api, self._pods, self._container, self._name_of = api, pods, container, name_of
         self._since = (nanoseconds(since) or 0) if since else 0
         self._newest = self._since
+        self._only = only
         self._logs: dict[str, PodLog] = {}
+        self._sampled: dict[str, ContainerLog] = {}
+        self._samples = SampledLogs(pods.changed)
+        self._alarming: dict[str, ContainerLog] = {}
+        """Sampled logs to follow from now on."""
+        self._changes_seen = -1
         self._reported: set[str] = set()
         self._queue: queue.Queue[Lines] = queue.Queue(MAX_QUEUED_BATCHES)
 
     @property
     def position(self) -> str:
         """Time (RFC 3339) up to which all lines have been passed on; empty if none have."""
-        unfinished = [log for log in self._logs.values() if not log.is_passed_on]
-        for log in unfinished:
-            if log.is_quiet:  # anything written by then would have arrived
-                log.passed_until = max(log.passed_until, self._newest - MAX_DELAY)
-        passed_until = min((log.passed_until for log in unfinished), default=self._newest)
+        unfinished = [each for each in self._logs.values() if not each.is_passed_on]
+        for each in unfinished:
+            if each.is_quiet:  # anything written by then would have arrived
+                each.log.passed_until = max(each.log.passed_until, self._newest - MAX_DELAY)
+        passed_until = min((each.log.passed_until for each in unfinished), default=self._newest)
         return rfc3339(passed_until) if self._newest else ""
 
     def lines(self, is_over: Callable[[], bool]) -> Iterator[LogLine]:
         """Yield lines until is_over() and the logs of all ended containers have been read, or the watch has ended."""
         try:
             while self._pods.error is None and not self._pods.must_stop.is_set():
-                self._begin_new()
+                self._note_changes()
+                self._follow_alarming()
+                self._samples.hand_out()
                 is_last_pass = is_over() and self._are_read()
                 yield from self._troubles()
                 yield from self._arrived() if is_last_pass else self._arriving()
@@ -70,34 +95,78 @@ class PodLogs:
             yield from self._pass_on(self._queue.get())
 
     def _pass_on(self, batch: Lines) -> Iterator[LogLine]:
+        log = batch.log
         for text in batch.texts:
-            yield LogLine(batch.log.pod_name, text)
-        batch.log.passed += 1
-        batch.log.passed_until = batch.until
-        self._newest = max(self._newest, batch.until)
+            line = LogLine(log.pod_name, text, is_sampled=not log.is_followed)
+            if line.is_sampled and is_alarming(text):
+                line = LogLine(log.pod_name, text)
+                self._alarming[log.uid] = log
+            yield line
+        log.passed += 1
+        log.passed_until = batch.until
+        if log.is_followed:
+            self._newest = max(self._newest, batch.until)
 
     def _are_read(self) -> bool:
         return self._pods.has_synced and all(
-            pod.uid in self._logs and self._logs[pod.uid].has_read(pod) for pod in self._pods.objects()
+            self._logs[pod.uid].has_read(pod) if pod.uid in self._logs else self._has_sampled(pod)
+            for pod in self._pods.objects()
         )
 
-    def _begin_new(self) -> None:
-        for pod in self._pods.objects():
-            if pod.uid not in self._logs:
-                name = self._name_of(pod.manifest)
-                log = PodLog(self._api, self._pods, pod.manifest, self._container, name, self._since, self._queue)
-                self._logs[pod.uid] = log
-                log.start()
+    def _has_sampled(self, pod: WatchedObject) -> bool:
+        return pod.uid in self._sampled and self._samples.have_read(pod)
+
+    def _note_changes(self) -> None:
+        if self._changes_seen == self._pods.changes:
+            return
+        self._changes_seen = self._pods.changes
+        pods = self._pods.objects()
+        for pod in pods:
+            if pod.uid not in self._logs and pod.uid not in self._sampled:
+                self._begin(pod.manifest)
+        self._samples.update(pods)
+
+    def _begin(self, pod: Manifest) -> None:
+        name = self._name_of(pod)
+        is_followed = self._only in ("", name)
+        since = self._since if is_followed else max(self._since - SAMPLES_BEFORE, 0)
+        log = ContainerLog(self._api, pod, self._container, name, since, self._queue, is_followed=is_followed)
+        if is_followed:
+            self._follow(log)
+        else:
+            self._sampled[log.uid] = log
+            self._samples.add(log)
+
+    def _follow(self, log: ContainerLog) -> None:
+        self._logs[log.uid] = PodLog(log, self._pods)
+        self._logs[log.uid].start()
+
+    def _follow_alarming(self) -> None:
+        """Follow the pods that wrote something alarming, as long as they are few."""
+        for uid, log in list(self._alarming.items()):
+            is_full = sum(each.is_alive() for each in self._logs.values()) > MAX_ALARMING_PODS
+            if is_full or self._samples.remove(log):
+                del self._alarming[uid]
+                if not is_full:
+                    log.is_followed = True
+                    self._follow(log)
 
     def _troubles(self) -> Iterator[LogLine]:
         """Yield a line for each new reason why logs cannot be read."""
-        for log in self._logs.values():
-            reason = str(log.error or log.trouble or "")
+        for each in self._logs.values():
+            reason = str(each.error or each.trouble or "").replace(each.log.path, "…")
             if reason and reason not in self._reported:
                 self._reported.add(reason)
-                yield LogLine(log.pod_name, f"warning: the launcher cannot read this log ({reason}); the job continues")
+                yield _warning(each.log.pod_name, f"cannot read this log ({reason})")
+        if (trouble := self._samples.trouble()) is not None:
+            yield _warning(*trouble)
 
     def _stop(self) -> None:
-        for log in self._logs.values():
-            log.stop()
+        for each in self._logs.values():
+            each.stop()
+        self._samples.stop()
         self._pods.changed.notify()
+
+
+def _warning(pod: str, what: str) -> LogLine:
+    return LogLine(pod, f"warning: the launcher {what}; the job continues")

@@ -133,7 +133,7 @@ class Watched(BackgroundReader):
         }
         try:
             with self._api.stream(self._path, read_timeout=WATCH_SECONDS + GRACE_SECONDS, **query) as stream:
-                self._hold(stream)
+                self.hold(stream)
                 self._cut_off_since = math.inf
                 for event in _events(stream):
                     if event["type"] == "ERROR":  # usually 410: the server has forgotten the version
@@ -145,7 +145,7 @@ class Watched(BackgroundReader):
         except StreamCut:
             return version
         finally:
-            self._stream = None
+            self.release()
             self._cut_off_since = min(self._cut_off_since, time.monotonic())
         return LIST_AGAIN if time.monotonic() - began > WATCH_SECONDS / 2 else version
 

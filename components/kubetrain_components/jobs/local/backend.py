@@ -78,7 +78,7 @@ class LocalBackend:
     def read(self, handle: JobHandle) -> JobState | None:
         return self._state_of(handle)
 
-    def logs(self, handle: JobHandle) -> Iterator[LogLine]:
+    def logs(self, handle: JobHandle, only: str = "") -> Iterator[LogLine]:
         tails: dict[str, _Tail] = {}
         while True:
             state = self._state_of(handle)

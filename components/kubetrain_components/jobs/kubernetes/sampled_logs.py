@@ -1,0 +1,211 @@
+"""The logs of many pods, read in turn by a few threads: at once if a pod failed, restarted or ended."""
+
+import math
+import queue
+import random
+import time
+from collections.abc import Iterable
+from enum import IntEnum
+from itertools import count
+from typing import Any, NamedTuple
+
+from kubetrain_components.changes import Changes
+from kubetrain_components.jobs.kubernetes.background import BackgroundReader
+from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Run
+from kubetrain_components.jobs.kubernetes.errors import BadRequest, NotFound
+from kubetrain_components.jobs.kubernetes.pod_end import container_status, has_ended, status_of
+from kubetrain_components.jobs.kubernetes.watched import WatchedObject
+from kubetrain_components.manifest import Manifest
+
+MAX_READERS = 8
+READS_PER_SECOND = 5.0
+"""Limits what the logs of pods that run undisturbed cost."""
+MIN_INTERVAL_SECONDS = 20.0
+TAIL_LINES = 200
+"""Lines that one request reads: a pod that writes more in the meantime is not read completely."""
+REPORT_SECONDS = 30.0
+
+
+class Urgency(IntEnum):
+    FAILED = 0
+    CHANGED = 1
+    ENDED = 2
+    NONE = 3
+
+
+class Moment(NamedTuple):
+    """What makes a log worth reading at once when it changes."""
+
+    run: Run | None
+    is_terminating: bool
+
+    @classmethod
+    def of(cls, pod: Manifest, container: str) -> "Moment":
+        return cls(Run.of(pod, container), "deletionTimestamp" in pod["metadata"])
+
+
+class SampledLog:
+    def __init__(self, log: ContainerLog) -> None:
+        self.log = log
+        self.pod: WatchedObject | None = None
+        self.due = math.inf
+        self.error: Exception | None = None
+        """The error for which the log was last not read."""
+        self.is_in_hand = False
+        self.urgency = Urgency.NONE
+        self.order = ""
+        """Time when the container ended: the first that failed is the cause."""
+        self._moment = Moment(None, is_terminating=False)
+
+    def update(self, pod: WatchedObject, interval: float) -> None:
+        """Take note of a new state of the pod, and of when its log must be read."""
+        if pod is self.pod:
+            return
+        before, self._moment = self._moment, Moment.of(pod.manifest, self.log.container)
+        self.pod = pod
+        if pod.is_gone:
+            self.due = math.inf
+        elif self._moment != before:
+            self._plan(before, pod.manifest, interval)
+
+    def _plan(self, before: Moment, pod: Manifest, interval: float) -> None:
+        run = self._moment.run
+        if before.run is None and run == Run(0, is_over=False):
+            self.due = time.monotonic() + random.uniform(0, interval)  # pods start together
+            return
+        ended = (container_status(self.log.container, pod).get("state") or {}).get("terminated") or {}
+        has_failed = ended.get("exitCode") or status_of(pod).get("phase") == "Failed"
+        is_over = run is not None and run.is_over
+        self.urgency = Urgency.FAILED if has_failed else Urgency.ENDED if is_over else Urgency.CHANGED
+        self.order = ended.get("finishedAt") or ""
+        self.due = 0.0
+
+    def read(self, reader: BackgroundReader) -> None:
+        assert self.pod is not None
+        try:
+            self._read_runs(reader, Run.of(self.pod.manifest, self.log.container))
+            self.error = None
+        except Exception as error:  # noqa: BLE001 - reported for all logs together; no log is a verdict
+            self.error = error
+
+    def _read_runs(self, reader: BackgroundReader, run: Run | None) -> None:
+        if run is None:
+            return
+        if run.number > self.log.runs_read:
+            self._read(reader, run.number - 1, is_over=True, previous="true")
+            self.log.runs_read = run.number
+        if run.number == self.log.runs_read:
+            self._read(reader, run.number, is_over=run.is_over)
+            self.log.runs_read += run.is_over
+
+    def _read(self, reader: BackgroundReader, run: int, *, is_over: bool, **query: Any) -> None:
+        try:
+            self.log.read(reader, run, retry_seconds=0.0, is_complete=is_over, tailLines=TAIL_LINES, **query)
+        except (BadRequest, NotFound):  # the run has not begun, or its log is gone
+            if not is_over:
+                raise
+
+    def plan_next(self, interval: float) -> None:
+        """Plan the next read after one, unless the pod has changed since that one began."""
+        if self.due == math.inf and not (self._is_over and self.is_read):
+            self.urgency, self.due = Urgency.NONE, time.monotonic() + interval
+
+    @property
+    def is_read(self) -> bool:
+        """True if all lines of the runs that are over have been read."""
+        return self.pod is None or self.pod.is_gone or self.log.has_read(self.pod.manifest)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.pod is None or self.pod.is_gone or has_ended(self.pod.manifest)
+
+
+Work = tuple[Urgency, str, int, SampledLog | None]
+"""A log to read, in order of its urgency; None: the end."""
+
+
+class SampledLogs:
+    def __init__(self, changed: Changes) -> None:
+        self._logs: dict[str, SampledLog] = {}
+        self._readers: list[_Reader] = []
+        self._changed = changed
+        self._work: queue.PriorityQueue[Work] = queue.PriorityQueue()
+        self._done: queue.SimpleQueue[SampledLog] = queue.SimpleQueue()
+        self._numbers = count()
+        self._reported = 0
+        self._report_at = math.inf
+
+    def add(self, log: ContainerLog) -> None:
+        self._logs[log.uid] = SampledLog(log)
+        if len(self._readers) < min(MAX_READERS, len(self._logs)):
+            self._readers.append(_Reader(self._work, self._done, self._changed))
+            self._readers[-1].start()
+
+    def remove(self, log: ContainerLog) -> bool:
+        """Leave this log to another reader; return False while one of ours reads it."""
+        if (known := self._logs.get(log.uid)) is None or known.is_in_hand:
+            return False
+        del self._logs[log.uid]
+        return True
+
+    def update(self, pods: Iterable[WatchedObject]) -> None:
+        for pod in pods:
+            if (known := self._logs.get(pod.uid)) is not None:
+                known.update(pod, self._interval)
+
+    def hand_out(self) -> None:
+        """Give the readers the logs that are due."""
+        while not self._done.empty():
+            self._take_back(self._done.get())
+        now = time.monotonic()
+        for each in self._logs.values():
+            if each.due <= now and not each.is_in_hand:
+                each.due, each.is_in_hand = math.inf, True
+                self._work.put((each.urgency, each.order, next(self._numbers), each))
+
+    def have_read(self, pod: WatchedObject) -> bool:
+        """Return True if all lines of the runs that are over have been read, or the log is not one of ours."""
+        known = self._logs.get(pod.uid)
+        return known is None or (known.pod is pod and known.is_read and not known.is_in_hand)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Return a pod, and what to say about all logs that cannot be read, if that concerns many more than before."""
+        failed = [each for each in self._logs.values() if each.error is not None]
+        self._report_at = min(self._report_at, time.monotonic() + REPORT_SECONDS) if failed else math.inf
+        if len(failed) <= 2 * self._reported or time.monotonic() < self._report_at:
+            return None
+        self._reported, self._report_at = len(failed), math.inf
+        return failed[0].log.pod_name, f"cannot read the logs of {len(failed)} pods (the first: {failed[0].error})"
+
+    def stop(self) -> None:
+        for reader in self._readers:
+            reader.stop()
+            self._work.put((Urgency.FAILED, "", next(self._numbers), None))
+
+    @property
+    def _interval(self) -> float:
+        return max(len(self._logs) / READS_PER_SECOND, MIN_INTERVAL_SECONDS)
+
+    def _take_back(self, each: SampledLog) -> None:
+        each.is_in_hand = False
+        each.plan_next(self._interval)
+        if each.due == math.inf:
+            each.log.forget()
+
+
+class _Reader(BackgroundReader):
+    """Reads one log after another."""
+
+    def __init__(
+        self,
+        work: "queue.PriorityQueue[Work]",
+        done: "queue.SimpleQueue[SampledLog]",
+        changed: Changes,
+    ) -> None:
+        super().__init__("sampled logs", changed)
+        self._work, self._done = work, done
+
+    def _read_all(self) -> None:
+        while (sampled := self._work.get()[-1]) is not None and not self.must_stop.is_set():
+            sampled.read(self)
+            self._done.put(sampled)
