@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job import LogLine
-from kubetrain_components.jobs.kubernetes import pod_logs, sampled_logs, watched
+from kubetrain_components.jobs.kubernetes import alarms, pod_logs, sampled_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched
@@ -112,13 +112,27 @@ def test_only_so_many_alarming_pods_are_followed_but_all_are_shown(
 ) -> None:
     monkeypatch.setattr(pod_logs, "MAX_ALARMING_PODS", 3)
     names = run_pods(server, 40)
-    for name in names[1:]:
-        server.write(server.runs[name][-1], f"{stamp(1)} error: too bad\n".encode())
+    texts = {name: f"error: too bad {chr(ord('A') + index)}" for index, name in enumerate(names[1:])}
+    for name, text in texts.items():
+        server.write(server.runs[name][-1], f"{stamp(1)} {text}\n".encode())
     reader = Reader(pods)
-    wait_until(lambda: all("error: too bad" in reader.of(name) for name in names[1:]))
-    assert sum(line.text == "error: too bad" for line in reader.shown) == 39
+    wait_until(lambda: all(text in reader.of(name) for name, text in texts.items()))
+    assert {line.text for line in reader.shown if line.pod != LEAD} == {*texts.values()}
     wait_until(lambda: len(followed(server)) == 4)
     assert len([each for each in reader.logs._logs.values() if each.is_alive()]) == 4
+
+
+def test_an_alarming_line_of_all_pods_is_shown_a_few_times_and_counted(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarms, "COUNT_SECONDS", 1.0)
+    names = run_pods(server, 40)
+    for index, name in enumerate(names[1:]):
+        server.write(server.runs[name][-1], f"{stamp(1)} error: lost rank {index}\n".encode())
+    reader = Reader(pods)
+    wait_until(lambda: any("more such lines" in line.text for line in reader.shown))
+    assert sum("error: lost" in line.text for line in reader.shown) < 20
+    wait_until(lambda: all(any("error: lost" in text for text in reader.of(name)) for name in names[1:]))
 
 
 def test_the_last_lines_of_a_pod_that_failed_are_read_at_once(

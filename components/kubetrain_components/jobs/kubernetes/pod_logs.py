@@ -8,9 +8,11 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import is_alarming
+from kubetrain_components.jobs.kubernetes.alarms import Alarms
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Lines
 from kubetrain_components.jobs.kubernetes.log_position import SECOND, nanoseconds, rfc3339
@@ -53,6 +55,7 @@ class PodLogs:
         self._logs: dict[str, PodLog] = {}
         self._sampled: dict[str, ContainerLog] = {}
         self._samples = SampledLogs(pods.changed)
+        self._alarms = Alarms()
         self._alarming: dict[str, ContainerLog] = {}
         """Sampled logs to follow from now on."""
         self._changes_seen = -1
@@ -79,6 +82,7 @@ class PodLogs:
                 is_last_pass = is_over() and self._are_read()
                 yield from self._troubles()
                 yield from self._arrived() if is_last_pass else self._arriving()
+                yield from self._alarms.counted(is_end=is_last_pass)
                 if is_last_pass:
                     return
         finally:
@@ -97,11 +101,14 @@ class PodLogs:
     def _pass_on(self, batch: Lines) -> Iterator[LogLine]:
         log = batch.log
         for text in batch.texts:
-            line = LogLine(log.pod_name, text, is_sampled=not log.is_followed)
-            if line.is_sampled and is_alarming(text):
-                line = LogLine(log.pod_name, text)
+            line = LogLine(log.pod_name, text)
+            if log.is_followed:
+                yield line
+            elif is_alarming(text) and self._alarms.accept(line):
                 self._alarming[log.uid] = log
-            yield line
+                yield line
+            else:
+                yield replace(line, is_sampled=True)
         log.passed += 1
         log.passed_until = batch.until
         if log.is_followed:
