@@ -37,7 +37,14 @@ def test_the_page_does_not_depend_on_docstrings() -> None:
 
 @pytest.mark.parametrize("path", FOR_ADMINISTRATORS, ids=name_of)
 def test_settings_for_administrators_are_ones_that_exist(path: Path) -> None:
-    known = {*Placement.names(), *Storage.names(), *TrainConfig.names(), "min_workers", "processes_per_worker"}
+    known = {
+        *Placement.names(),
+        *Storage.names(),
+        *TrainConfig.names(),
+        "min_workers",
+        "max_workers",
+        "processes_per_worker",
+    }
     assert set(re.findall(r"`([a-z]+_[a-z_]+)`", path.read_text())) <= known
 
 
