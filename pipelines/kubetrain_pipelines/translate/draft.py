@@ -44,15 +44,20 @@ class Draft:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def take_alike(self, main: Fields, others: list[Fields]) -> None:
-        """Name what the pods of other roles have otherwise, because kubetrain's pods are all alike."""
-        expected = Fields(main.content).leaves()
+    def name_differences(self, main: Fields, expected: dict[str, Any], others: list[Fields]) -> None:
+        """Name what the pods of other roles have otherwise, because kubetrain's pods are all alike.
+
+        Args:
+            main: The template that all pods get, of which what has no counterpart is left.
+            expected: All its fields.
+        """
+        taken = expected.keys() - Fields(main.content).leaves().keys()
         for other in others:
             found = Fields(other.content).leaves()
             for name, value in found.items():
                 if expected.get(name) != value:
                     instead = f"all pods are alike: they get what {main.path} has"
                     self.unmapped.append(Unmapped.of(other.path_of(name), value, instead))
-            for name in expected.keys() - found.keys():
-                self.note(f"{other.path} has no {name}: its pods get it too, because all pods are alike")
+            if more := sorted(taken - found.keys()):
+                self.note(f"all pods are alike, so those of {other.path} get these fields too: {', '.join(more)}")
             other.content.clear()

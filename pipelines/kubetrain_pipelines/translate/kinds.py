@@ -118,10 +118,11 @@ def _take_replicas(
     main_role = max(present, key=lambda role: (counts[role], role))
     templates = {role: specs.at(role).at("template") for role in present}
     template = templates.pop(main_role)
-    draft.take_alike(template, list(templates.values()))
+    before = Fields(template.content).leaves()
     main = main_container(template, (container,))
     words = [*main.get("command", list, []), *main.get("args", list, [])]
     take_pod(draft, template, main, has_gang=not is_elastic)
+    draft.name_differences(template, before, list(templates.values()))
     return torchrun_in(words, is_used=is_elastic)
 
 

@@ -40,11 +40,12 @@ REASONS = {
     r"^metadata\.namespace$": "pods run in the pipeline's namespace: pass --namespace to submit if it is multi-user",
     r"^metadata\.": "labels and annotations of placement are those of the pods; the job has kubetrain's own",
 }
+NO_REASON = "kubetrain has no such setting"
 ARGUMENT = re.compile(r"--([A-Za-z][\w-]*)")
 
 
 def reason_for(path: str, value: Any) -> str:
-    reason = next((each for pattern, each in REASONS.items() if re.search(pattern, path)), "")
+    reason = next((each for pattern, each in REASONS.items() if re.search(pattern, path)), NO_REASON)
     names = _like_settings(value) if re.search(r"\.(command|args)$", path) else []
     return f"{reason}. Settings with names like your arguments: {', '.join(names)}" if names else reason
 
