@@ -47,12 +47,14 @@ def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "
         pods: What the policy calls pods.
     """
     workers = draft.settings["workers"]
-    most = policy.take(f"max{pods}", int, 0) or torchrun.max_nodes
-    fewest = policy.take(f"min{pods}", int, 0) or torchrun.min_nodes or (workers if most > workers else 0)
-    if fewest:
+    most = policy.get(f"max{pods}", int, 0) or torchrun.max_nodes
+    grows = most > workers and draft.settings.get("scheduler") != "kueue"
+    if fewest := policy.take(f"min{pods}", int, 0) or torchrun.min_nodes or (workers if grows else 0):
         draft.set("min_workers", fewest)
-    if most > workers:
+    if grows:
         draft.set("max_workers", most)
+    if grows or most == workers:
+        policy.drop(f"max{pods}")
     draft.set("max_restarts", policy.take("maxRestarts", int, torchrun.max_restarts))
 
 

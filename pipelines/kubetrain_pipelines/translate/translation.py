@@ -104,7 +104,7 @@ def _parameters(draft: Draft, pipeline: str) -> dict[str, Any]:
     known = [each.name for each in parameters_of(pipeline)]
     for name in settings.keys() - {*known, *Placement.names()}:
         if settings[name] != 1:
-            draft.note(f"{pipeline} has no {name}, which would be {settings[name]}: it keeps all its workers")
+            draft.note(f"{pipeline} has no {name}, which would be {settings[name]}")
     parameters = {name: settings[name] for name in known if name in settings}
     placement = {name: settings[name] for name in Placement.names() if name in settings and name not in known}
     return {**parameters, **({"placement": placement} if placement else {})}
