@@ -70,7 +70,7 @@ def growing(cluster: Cluster, launcher: Launcher, workers: int = 2, **placement:
     training = cluster.training(
         "pytorch",
         {"claim": "none", "sub_path": "", "digest": ""},
-        config=replace(CONFIG, data="synthetic", epochs=125, checkpoint_every=10_000),
+        config=replace(CONFIG, data="synthetic", epochs=70, checkpoint_every=10_000),
         workers=workers,
         min_workers=2,
         max_workers=3,
@@ -129,7 +129,7 @@ def test_a_pod_that_waits_to_join_does_not_take_the_room_of_the_first(
 ) -> None:
     with two_seats(namespace) as seats:
         training = growing(cluster, launcher, extra_resources={seats.name: 1})
-        training = replace(training, config=replace(training.config, epochs=40, checkpoint_every=50))
+        training = replace(training, config=replace(training.config, epochs=30, checkpoint_every=50))
         killer = threading.Thread(
             target=lambda: (cluster.await_line("saved step-"), cluster.kill_pod(training.to_job(), "worker-0"))
         )
@@ -139,6 +139,7 @@ def test_a_pod_that_waits_to_join_does_not_take_the_room_of_the_first(
     assert result["status"] == "completed"
     assert cluster.await_line("rank 0 resumes from")
     assert not [line for line in cluster.lines if "3 processes," in line.text]
+    await_that(lambda: not waiting(cluster.api))
 
 
 @pytest.mark.timeout(400)
