@@ -22,6 +22,9 @@ MIN_ROUND_SECONDS = 2.0
 CUT_OFF_SECONDS = 10.0
 """Time without a watch that is usual, for example after a proxy cut it."""
 LIST_AGAIN = ""
+SMALL_LIST = 100
+"""Number of objects up to which a list is requested every minute."""
+SECONDS_PER_OBJECT = 0.3
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,8 @@ class WatchedObject:
 class Watched(BackgroundReader):
     """A thread that keeps the objects at a path current until it is stopped or fails.
 
-    It lists them again every minute, to find what the watch missed and to keep the connection for requests open.
+    It lists them again every minute, or if they are hundreds every few minutes, to find what the watch missed and to
+    keep the connection for requests open.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Watched(BackgroundReader):
         self._selector: dict[str, Any] = dict(selector)
         self._keeps_deleted = keeps_deleted
         self._objects: dict[str, WatchedObject] = {}
+        self._listed_at = -math.inf
         self._trouble_since = math.inf
         self._cut_off_since = math.inf
 
@@ -116,6 +121,7 @@ class Watched(BackgroundReader):
             for seen in present + [replace(known, is_gone=True) for known in missing]:
                 self._store(seen)
             self.has_synced = True
+            self._listed_at = time.monotonic()
             self._cut_off_since = time.monotonic()  # until the watch begins
             self.changed.notify()
         self._trouble_since = math.inf
@@ -147,7 +153,13 @@ class Watched(BackgroundReader):
         finally:
             self.release()
             self._cut_off_since = min(self._cut_off_since, time.monotonic())
-        return LIST_AGAIN if time.monotonic() - began > WATCH_SECONDS / 2 else version
+        is_whole = time.monotonic() - began > WATCH_SECONDS / 2
+        return LIST_AGAIN if is_whole and time.monotonic() - self._listed_at > self._list_interval else version
+
+    @property
+    def _list_interval(self) -> float:
+        """Time after which to list again: long for many objects, because reading a list of a thousand takes a while."""
+        return SECONDS_PER_OBJECT * max(len(self._objects) - SMALL_LIST, 0)
 
     def _apply(self, event: Manifest) -> None:
         if event["type"] == "BOOKMARK":
