@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import JobHandle, JobState
+from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, JobHandle, JobState
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import followed as followed_job
@@ -66,6 +66,22 @@ def test_the_state_is_derived_after_each_change_and_only_then(server: ApiServer,
         change()
     await_state(followed, lambda state: state is None)
     assert followed.is_over()
+
+
+def test_progress_noted_on_the_job_is_in_its_state_without_looking_at_all_pods_again(
+    server: ApiServer, followed: FollowedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def annotate(value: str) -> JobState | None:
+        status, metadata = {"active": 1, "conditions": []}, {"annotations": {PROGRESS_ANNOTATION: value}}
+        server.put(f"{JOBS}/j", uid="job", kind="Job", spec={}, status=status, metadata=metadata)
+        return await_state(followed, lambda state: state and state.annotations == {PROGRESS_ANNOTATION: value})
+
+    await_state(followed, lambda state: state and state.pods)
+    before, derived = annotate("1"), []
+    monkeypatch.setattr(followed, "_derive_state", lambda *unused: derived.append(1))
+    state = annotate("2")
+    assert before is not None and state is not None
+    assert (state.pods, derived) == (before.pods, [])
 
 
 def test_many_changes_are_taken_together_if_deriving_the_state_takes_long(

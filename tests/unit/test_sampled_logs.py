@@ -50,6 +50,7 @@ class Reader:
 def pods(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(watched, "MIN_ROUND_SECONDS", 0.05)
     monkeypatch.setattr(pod_logs, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(pod_logs, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(sampled_logs, "MIN_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(sampled_logs, "READS_PER_SECOND", 1000.0)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))

@@ -91,7 +91,7 @@ class Following:
         """Return why no restart can help: a process reported a permanent error, or no more restarts are allowed."""
         if self._before is None:
             self._overcome = {pod.name: pod.finished for pod in state.pods if pod.phase is Phase.RUNNING}
-        for pod in state.pods:
+        for pod in state.pods if state is not self._before else ():
             if is_incurable(pod) and self._overcome.get(pod.name) != pod.finished:
                 return Failure(describe(pod))
         restarts = self._restarts.count(state, self._logs.progress)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Self
 
 from kubetrain_components.jobs.job_kinds import JobKind
@@ -27,6 +28,7 @@ RESULT_ANNOTATION = LABEL_PREFIX + "result"
 PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
 SECONDS_RUNNING_ANNOTATION = LABEL_PREFIX + "seconds-running"
 """Time that counts for deadline_seconds, written with the progress for a launcher that restarts."""
+LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LEFT_ANNOTATION = LABEL_PREFIX + "left-at"
 """Time at which a launcher left the job without its run, for the reaper."""
 # A name of these parts, with the attempt, role and index of a pod, has at most 63 characters.
@@ -288,7 +290,7 @@ class JobState:
     is_after_gap: bool = False
     """True if the job was not watched until this state: the time since the one before counts for no time limit."""
 
-    @property
+    @cached_property
     def is_under_way(self) -> bool:
         """True if enough of its pods have started: all of them, or the minimum of an elastic job, with its first."""
         waiting = [pod for pod in self.pods if pod.phase not in (Phase.RUNNING, Phase.SUCCEEDED)]
@@ -300,7 +302,7 @@ class JobState:
         """Names of the pods that an elastic job under way does not wait for."""
         return {pod.name for pod in self.pods if pod.phase is Phase.PENDING} if self.is_under_way else set()
 
-    @property
+    @cached_property
     def is_ending(self) -> bool:
         """True if the job reports success, or its main containers have ended although the job does not report it."""
         if self.phase.is_final:
@@ -314,7 +316,7 @@ class JobState:
         """The ID of the image that its pods run; empty if it is unknown."""
         return next((pod.image_id for pod in self.pods if pod.image_id), "")
 
-    @property
+    @cached_property
     def is_over(self) -> bool:
         return self.phase.is_final and all(pod.phase.is_final for pod in self.pods)
 

@@ -123,6 +123,8 @@ def describe(pod: PodState) -> str:
 
 def restart_notices(before: JobState | None, now: JobState) -> Iterator[LogLine]:
     """Yield a line for each container that will be restarted and for each pod that was replaced."""
+    if before is now:  # as in most seconds, for perhaps a thousand pods
+        return
     known = {pod.name: pod.finished for pod in before.pods if not pod.phase.is_final} if before else {}
     for pod in now.pods:
         if pod.finished > 0 and not pod.phase.is_final and known.get(pod.name) != pod.finished:

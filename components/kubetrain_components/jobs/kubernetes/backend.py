@@ -14,8 +14,8 @@ from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import (
     FAILED,
     FAILURE_ANNOTATION,
-    LABEL_PREFIX,
     LEFT_ANNOTATION,
+    LOG_POSITION_ANNOTATION,
     VERDICT_ANNOTATION,
     Job,
     JobHandle,
@@ -39,7 +39,6 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
 
-LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LOG_POSITION_SECONDS = 10.0
 JOB_RETRY_SECONDS = 3600.0
 """Time for which requests about an existing job are retried: it runs without the API server and without us."""
@@ -117,7 +116,9 @@ class KubernetesBackend:
             # The proof of a success and the cause of a failure are on the pods, which the job's watch may be ahead of.
             is_new_end = state.phase.is_final and not was_final
             is_after_gap = is_first or followed.is_cut_off
-            yield followed.listed_state() if is_new_end else replace(state, is_after_gap=is_after_gap)
+            is_as_derived = is_after_gap == state.is_after_gap
+            now = state if is_as_derived else replace(state, is_after_gap=is_after_gap)
+            yield followed.listed_state() if is_new_end else now
             was_final, is_first = state.phase.is_final, False
             followed.await_change(state)
         yield None
@@ -131,11 +132,13 @@ class KubernetesBackend:
         before = followed.state()
         since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
         logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since, only)
-        save_at = time.monotonic() + LOG_POSITION_SECONDS
+        save_at, saved = time.monotonic() + LOG_POSITION_SECONDS, since
         for line in logs.lines(followed.is_over):
             yield line
             if time.monotonic() >= save_at:
-                is_saved = self.annotate(handle, {LOG_POSITION_ANNOTATION: logs.position})
+                position = logs.position
+                is_saved = position == saved or self.annotate(handle, {LOG_POSITION_ANNOTATION: position})
+                saved = position if is_saved else saved
                 save_at = time.monotonic() + (LOG_POSITION_SECONDS if is_saved else ANNOTATE_AGAIN_SECONDS)
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:

@@ -7,7 +7,13 @@ from functools import partial
 
 from kubetrain_components.changes import Changes
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.job import JobHandle, JobState
+from kubetrain_components.jobs.job import (
+    LOG_POSITION_ANNOTATION,
+    PROGRESS_ANNOTATION,
+    SECONDS_RUNNING_ANNOTATION,
+    JobHandle,
+    JobState,
+)
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
@@ -18,6 +24,9 @@ from kubetrain_trainer.errors import KubetrainError
 
 HEARTBEAT_SECONDS = 1.0
 LOCAL_QUEUES = ("kueue.x-k8s.io/v1beta2", "localqueues")
+NOTES = (LOG_POSITION_ANNOTATION, PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION)
+"""Annotations that the launcher writes every few seconds."""
+VERSIONS = ("resourceVersion", "managedFields")
 MAX_SHARE_OF_TIME = 0.1
 """Share of the time that may be spent on deriving states while hundreds of pods change one after the other."""
 MAX_PAUSE_SECONDS = 0.5
@@ -37,6 +46,7 @@ class FollowedJob:
         self._queues: list[Watched] = []
         self._state: JobState | None = None
         self._state_versions: list[Version] = []
+        self._job_of_state: list[Manifest] = []
         self._derive_again_at = 0.0
         self._is_stopped = False
         for watched in (self._job, self.pods):
@@ -51,11 +61,21 @@ class FollowedJob:
         with self._changed.lock:
             began = time.monotonic()
             if self._is_outdated() and began >= self._derive_again_at:
-                self._state_versions = self._versions()
-                self._state = self._derive_state(self._job.objects(), self.pods.objects())
+                self._renew_state()
                 ended = time.monotonic()
                 self._derive_again_at = ended + min((ended - began) / MAX_SHARE_OF_TIME, MAX_PAUSE_SECONDS)
             return self._state
+
+    def _renew_state(self) -> None:
+        before, jobs = self._state_versions, self._job.objects()
+        self._state_versions = self._versions()
+        own = _without_notes(jobs)
+        if self._state is not None and self._state_versions[1:] == before[1:] and own == self._job_of_state:
+            (notes,) = [job.manifest["metadata"].get("annotations") for job in jobs if job.uid == self.handle.uid]
+            self._state = replace(self._state, annotations=notes or {})
+        else:
+            self._state = self._derive_state(jobs, self.pods.objects())
+        self._job_of_state = own
 
     def listed_state(self) -> JobState | None:
         """Return the current state with the pods of a new list: their watch may be behind the job's."""
@@ -167,6 +187,16 @@ class FollowedJob:
         watched = Watched(self._api, path, self._changed, keeps_deleted=False, fieldSelector=selector)
         watched.start()
         return watched
+
+
+def _without_notes(jobs: Sequence[WatchedObject]) -> list[Manifest]:
+    """Return what the state of a job depends on, without the notes of its launcher, which it only copies."""
+    return [{**job.manifest, "metadata": _parts(job.manifest["metadata"]), "is_gone": job.is_gone} for job in jobs]
+
+
+def _parts(metadata: Manifest) -> Manifest:
+    others = {name: value for name, value in (metadata.get("annotations") or {}).items() if name not in NOTES}
+    return {name: value for name, value in metadata.items() if name not in VERSIONS} | {"annotations": others}
 
 
 def _has_listed(watched: Watched) -> bool:

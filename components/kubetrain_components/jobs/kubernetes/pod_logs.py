@@ -24,6 +24,8 @@ from kubetrain_components.manifest import Manifest
 MAX_QUEUED_BATCHES = 64
 """Limits the memory of lines that have been read and not yet passed on."""
 POLL_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+"""Interval of checking which sampled logs are due."""
 MAX_DELAY = 5 * SECOND
 """Lines that different pods write at the same time arrive within this time of each other."""
 MAX_ALARMING_PODS = 16
@@ -59,6 +61,7 @@ class PodLogs:
         self._alarming: dict[str, ContainerLog] = {}
         """Sampled logs to follow from now on."""
         self._changes_seen = -1
+        self._look_again_at = 0.0
         self._reported: set[str] = set()
         self._queue: queue.Queue[Lines] = queue.Queue(MAX_QUEUED_BATCHES)
 
@@ -76,9 +79,10 @@ class PodLogs:
         """Yield lines until is_over() and the logs of all ended containers have been read, or the watch has ended."""
         try:
             while self._pods.error is None and not self._pods.must_stop.is_set():
-                self._note_changes()
-                self._follow_alarming()
-                self._samples.hand_out()
+                if self._note_changes() or time.monotonic() >= self._look_again_at:
+                    self._look_again_at = time.monotonic() + LOOK_SECONDS
+                    self._follow_alarming()
+                    self._samples.hand_out()
                 is_last_pass = is_over() and self._are_read()
                 yield from self._troubles()
                 yield from self._arrived() if is_last_pass else self._arriving()
@@ -123,15 +127,17 @@ class PodLogs:
     def _has_sampled(self, pod: WatchedObject) -> bool:
         return pod.uid in self._sampled and self._samples.have_read(pod)
 
-    def _note_changes(self) -> None:
+    def _note_changes(self) -> bool:
+        """Return True if pods have changed."""
         if self._changes_seen == self._pods.changes:
-            return
+            return False
         self._changes_seen = self._pods.changes
         pods = self._pods.objects()
         for pod in pods:
             if pod.uid not in self._logs and pod.uid not in self._sampled:
                 self._begin(pod.manifest)
         self._samples.update(pods)
+        return True
 
     def _begin(self, pod: Manifest) -> None:
         name = self._name_of(pod)

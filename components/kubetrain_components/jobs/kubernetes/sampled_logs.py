@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from kubetrain_components.changes import Changes
 from kubetrain_components.jobs.kubernetes.background import BackgroundReader
 from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Run
-from kubetrain_components.jobs.kubernetes.errors import BadRequest, NotFound
+from kubetrain_components.jobs.kubernetes.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from kubetrain_components.jobs.kubernetes.pod_end import container_status, has_ended, status_of
 from kubetrain_components.jobs.kubernetes.watched import WatchedObject
 from kubetrain_components.manifest import Manifest
 
 MAX_READERS = 8
-READS_PER_SECOND = 5.0
+READS_PER_SECOND = 4.0
 """Limits what the logs of pods that run undisturbed cost."""
 MIN_INTERVAL_SECONDS = 20.0
 TAIL_LINES = 200
@@ -113,7 +113,8 @@ class SampledLog:
     @property
     def is_read(self) -> bool:
         """True if all lines of the runs that are over have been read."""
-        return self.pod is None or self.pod.is_gone or self.log.has_read(self.pod.manifest)
+        is_denied = isinstance(self.error, Forbidden | Unauthorized)
+        return self.pod is None or self.pod.is_gone or is_denied or self.log.has_read(self.pod.manifest)
 
     @property
     def _is_over(self) -> bool:
@@ -133,7 +134,7 @@ class SampledLogs:
         self._done: queue.SimpleQueue[SampledLog] = queue.SimpleQueue()
         self._numbers = count()
         self._reported = 0
-        self._report_at = math.inf
+        self._report_at = time.monotonic() + REPORT_SECONDS
 
     def add(self, log: ContainerLog) -> None:
         self._logs[log.uid] = SampledLog(log)
@@ -170,11 +171,13 @@ class SampledLogs:
 
     def trouble(self) -> tuple[str, str] | None:
         """Return a pod, and what to say about all logs that cannot be read, if that concerns many more than before."""
-        failed = [each for each in self._logs.values() if each.error is not None]
-        self._report_at = min(self._report_at, time.monotonic() + REPORT_SECONDS) if failed else math.inf
-        if len(failed) <= 2 * self._reported or time.monotonic() < self._report_at:
+        if time.monotonic() < self._report_at:
             return None
-        self._reported, self._report_at = len(failed), math.inf
+        self._report_at = time.monotonic() + REPORT_SECONDS
+        failed = [each for each in self._logs.values() if each.error is not None]
+        if len(failed) <= 2 * self._reported:
+            return None
+        self._reported = len(failed)
         return failed[0].log.pod_name, f"cannot read the logs of {len(failed)} pods (the first: {failed[0].error})"
 
     def stop(self) -> None:
