@@ -126,14 +126,18 @@ def test_only_so_many_alarming_pods_are_followed_but_all_are_shown(
 def test_an_alarming_line_of_all_pods_is_shown_a_few_times_and_counted(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarms, "COUNT_SECONDS", 1.0)
+    monkeypatch.setattr(alarms, "COUNT_SECONDS", NEVER)
     names = run_pods(server, 40)
     for index, name in enumerate(names[1:]):
         server.write(server.runs[name][-1], f"{stamp(1)} error: lost rank {index}\n".encode())
+        server.end(name)
+    server.end(LEAD)
     reader = Reader(pods)
-    wait_until(lambda: any("more such lines" in line.text for line in reader.shown))
-    assert sum("error: lost" in line.text for line in reader.shown) < 20
-    wait_until(lambda: all(any("error: lost" in text for text in reader.of(name)) for name in names[1:]))
+    wait_until(lambda: [pod.manifest["status"]["phase"] for pod in pods.objects()] == ["Succeeded"] * len(names))
+    reader.finish()
+    *shown, counted = [line.text for line in reader.shown if line.pod != LEAD]
+    assert len(shown) == alarms.MAX_SAME
+    assert "and 35 more such lines" in counted
 
 
 def test_the_last_lines_of_a_pod_that_failed_are_read_at_once(
@@ -171,7 +175,7 @@ def test_the_end_of_the_job_waits_until_all_ended_pods_are_read(
     wait_until(lambda: len(reader.of(LEAD)) == 3)
     for name in names:
         server.end(name)
-    wait_until(lambda: all(pod.manifest["status"]["phase"] == "Succeeded" for pod in pods.objects()))
+    wait_until(lambda: [pod.manifest["status"]["phase"] for pod in pods.objects()] == ["Succeeded"] * len(names))
     reader.finish()
     assert all(len(reader.of(name)) == 3 for name in names)
 
@@ -179,10 +183,13 @@ def test_the_end_of_the_job_waits_until_all_ended_pods_are_read(
 def test_many_logs_that_cannot_be_read_are_one_warning(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled_logs, "REPORT_SECONDS", 1.0)
+    monkeypatch.setattr(sampled_logs, "REPORT_SECONDS", NEVER)
     server.fail("/log?", answer(500, "no such node"), times=10_000)
     run_pods(server, 40)
     reader = Reader(pods)
+    samples = reader.logs._samples
+    wait_until(lambda: sum(each.error is not None for each in list(samples._logs.values())) == 39)
+    samples._report_at = 0.0
     wait_until(lambda: reader.shown)
     (warning,) = [line.text for line in reader.shown]
     assert "39 pods" in warning and "no such node" in warning
