@@ -34,7 +34,7 @@ from kubetrain_trainer.errors import KubetrainError
 DRAIN_SECONDS = 10.0
 LAST_LINES_SECONDS = 0.5
 SAMPLED_LINES_SECONDS = 5.0
-"""Time to request the last lines of pods that nobody follows."""
+"""Time to request the last lines of pods that are not followed."""
 PROGRESS_SECONDS = 10.0
 ANNOTATE_AGAIN_SECONDS = 60.0
 

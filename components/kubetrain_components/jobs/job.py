@@ -326,7 +326,7 @@ class LogLine:
     pod: str
     text: str
     is_sampled: bool = False
-    """True if the line is of a pod that nobody follows: it is kept in case the pod fails, but not shown."""
+    """True if the line is of a pod that is not followed: it is kept in case the pod fails, but not shown."""
 
 
 def _spec(value: Any) -> Any:

@@ -34,7 +34,7 @@ class Urgency(IntEnum):
 
 
 class Moment(NamedTuple):
-    """What makes a log worth reading at once when it changes."""
+    """State of a pod whose change makes its log worth reading at once."""
 
     run: Run | None
     is_terminating: bool
