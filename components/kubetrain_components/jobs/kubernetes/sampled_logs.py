@@ -133,7 +133,7 @@ class SampledLogs:
         self._work: queue.PriorityQueue[Work] = queue.PriorityQueue()
         self._done: queue.SimpleQueue[SampledLog] = queue.SimpleQueue()
         self._numbers = count()
-        self._reported = 0
+        self._failed = self._reported = 0
         self._report_at = time.monotonic() + REPORT_SECONDS
 
     def add(self, log: ContainerLog) -> None:
@@ -170,15 +170,17 @@ class SampledLogs:
         return known is None or (known.pod is pod and known.is_read and not known.is_in_hand)
 
     def trouble(self) -> tuple[str, str] | None:
-        """Return a pod, and what to say about all logs that cannot be read, if that concerns many more than before."""
+        """Return a pod, and what to say about all logs that cannot be read, once it is known how many these are."""
         if time.monotonic() < self._report_at:
             return None
         self._report_at = time.monotonic() + REPORT_SECONDS
         failed = [each for each in self._logs.values() if each.error is not None]
-        if len(failed) <= 2 * self._reported:
+        before, self._failed = self._failed, len(failed)
+        if len(failed) > before or len(failed) <= 2 * self._reported:
             return None
         self._reported = len(failed)
-        return failed[0].log.pod_name, f"cannot read the logs of {len(failed)} pods (the first: {failed[0].error})"
+        first = failed[0]
+        return first.log.pod_name, f"cannot read the logs of {len(failed)} pods ({_reason(first.error)})"
 
     def stop(self) -> None:
         for reader in self._readers:
@@ -194,6 +196,11 @@ class SampledLogs:
         each.plan_next(self._interval)
         if each.due == math.inf:
             each.log.forget()
+
+
+def _reason(error: Exception | None) -> str:
+    """Return why a log could not be read, rather than how often it was tried."""
+    return str((error and error.__cause__) or error)
 
 
 class _Reader(BackgroundReader):
