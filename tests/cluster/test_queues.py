@@ -119,7 +119,7 @@ def test_a_job_that_kueue_never_admits_fails_with_the_reason(
     backend: KubernetesBackend, queue: KueueQueue, job: Job
 ) -> None:
     error = str(failure_of(job, backend, budgets=Budgets(start_seconds=4)))
-    assert "starting for" in error
+    assert "in a queue that does not admit it as it is for" in error
     assert "the queue will never admit it (Kueue's queue research: couldn't assign flavors to pod set" in error
     assert "insufficient quota for cpu" in error
 

@@ -109,18 +109,25 @@ def test_a_queue_that_creates_no_pods_is_a_queue_too() -> None:
     assert "waiting in the queue for 11 s" in str(watching.reason(in_trouble(STARTING, TroubleKind.QUEUE), 11))
 
 
+def in_queue(kind: TroubleKind, subject: str = "the job") -> JobState:
+    return replace(QUEUED, troubles=(Trouble(kind=kind, subject=subject, evidence="queue q"),))
+
+
 def test_a_queue_that_never_admits_the_job_has_only_the_time_to_start() -> None:
     watching = Watching(Budgets(start_seconds=10, queue_seconds=100))
-    assert watching.see(in_trouble(QUEUED, TroubleKind.QUEUE), 50) is None
-    hopeless = in_trouble(QUEUED, TroubleKind.NEVER_ADMITTED)
-    assert watching.see(hopeless, 9) is None
-    assert "starting for 11 s, more than the 10 s" in str(watching.reason(hopeless, 2))
+    unexplained, hopeless = in_queue(TroubleKind.QUEUE), in_queue(TroubleKind.NEVER_ADMITTED)
+    assert watching.see(unexplained, 50) is watching.see(hopeless, 9) is None
+    assert watching.see(unexplained, 1) is watching.see(hopeless, 9) is None, "the queue changed in between"
+    assert "does not admit it as it is for 11 s, more than the 10 s" in str(watching.reason(hopeless, 2))
 
 
-def test_a_queue_that_evicted_the_job_may_admit_it_again() -> None:
+EXPLAINED = in_queue(TroubleKind.QUEUE, "the job's Workload")
+
+
+@pytest.mark.parametrize("earlier", [RUNNING, STARTING, EXPLAINED])
+def test_a_queue_that_had_room_for_the_job_may_admit_it_again(earlier: JobState) -> None:
     watching = Watching(Budgets(start_seconds=10, queue_seconds=100))
-    assert watching.see(RUNNING, 1) is None
-    assert watching.see(in_trouble(QUEUED, TroubleKind.NEVER_ADMITTED), 90) is None
+    assert watching.see(earlier, 1) is watching.see(in_queue(TroubleKind.NEVER_ADMITTED), 90) is None
 
 
 def test_a_volume_of_another_run_is_a_queue_even_after_its_event_is_forgotten() -> None:

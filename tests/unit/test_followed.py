@@ -105,6 +105,18 @@ def test_many_changes_are_taken_together_if_deriving_the_state_takes_long(
     assert len(derived) <= 2 + (time.monotonic() - began) / followed_job.MAX_PAUSE_SECONDS
 
 
+def test_a_state_that_cannot_be_derived_is_an_error_each_time(
+    server: ApiServer, followed: FollowedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*unused: object) -> JobState:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(followed, "_derive_state", fail)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            followed.state()
+
+
 def test_waiting_for_a_change_that_has_already_come_returns_at_once(
     server: ApiServer, followed: FollowedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -540,6 +540,10 @@ def waiting_in_queue() -> dict[str, Any]:
         ("request > maximum capacity (4), insufficient unused quota for cpu in flavor b, 2 more needed", False),
         ("untolerated taint {gpu yes} in flavor a. Pending the preemption of 1 workload(s)", False),
         ("ClusterQueue research is inactive", False),
+        (
+            "insufficient quota for cpu in flavor a, (0) + podset request (8) > maximum capacity (4), insuf ...",
+            False,
+        ),
     ],
 )
 def test_a_queue_that_has_room_for_the_job_only_in_theory_or_never(message: str, is_hopeless: bool) -> None:
@@ -549,18 +553,43 @@ def test_a_queue_that_has_room_for_the_job_only_in_theory_or_never(message: str,
     assert trouble.kind is (TroubleKind.NEVER_ADMITTED if is_hopeless else TroubleKind.QUEUE)
 
 
-def local_queue(active: str, reason: str = "Ready", pending: int = 0) -> dict[str, Any]:
+def explained(message: str, at: int) -> dict[str, Any]:
+    concerned = {"kind": "Workload", "name": "pytorchjob-j-12345"}
+    return {**event(message, at, reason="Pending"), "type": "Warning", "involvedObject": concerned}
+
+
+def test_kueue_may_explain_other_flavors_each_time() -> None:
+    events = [explained("insufficient unused quota for cpu, 2 more needed", 10), explained("untolerated taint", 20)]
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting_in_queue(), [], events).troubles
+    assert (trouble.kind, "untolerated taint" in trouble.evidence) == (TroubleKind.QUEUE, True)
+
+
+def test_events_about_an_earlier_job_of_the_same_name_are_ignored() -> None:
+    waiting = waiting_in_queue()
+    waiting["metadata"]["creationTimestamp"] = "2026-11-22T00:00:15Z"
+    events = [explained("resource cpu unavailable in ClusterQueue", 10)]
+    (trouble,) = job_state(JobKind.PYTORCH_JOB, waiting, [], events).troubles
+    assert (trouble.kind, trouble.subject) == (TroubleKind.QUEUE, "the job")
+
+
+def local_queue(active: str, reason: str = "Ready", pending: int = 0, reserving: int = 3) -> dict[str, Any]:
     conditions = [{"type": "Active", "status": active, "reason": reason}]
-    return {"spec": {"clusterQueue": "all"}, "status": {"conditions": conditions, "pendingWorkloads": pending}}
+    numbers = {"pendingWorkloads": pending, "reservingWorkloads": reserving, "admittedWorkloads": 3}
+    return {"spec": {"clusterQueue": "all"}, "status": {"conditions": conditions, **numbers}}
 
 
 @pytest.mark.parametrize(
     ("queues", "problem"),
     [
         ([], "it does not exist in this namespace"),
-        ([local_queue("False", "ClusterQueueDoesNotExist")], "its ClusterQueue all does not exist"),
+        ([local_queue("False", "ClusterQueueDoesNotExist")], "its ClusterQueue 'all' does not exist"),
         ([local_queue("True")], "no job is pending in it, so Kueue may not manage PyTorchJobs"),
         ([local_queue("True", pending=1)], ""),
+        ([local_queue("True", reserving=4)], ""),
+        (
+            [{"status": local_queue("False", "ClusterQueueDoesNotExist")["status"]}],
+            "its ClusterQueue '' does not exist",
+        ),
         ([local_queue("False", "Stopped")], ""),
         ([local_queue("False", "ClusterQueueIsInactive")], ""),
         ([{"spec": {"clusterQueue": "all"}}], ""),

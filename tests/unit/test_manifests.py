@@ -397,6 +397,7 @@ def test_pods_whose_order_does_not_matter_or_is_not_ours_are_placed_in_any_order
     assert terms_of(elastic(replace(PLAIN, affinity=own))) == [near], "one pod would have to match both terms"
     assert terms_of(elastic(elastic=Elastic(min_replicas=3, max_replicas=3))) == terms_of(indexed()) == []
     assert terms_of(elastic(replace(PLAIN, scheduler="volcano", queue="q"))) == []
+    assert terms_of(indexed_elastic(replace(PLAIN, scheduler="kueue", queue="q"))) == []
 
 
 def test_an_elastic_gang_is_complete_with_the_minimum_number_of_pods() -> None:

@@ -153,6 +153,20 @@ def test_the_last_lines_of_a_pod_that_failed_are_read_at_once(
     assert [line.pod for line in reader.lines if line.pod not in (LEAD, "worker-9")] == []
 
 
+def test_a_request_for_the_last_lines_of_a_failed_pod_is_repeated(
+    server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_logs, "MIN_INTERVAL_SECONDS", NEVER)
+    monkeypatch.setattr(sampled_logs, "RETRY_SECONDS", 0.05)
+    run_pods(server, 40)
+    reader = Reader(pods)
+    wait_until(lambda: len(reader.of(LEAD)) == 3)
+    server.write(server.runs["worker-9"][-1], *lines_of(range(100, 105)))
+    server.fail("worker-9/log?", answer(500), times=3)
+    server.end("worker-9", "Failed")
+    wait_until(lambda: reader.of("worker-9")[-1:] == ["line 104"])
+
+
 def test_the_previous_run_of_a_container_that_restarted_is_read_at_once(
     server: ApiServer, pods: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

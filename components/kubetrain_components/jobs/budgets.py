@@ -14,13 +14,15 @@ from typing import Self
 
 from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION, Job, JobState, Phase
 from kubetrain_components.jobs.some_of import some_of
-from kubetrain_components.jobs.troubles import TroubleKind
+from kubetrain_components.jobs.troubles import JOB, TroubleKind
 
 Clock = Callable[[], float]
 
 ENDING_TIMEOUT_SECONDS = 120.0
 """Timeout for pods or containers that still run when the job reports success or its main containers have ended."""
 QUEUE, START, RUN, END = "waiting in the queue", "starting", "running", "ending"
+HOPELESS = "in a queue that does not admit it as it is"
+IN_QUEUE = (TroubleKind.QUEUE, TroubleKind.NEVER_ADMITTED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ class BudgetTracker:
     def __init__(self, budgets: Budgets, clock: Clock = time.monotonic) -> None:
         self._limits = {
             QUEUE: budgets.queue_seconds,
+            HOPELESS: budgets.start_seconds,
             START: budgets.start_seconds,
             RUN: budgets.run_seconds,
             END: ENDING_TIMEOUT_SECONDS,
@@ -66,6 +69,8 @@ class BudgetTracker:
         self._timeouts = {kind: kind.value.timeout_seconds for kind in TroubleKind} | dict(budgets.troubles)
         self._since: dict[tuple[TroubleKind, str], float] = {}
         self._was_under_way = False
+        self._is_admissible = False
+        """True once a queue had admitted the job, or would have if it had been empty: it may do so again."""
         self._waits_for_volume = False
         self._clock = clock
         self._last = clock()
@@ -79,12 +84,13 @@ class BudgetTracker:
         self._take_over(state)
         # An earlier launcher saw a step: all pods have run.
         self._was_under_way |= state.is_under_way or PROGRESS_ANNOTATION in state.annotations
+        self._is_admissible |= self._can_be_admitted(state)
         stage = self._stage_of(state)
         self._spent[stage] += elapsed
         if state.is_under_way:
             self._spent[QUEUE] = self._spent[START] = 0.0
-        if stage != END:
-            self._spent[END] = 0.0
+        for passing in {END, HOPELESS} - {stage}:
+            self._spent[passing] = 0.0
         return self._exceeded_trouble(state) or self._exceeded_stage(state, stage)
 
     @property
@@ -133,10 +139,15 @@ class BudgetTracker:
         self._waits_for_volume = was_in_use or TroubleKind.VOLUME_IN_USE in kinds
         if state.is_under_way and not is_paused:  # pods of an elastic job that join later may wait for anything
             return RUN
-        # A queue that has admitted it before may do so again.
-        is_hopeless = TroubleKind.NEVER_ADMITTED in kinds and not self._was_under_way
-        is_queued = is_paused or not kinds.isdisjoint((TroubleKind.QUEUE, TroubleKind.NEVER_ADMITTED))
-        return QUEUE if (is_queued and not is_hopeless) or self._waits_for_volume else START
+        if TroubleKind.NEVER_ADMITTED in kinds and not self._is_admissible:
+            return HOPELESS
+        return QUEUE if is_paused or self._waits_for_volume or not kinds.isdisjoint(IN_QUEUE) else START
+
+    def _can_be_admitted(self, state: JobState) -> bool:
+        """Return True if the queue has admitted the job, or says that it has room for it."""
+        in_queue = [trouble for trouble in state.troubles if trouble.kind in IN_QUEUE]
+        is_possible = any(each.kind is TroubleKind.QUEUE and each.subject != JOB for each in in_queue)
+        return is_possible or not in_queue or self._was_under_way
 
 
 def _seconds(text: str) -> float:

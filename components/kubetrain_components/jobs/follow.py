@@ -70,8 +70,6 @@ def run_job(
     """
     furthest, attempts, judged = -1, 0, set[str]()
     only = job.lead if is_large(job) and not follow_all else ""
-    if only:
-        on_line(LogLine(only, f"following only {only} of {job.max_pods} pods; of the others, alarming lines are shown"))
     while True:
         try:
             return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock, judged, only)

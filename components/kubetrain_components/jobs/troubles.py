@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+JOB = "the job"
+"""The subject of a trouble that no pod has, and the beginning of such subjects."""
+
 
 @dataclass(frozen=True)
 class TroubleTraits:
@@ -104,7 +107,7 @@ class Trouble:
 
     @property
     def is_of_pod(self) -> bool:
-        return not self.subject.startswith("the job")
+        return not self.subject.startswith(JOB)
 
     @property
     def notice(self) -> str:

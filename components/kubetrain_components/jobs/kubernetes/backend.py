@@ -129,6 +129,8 @@ class KubernetesBackend:
     def logs(self, handle: JobHandle, only: str = "") -> Iterator[LogLine]:
         """Yield lines from the position that an earlier launcher reached."""
         followed = self._follow(handle)
+        if only:
+            yield LogLine(only, f"following only {only}; of the other pods, alarming lines are shown")
         before = followed.state()
         since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
         logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since, only)

@@ -5,7 +5,7 @@ import queue
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -14,8 +14,6 @@ from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanos
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.manifest import Manifest
 
-READ_TIMEOUT_SECONDS = 300.0
-"""A stream is reopened if nothing arrives for this long."""
 PUT_SECONDS = 1.0
 MAX_LINE_BYTES = 64 << 10
 """Longer lines are passed on in pieces: a progress bar may never end its line."""
@@ -23,6 +21,14 @@ NO_LOG = re.compile(rb"unable to retrieve container logs for |failed to try reso
 """Message of a kubelet in place of a log that it has removed, for example after an eviction."""
 
 GAP = "warning: lines may be missing here: the node rotated this log while the launcher could not read it"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time for which a request is retried, and time in which something must arrive."""
+
+    retry_seconds: float
+    read_timeout: float
 
 
 @dataclass(frozen=True)
@@ -88,9 +94,7 @@ class ContainerLog:
         run = Run.of(pod, self.container)
         return run is None or not run.is_over or run.number < self.runs_read
 
-    def read(
-        self, reader: BackgroundReader, run: int, *, retry_seconds: float, is_complete: bool, **query: Any
-    ) -> None:
+    def read(self, reader: BackgroundReader, run: int, limits: Limits, *, is_complete: bool, **query: Any) -> None:
         """Read the log of a run from the last position to the end of the stream.
 
         Args:
@@ -100,7 +104,7 @@ class ContainerLog:
             query["sinceTime"] = since
         self._position.expect_repeats(has_last_line=run == self._run_of_last_line)
         try:
-            rest = self._read_stream(reader, run, retry_seconds, query)
+            rest = self._read_stream(reader, run, limits, query)
             if rest and is_complete:
                 self._hand_over(reader, run, [rest])
         finally:
@@ -110,13 +114,11 @@ class ContainerLog:
         """Free memory once the log is over."""
         self._position.forget()
 
-    def _read_stream(self, reader: BackgroundReader, run: int, retry_seconds: float, query: dict[str, Any]) -> bytes:
+    def _read_stream(self, reader: BackgroundReader, run: int, limits: Limits, query: dict[str, Any]) -> bytes:
         """Return what has arrived of a last line without end."""
         rest = b""
         selected = {"container": self.container, "timestamps": "true", **query}
-        with self.api.stream(
-            f"{self.path}/log", read_timeout=READ_TIMEOUT_SECONDS, retry_seconds=retry_seconds, **selected
-        ) as stream:
+        with self.api.stream(f"{self.path}/log", **asdict(limits), **selected) as stream:
             reader.hold(stream)
             for chunk in stream:
                 *lines, rest = (rest + chunk).split(b"\n")

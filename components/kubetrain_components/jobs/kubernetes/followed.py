@@ -31,8 +31,8 @@ MAX_SHARE_OF_TIME = 0.1
 """Share of the time that may be spent on deriving states while hundreds of pods change one after the other."""
 MAX_PAUSE_SECONDS = 0.5
 
-Version = tuple[Watched, int, bool]
-"""A watch, the number of its changes, and whether it knows anything yet."""
+Version = tuple[Watched, int]
+"""A watch, and the number of its changes."""
 
 
 class FollowedJob:
@@ -67,15 +67,14 @@ class FollowedJob:
             return self._state
 
     def _renew_state(self) -> None:
-        before, jobs = self._state_versions, self._job.objects()
-        self._state_versions = self._versions()
+        versions, jobs = self._versions(), self._job.objects()
         own = _without_notes(jobs)
-        if self._state is not None and self._state_versions[1:] == before[1:] and own == self._job_of_state:
+        if self._state is not None and versions[1:] == self._state_versions[1:] and own == self._job_of_state:
             (notes,) = [job.manifest["metadata"].get("annotations") for job in jobs if job.uid == self.handle.uid]
             self._state = replace(self._state, annotations=notes or {})
         else:
             self._state = self._derive_state(jobs, self.pods.objects())
-        self._job_of_state = own
+        self._state_versions, self._job_of_state = versions, own  # not before: a state that cannot be derived is none
 
     def listed_state(self) -> JobState | None:
         """Return the current state with the pods of a new list: their watch may be behind the job's."""
@@ -111,7 +110,7 @@ class FollowedJob:
 
     def _known_queues(self) -> list[Manifest] | None:
         """Return the job's queue, as far as it may be read."""
-        known = [watched for watched in self._queues if watched.has_synced and watched.error is None]
+        known = [watched for watched in self._queues if _is_current(watched)]
         return [each.manifest for watched in known for each in watched.objects()] if known else None
 
     def is_over(self) -> bool:
@@ -152,7 +151,8 @@ class FollowedJob:
         return self._versions() != self._state_versions
 
     def _versions(self) -> list[Version]:
-        return [(watched, watched.changes, watched.has_synced) for watched in self._watches()]
+        known = [(watched, watched.changes) for watched in (self._job, self.pods, *self._events)]
+        return [*known, *((queue, queue.changes if _is_current(queue) else -1) for queue in self._queues)]
 
     def _watches(self) -> list[Watched]:
         return [self._job, self.pods, *self._events, *self._queues]
@@ -197,6 +197,10 @@ def _without_notes(jobs: Sequence[WatchedObject]) -> list[Manifest]:
 def _parts(metadata: Manifest) -> Manifest:
     others = {name: value for name, value in (metadata.get("annotations") or {}).items() if name not in NOTES}
     return {name: value for name, value in metadata.items() if name not in VERSIONS} | {"annotations": others}
+
+
+def _is_current(watched: Watched) -> bool:
+    return watched.has_synced and watched.error is None and not watched.is_cut_off
 
 
 def _has_listed(watched: Watched) -> bool:

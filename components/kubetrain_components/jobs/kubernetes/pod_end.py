@@ -95,6 +95,10 @@ def seconds(timestamp: str | None) -> float:
     return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
 
 
+def last_seen(event: Manifest) -> float:
+    return seconds(event.get("lastTimestamp") or event.get("eventTime"))
+
+
 def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
     """Return None if the pod has not ended. One that was replaced did not succeed, even if it exited with code 0."""
     ended = _terminated(container_status(container, pod))

@@ -4,7 +4,7 @@ import logging
 import time
 
 from kubetrain_components.jobs.kubernetes.background import BackgroundReader
-from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Run
+from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Limits, Run
 from kubetrain_components.jobs.kubernetes.errors import (
     BadRequest,
     Forbidden,
@@ -17,6 +17,8 @@ from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.watched import Watched, WatchedObject
 
 RETRY_SECONDS = 30.0
+READ_TIMEOUT_SECONDS = 300.0
+"""A stream is reopened if nothing arrives for this long."""
 QUIET_SECONDS = RETRY_SECONDS + 10
 PAUSE_SECONDS = 1.0
 
@@ -106,7 +108,8 @@ class PodLog(BackgroundReader):
     def _read(self, run: int, **query: str) -> bool:
         """Return True if the log was read to its end, or cannot be read."""
         try:
-            self.log.read(self, run, retry_seconds=RETRY_SECONDS, is_complete="follow" not in query, **query)
+            limits = Limits(RETRY_SECONDS, READ_TIMEOUT_SECONDS)
+            self.log.read(self, run, limits, is_complete="follow" not in query, **query)
         except StreamSilent:
             return False
         except (BadRequest, NotFound):

@@ -30,7 +30,7 @@ MAX_DELAY = 5 * SECOND
 """Lines that different pods write at the same time arrive within this time of each other."""
 MAX_ALARMING_PODS = 16
 """Max number of pods of a large job that are followed because they wrote something alarming."""
-SAMPLES_BEFORE = 600 * SECOND
+SAMPLES_BEFORE = 2700 * SECOND
 """Sampled logs were read up to this time before the position: alarming lines may be shown twice, but not missed."""
 
 

@@ -252,11 +252,11 @@ def _near_each_other(job: Job) -> list[Manifest]:
 def _after_the_first(job: Job) -> list[Manifest]:
     """Keep pods that an elastic job can do without from taking the room of its first pod, where the others meet.
 
-    Kubernetes lets the first pod pass, because it is the only one that matches the term itself. Gang schedulers choose
-    the pods themselves, and a pod with a term of the user's would have to match both with one pod.
+    Kubernetes lets the first pod pass, because it is the only one that matches the term itself. Gang schedulers and
+    Kueue admit pods together, and a pod with a term of the user's would have to match both with one pod.
     """
     has_spare_pods = job.elastic is not None and job.elastic.min_replicas < job.elastic.max_replicas
-    if not has_spare_pods or job.placement.scheduler in ("volcano", "scheduler-plugins"):
+    if not has_spare_pods or job.placement.scheduler:
         return []
     first = {"matchLabels": {**_own_pods(job)["matchLabels"], job.kind.traits.index_label: "0"}}
     return [{"labelSelector": first, "topologyKey": ANY_NODE}]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kubetrain_components.changes import Changes
 from kubetrain_components.jobs.kubernetes.background import BackgroundReader
-from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Run
+from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Limits, Run
 from kubetrain_components.jobs.kubernetes.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from kubetrain_components.jobs.kubernetes.pod_end import container_status, has_ended, status_of
 from kubetrain_components.jobs.kubernetes.watched import WatchedObject
@@ -23,6 +23,9 @@ READS_PER_SECOND = 4.0
 MIN_INTERVAL_SECONDS = 20.0
 TAIL_LINES = 200
 """Lines that one request reads: a pod that writes more in the meantime is not read completely."""
+RETRY_SECONDS, URGENT_RETRIES = 1.0, 5
+LIMITS = Limits(retry_seconds=0.0, read_timeout=10.0)
+"""A node that does not answer must not keep the readers busy."""
 REPORT_SECONDS = 30.0
 
 
@@ -53,6 +56,7 @@ class SampledLog:
         """The error for which the log was last not read."""
         self.is_in_hand = False
         self.urgency = Urgency.NONE
+        self._retries = URGENT_RETRIES
         self.order = ""
         """Time when the container ended: the first that failed is the cause."""
         self._moment = Moment(None, is_terminating=False)
@@ -78,7 +82,7 @@ class SampledLog:
         is_over = run is not None and run.is_over
         self.urgency = Urgency.FAILED if has_failed else Urgency.ENDED if is_over else Urgency.CHANGED
         self.order = ended.get("finishedAt") or ""
-        self.due = 0.0
+        self.due, self._retries = 0.0, URGENT_RETRIES
 
     def read(self, reader: BackgroundReader) -> None:
         assert self.pod is not None
@@ -100,14 +104,18 @@ class SampledLog:
 
     def _read(self, reader: BackgroundReader, run: int, *, is_over: bool, **query: Any) -> None:
         try:
-            self.log.read(reader, run, retry_seconds=0.0, is_complete=is_over, tailLines=TAIL_LINES, **query)
+            self.log.read(reader, run, LIMITS, is_complete=is_over, tailLines=TAIL_LINES, **query)
         except (BadRequest, NotFound):  # the run has not begun, or its log is gone
             if not is_over:
                 raise
 
     def plan_next(self, interval: float) -> None:
         """Plan the next read after one, unless the pod has changed since that one began."""
-        if self.due == math.inf and not (self._is_over and self.is_read):
+        if self.due < math.inf or (self._is_over and self.is_read):
+            return
+        if self.error is not None and self.urgency is not Urgency.NONE and self._retries > 0:
+            self._retries, self.due = self._retries - 1, time.monotonic() + RETRY_SECONDS
+        else:
             self.urgency, self.due = Urgency.NONE, time.monotonic() + interval
 
     @property

@@ -9,13 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
-from kubetrain_components.jobs.kubernetes.pod_end import has_ended, is_cut_off, lingering_containers, seconds, status_of
+from kubetrain_components.jobs.kubernetes.pod_end import (
+    has_ended,
+    is_cut_off,
+    last_seen,
+    lingering_containers,
+    seconds,
+    status_of,
+)
 from kubetrain_components.jobs.kubernetes.queue_troubles import queue_troubles
 from kubetrain_components.jobs.kubernetes.train_job import nodes_name
-from kubetrain_components.jobs.troubles import Trouble, TroubleKind
+from kubetrain_components.jobs.troubles import JOB, Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 
-JOB = "the job"
 WAITING = {
     "ErrImagePull": TroubleKind.IMAGE_PULL,
     "ImagePullBackOff": TroubleKind.IMAGE_PULL,
@@ -60,7 +66,7 @@ def troubles(
         queues: The LocalQueues of Kueue that have the name of the job's; None if they are unknown.
     """
     by_uid = defaultdict(list)
-    latest_last = sorted(events, key=_last_seen)
+    latest_last = sorted(events, key=last_seen)
     for event in latest_last:
         by_uid[_concerned(event)].append(event)
     found = [*_deletion_troubles(job), *queue_troubles(kind, job, pods, latest_last, queues)]
@@ -128,7 +134,7 @@ def _creation_troubles(pods: Mapping[str, Manifest], events: Iterable[Manifest])
     newest = max((seconds(pod["metadata"]["creationTimestamp"]) for pod in pods.values()), default=0.0)
     for event in events:
         error = re.fullmatch(r"Error creating: (.*)", event.get("message") or "", re.DOTALL)
-        if error is not None and _last_seen(event) >= newest:
+        if error is not None and last_seen(event) >= newest:
             for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, error[1], re.DOTALL)][:1]:
                 yield _trouble(kind, JOB, error[1])
 
@@ -152,10 +158,6 @@ def _is_used_by_other_jobs(pod: str, message: str) -> bool:
 
 def _concerned(event: Manifest) -> str:
     return str((event.get("involvedObject") or {}).get("uid", ""))
-
-
-def _last_seen(event: Manifest) -> float:
-    return seconds(event.get("lastTimestamp") or event.get("eventTime"))
 
 
 def _trouble(kind: TroubleKind, subject: str, message: str) -> Trouble:
