@@ -47,7 +47,7 @@ def parse_parameters(
             values.setdefault(parent, {})[name] = value
     values |= _reduced_defaults(known, values)
     for parent, kind in _objects(known).items():
-        kind.from_dict(values.get(parent, {}))
+        kind.from_dict(_parameters_of(known, parent, values) | values.get(parent, {}))
     _check_complete(known, values)
     return values
 
@@ -93,6 +93,12 @@ def _has_parameter(known: Mapping[str, Parameter], parent: str, setting: str) ->
     """Return True if the pipeline has a parameter of its own for a setting of this object."""
     kind = {each.name: each.type for each in fields(OBJECTS[parent])}.get(setting)
     return setting in known and known[setting].type == kind
+
+
+def _parameters_of(known: Mapping[str, Parameter], parent: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the pipeline's own parameters set of an object, which the object's other settings must fit."""
+    given = {name: known[name].default for name in known if not known[name].is_required} | values
+    return {name: value for name, value in given.items() if value and _has_parameter(known, parent, name)}
 
 
 def _reduced_defaults(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[str, Any]:

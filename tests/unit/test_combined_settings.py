@@ -65,6 +65,17 @@ def test_a_limit_below_its_request_is_an_error(pair: tuple[str, str, str]) -> No
         Placement(**{name: request, f"{name}_limit": limit})
 
 
+@pytest.mark.parametrize("name", ["cpu", "memory"])
+def test_a_limit_counts_with_the_request_of_another_source(name: str) -> None:
+    assert placed({name: "200m"}, {f"{name}_limit": "500m"}).changed_settings() == {
+        name: "200m",
+        f"{name}_limit": "500m",
+    }
+    assert placed({"memory": "8Gi"}, {"queue": "q"} | {"scheduler": "kueue"}).queue == "q"
+    with pytest.raises(InvalidSetting, match=f"{name}_limit '500m' is less than {name} '"):
+        placed({}, {f"{name}_limit": "500m"})
+
+
 def test_settings_of_the_launch_task_apply_to_its_workers() -> None:
     volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
     mount = {"name": "cache", "mountPath": "/cache"}

@@ -124,6 +124,19 @@ def test_the_last_word_on_a_setting_is_what_render_shows_and_the_run_gets(
     assert planned_run("train-pytorch", "r", [*NEEDED, *pairs]).placement.cpu == cpu
 
 
+def test_a_limit_may_be_below_the_default_request(parameters: Sequence[Parameter]) -> None:
+    pairs = [*NEEDED, "cpu=250m", "cpu_limit=500m", "memory=1Gi", "memory_limit=2Gi"]
+    sent = parse_parameters(parameters, pairs)
+    assert sent["placement"] == {"cpu_limit": "500m", "memory_limit": "2Gi"}
+    check_before_sending("train-pytorch", DECLARED, sent)
+    assert planned_run("train-pytorch", "r", pairs).placement.cpu_limit == "500m"
+    for pair in ("cpu_limit=200m", "memory_limit=512Mi"):
+        with pytest.raises(InvalidSetting, match=r"which the pod requests"):
+            parse_parameters(parameters, [*pairs, pair])
+    with pytest.raises(InvalidSetting, match="cpu_limit '500m' is less than cpu '1'"):
+        parse_parameters(parameters, [*NEEDED, "cpu_limit=500m"])
+
+
 def test_a_pair_overrides_the_object_of_a_file_even_with_the_default(tmp_path: Path) -> None:
     file = tmp_path / "nightly.json"
     file.write_text('{"placement": {"memory": "64Gi", "grace_seconds": 9}}')

@@ -55,11 +55,21 @@ class Settings:
         Raises:
             InvalidSetting: if a name is unknown, or a value has the wrong type or is out of range.
         """
-        if not isinstance(values, Mapping):
-            raise InvalidSetting(f"{cls.PARAMETER} must be a JSON object of settings, not {values!r}")
-        for name in values:
-            cls._check_name(name)
+        cls._check_names(values)
         return cls(**values)
+
+    @classmethod
+    def each_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return some of the settings, each by itself: what contradicts them may be set elsewhere too.
+
+        Raises:
+            InvalidSetting: if a name is unknown, or a value has the wrong type or is out of range.
+        """
+        cls._check_names(values)
+        given = {each: coerced(each.name, each.type, values[each.name]) for each in fields(cls) if each.name in values}
+        for each, value in given.items():
+            _check_rules(each.name, value, each.metadata)
+        return {each.name: value for each, value in given.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,6 +80,13 @@ class Settings:
         cls._check_name(name)
         kind = {each.name: each.type for each in fields(cls)}[name]
         return parse_value(name, kind, text)
+
+    @classmethod
+    def _check_names(cls, values: Mapping[str, Any]) -> None:
+        if not isinstance(values, Mapping):
+            raise InvalidSetting(f"{cls.PARAMETER} must be a JSON object of settings, not {values!r}")
+        for name in values:
+            cls._check_name(name)
 
     @classmethod
     def _check_name(cls, name: str) -> None:

@@ -21,9 +21,7 @@ def combine_settings(kind: type[Kind], sources: Mapping[str, Mapping[str, Any]])
     values: dict[str, Any] = {}
     source_of: dict[str, str] = {}
     for source, given in sources.items():
-        settings = kind.from_dict(given)
-        for name in given:
-            value = getattr(settings, name)
+        for name, value in kind.each_of(given).items():
             values[name] = _merge(name, values[name], value, (source_of[name], source)) if name in values else value
             source_of[name] = source
     return kind.from_dict(values)
