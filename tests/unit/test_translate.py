@@ -19,7 +19,7 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
 from kubetrain_pipelines.planned_run import planned_run
-from kubetrain_pipelines.translate.fields import Fields, shown
+from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_pipelines.translate.translation import Translation, translate
@@ -265,35 +265,6 @@ def test_an_unknown_field_is_named_wherever_it_is() -> None:
     found = unmapped(translated(text))
     assert found["spec.novel.deep"] == "[1, 2]"
     assert found["spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch].odd.setting"] == "5"
-
-
-def test_no_secret_is_printed_or_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for name in ("pytorch_job", "tf_job"):
-        translate_and_show([HAND_WRITTEN / f"{name}.yaml"], tmp_path / f"{name}.json")
-        assert SECRET not in (tmp_path / f"{name}.json").read_text()
-    output = capsys.readouterr()
-    assert SECRET not in output.out + output.err
-    assert "abc123" not in output.err
-    assert "env[WANDB_API_KEY]" in output.err
-    assert "secret_env" in output.err
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("args", ["--api-key", "hidden"]),
-        ("args", ["--api-key=hidden", "--epochs=3"]),
-        ("command", ["sh", "-c", "export HF_TOKEN=hidden; python train.py --password hidden"]),
-        ("env[DATABASE].value", "postgres://user:hidden@host/db"),
-        ("env[MY_SECRET].value", "hidden"),
-    ],
-)
-def test_secrets_are_hidden_in_values(path: str, value: Any) -> None:
-    assert "hidden" not in shown(path, value)
-
-
-def test_other_values_are_shown() -> None:
-    assert shown("args", ["--tokenizer", "bert", "--epochs=3"]) == '["--tokenizer", "bert", "--epochs=3"]'
 
 
 def test_pods_of_roles_that_differ_are_named() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_pipelines.translate.containers import take_container, take_identity
-from kubetrain_pipelines.translate.draft import Draft
+from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.secret_values import is_secret
+from kubetrain_pipelines.translate.secret_values import has_secret, is_secret
 from kubetrain_trainer.errors import InvalidSetting
 
 SAME_FORM: dict[str, tuple[str, type]] = {
@@ -24,6 +24,10 @@ GANG_SCHEDULERS = {"volcano": "volcano", "scheduler-plugins-scheduler": "schedul
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
 OWN_MOUNTS = (DATA_PATH, OUTPUT_PATH, SHM)
 SIDECAR = "sidecar.istio.io/inject"
+NOT_TAKEN = (
+    "its command may contain a secret, which parameters would show: read it from a Secret with valueFrom in env, "
+    "and add the container to {setting}"
+)
 
 
 def main_container(template: Fields, names: tuple[str, ...]) -> Fields:
@@ -62,15 +66,20 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
     others = [each for each in pod.items("containers") if each.path != main.path]
     for setting, containers in (("init_containers", pod.items("initContainers")), ("extra_containers", others)):
         for container in containers:
-            draft.set(setting, [_take_secretless(container)])
+            _take_other(draft, setting, container)
 
 
 def _take_metadata(draft: Draft, template: Fields) -> None:
     for name in ("labels", "annotations"):
         values = template.take(f"metadata.{name}", dict, {})
-        if str(values.get(SIDECAR, "")).lower() == "true":
+        if str(values.pop(SIDECAR, "")).lower() == "true":
             draft.set("istio", True)
-        draft.set(name, {key: str(value) for key, value in values.items() if key != SIDECAR})
+        for key, value in values.items():
+            if is_secret(key, str(value)):
+                path = template.path_of(f"metadata.{name}.{key}")
+                draft.unmapped.append(Unmapped.of(path, value, "it may be a secret, which parameters would show"))
+            else:
+                draft.set(name, {key: str(value)})
 
 
 def _take_scheduler(draft: Draft, pod: Fields, has_gang: bool) -> None:
@@ -125,14 +134,32 @@ def _used_by_others(pod: Fields, main: Fields) -> set[str]:
     return {_name(mount) for each in others if each.path != main.path for mount in each.items("volumeMounts")}
 
 
-def _take_secretless(container: Fields) -> dict[str, Any]:
-    """Take a container, except variables that may be secrets."""
+def _take_other(draft: Draft, setting: str, container: Fields) -> None:
+    """Take an init container or a sidecar, except variables that may be secrets."""
+    if _has_secret(container.content):
+        draft.unmapped.append(Unmapped(container.path, "", NOT_TAKEN.format(setting=setting)))
+        container.content.clear()
+        return
     variables = container.items("env")
     secret = [each for each in variables if is_secret(_name(each), str(each.content.get("value", "")))]
     others = {"env": [each.content for each in variables if each not in secret]} if variables else {}
     taken = {**container.take_all(), **others}
     container.content.update({"name": taken.get("name", ""), "env": [each.content for each in secret]})
-    return taken
+    draft.set(setting, [taken])
+
+
+def _has_secret(value: Any) -> bool:
+    """Return True if a container may have a secret elsewhere than in its variables."""
+    if isinstance(value, str):
+        return is_secret("", value)
+    if isinstance(value, list):
+        return has_secret(each for each in value if isinstance(each, str)) or any(map(_has_secret, value))
+    if not isinstance(value, dict):
+        return False
+    words = [each for name in ("command", "args") if isinstance(value.get(name), list) for each in value[name]]
+    inner = [each for name, each in value.items() if name not in ("env", "image")]
+    named = is_secret(str(value.get("name", "")), str(value.get("value", "")))
+    return named or has_secret(words) or any(map(_has_secret, inner))
 
 
 def _name(item: Fields) -> str:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from yaml.error import MarkedYAMLError
+from yaml.parser import ParserError
+from yaml.scanner import ScannerError
 
 from kubetrain_components.jobs.job_kinds import TRAINER_API, TRAINING_API
 from kubetrain_trainer.errors import InvalidSetting
@@ -88,9 +91,11 @@ def _documents(name: str, text: str) -> Iterator[dict[str, Any]]:
 
 
 def _place(error: Exception) -> str:
-    """Return the problem without the text around it, which may have secrets."""
-    mark = getattr(error, "problem_mark", None)
-    return f" ({getattr(error, 'problem', '')} in line {mark.line + 1})" if mark else ""
+    """Return the problem without the text around it, and without names of aliases, which may be secrets."""
+    if not isinstance(error, MarkedYAMLError) or not error.problem_mark:
+        return ""
+    problem = f"{error.problem} " if isinstance(error, ScannerError | ParserError) else ""
+    return f" ({problem}in line {error.problem_mark.line + 1})"
 
 
 def _flattened(document: Any, place: str) -> Iterator[dict[str, Any]]:

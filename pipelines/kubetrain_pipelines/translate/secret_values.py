@@ -1,37 +1,76 @@
 """Recognize what may be a secret, so that it is neither printed nor written to a parameter file."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
-SECRET_NAME = re.compile(
-    r"(?i)(key|token|secret|passw(or)?d|passphrase|credentials?)$|(^|[_-])(key|token|secret|password)([_-]|$)"
-)
-NOT_SECRET = {"GOOGLE_APPLICATION_CREDENTIALS", "key"}
-"""The path of a file, and a field of tolerations and selectors."""
-IN_TEXT = re.compile(r"(?i)((?:key|token|secret|passw(?:or)?d|passphrase|credentials?)['\"]?(?:\s*[=:]\s*|\s+))(\S+)")
-IN_URL = re.compile(r"(://[^/\s:@]*:)[^@\s]+@")
+ENDING = r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credentials?|connection[ _-]?string)\d*"
+"""What a name of a secret ends with."""
+WORD = rf"(?<![a-z0-9])(?:{ENDING}|(?:pass|pat|jwt|cookie|authorization)\d*)(?![a-z0-9])"
+SECRET_NAME = re.compile(rf"(?i){ENDING}$|{WORD}")
+NOT_SECRET = {"GOOGLE_APPLICATION_CREDENTIALS", "key", "topologyKey"}
+"""The path of a file, and fields of tolerations and selectors."""
+REFERENCE = r"[\"']?\$"
+"""The begin of a reference to another variable."""
+VARIABLE = re.compile(r"\$\(\w+\)")
+VALUE = rf"(?!{REFERENCE})(?:'[^']*'|\"[^\"]*\"|\S+)"
+IN_TEXT = [
+    re.compile(rf"(?i)({before}){secret}")
+    for before, secret in (
+        (rf"(?:{ENDING}|{WORD})['\"]?\s*[=:]\s*(?:(?:bearer|basic)\s+)?+", VALUE),
+        (rf"[-_](?:{ENDING}|pass)\s+", VALUE),
+        (r"\b(?:bearer|login)\s+", rf"(?![-&|;]){VALUE}"),
+        (r"(?<!\S)(?:-u|--user)[= ]*[^\s:\d][^\s:]*:", VALUE),
+        (r"://(?!git@)(?:[^/\s:@]*:)?", rf"(?!{REFERENCE})[^\s@/]+(?=@)"),
+        (r"://[^/\s:@]*:", rf"(?!{REFERENCE})[^\s@]+(?=@)"),
+        ("", r"\b(?:hf_|gh[a-z]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA|eyJ)[\w.-]{16,}"),
+    )
+]
+"""A secret in a text, with what is before it: a name, an option, a scheme, a user; or what looks like a token."""
+IN_VARIABLES = re.compile(r"(^|\.)(env|httpHeaders)(\[|$)")
+COMMAND = re.compile(r"(^|\.)(command|args)(\[|$)")
+OPTION = re.compile(r"--[A-Za-z][\w-]*=?|-[A-Za-z]")
 HIDDEN = "…"
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return True if a variable of this name and value may hold a secret."""
-    named = name not in NOT_SECRET and SECRET_NAME.search(name) is not None
-    return bool(value) and (named or IN_URL.search(value) is not None)
+    """Return True if a variable or annotation of this name and value may be a secret."""
+    return bool(value) and (_hidden(value) != value or (_is_named(name) and not VARIABLE.fullmatch(value)))
+
+
+def has_secret(command: Iterable[Any]) -> bool:
+    """Return True if the words of a command may contain a secret."""
+    return is_secret("", " ".join(str(word) for word in command))
 
 
 def without_secrets(path: str, value: Any) -> Any:
+    """Return a value for people. Of a command it has only the program and the names of options."""
+    if IN_VARIABLES.search(path) and ".valueFrom" not in path:
+        return HIDDEN
+    if COMMAND.search(path):
+        words = value if isinstance(value, list) else [value]
+        return _outline([str(word) for word in words], has_program=path.endswith("command"))
     if isinstance(value, list):
-        before = ["", *(str(each) for each in value)]
-        return [
-            HIDDEN if option.startswith("-") and "=" not in option and is_secret(option, "x") else _text(each)
-            for option, each in zip(before, value, strict=False)
-        ]
-    variable = re.search(r"env\[([^\]]+)\]\.value$", path)
-    name = variable[1] if variable else path.rpartition(".")[2]
-    return HIDDEN if isinstance(value, str) and is_secret(name, value) else _text(value)
-
-
-def _text(value: Any) -> Any:
+        return [_hidden(each) if isinstance(each, str) else each for each in value]
     if not isinstance(value, str):
         return value
-    return IN_URL.sub(rf"\1{HIDDEN}@", IN_TEXT.sub(rf"\1{HIDDEN}", value))
+    return HIDDEN if _is_named(path.rpartition(".")[2]) else _hidden(value)
+
+
+def _is_named(name: str) -> bool:
+    return name not in NOT_SECRET and SECRET_NAME.search(name) is not None
+
+
+def _outline(words: list[str], *, has_program: bool) -> list[str]:
+    program = re.match(r"[^\s=]*(?=\s|$)", words[0]) if words and has_program else None
+    shown = [program[0]] if program else []
+    for word in words[len(shown) :]:
+        option = OPTION.match(word)
+        shown.append(option[0] if option else HIDDEN)
+    return [word for word, before in zip(shown, ["", *shown], strict=False) if (word, before) != (HIDDEN, HIDDEN)]
+
+
+def _hidden(text: str) -> str:
+    for pattern in IN_TEXT:
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
