@@ -97,7 +97,7 @@ def _has_parameter(known: Mapping[str, Parameter], parent: str, setting: str) ->
 
 def _parameters_of(known: Mapping[str, Parameter], parent: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the pipeline's own parameters set of an object, which the object's other settings must fit."""
-    given = {name: known[name].default for name in known if not known[name].is_required} | values
+    given = {**{name: each.default for name, each in known.items() if not each.is_required}, **values}
     return {name: value for name, value in given.items() if value and _has_parameter(known, parent, name)}
 
 

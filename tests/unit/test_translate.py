@@ -453,7 +453,7 @@ RENDEZVOUS = (
         ("elastic_pytorch_job", [("securityContext", "oddContext")], {"rdma": None}, {"add"}),
         ("elastic_job", [("  minReplicas: 1\n  maxReplicas: 3\n", "")], {"workers": 2, "min_workers": None}, set()),
         ("elastic_job", [("  minReplicas: 1\n", "  backoffLimit: 7\n")], {"max_restarts": 7}, set()),
-        ("pytorch_job", [("runAsUser: 1000", "runAsUser: 0")], {"user": 1000}, {"runAsUser"}),
+        ("pytorch_job", [("runAsUser: 1000", "runAsUser: 0")], {"user": None}, {"runAsUser", "runAsGroup", "fsGroup"}),
         (
             "pytorch_job",
             [("serviceAccountName: trainer", "automountServiceAccountToken: true")],

@@ -3,8 +3,11 @@
 import json
 from typing import Any
 
+import pytest
+
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
+from kubetrain_trainer.errors import InvalidSetting
 
 Manifest = dict[str, Any]
 
@@ -43,3 +46,125 @@ def test_small_requests_and_limits_are_kept() -> None:
     settings = placement_of(pytorch_job(pod({"resources": amounts})))
     assert (settings["cpu"], settings["cpu_limit"]) == ("250m", "500m")
     assert (settings["memory"], settings["memory_limit"]) == ("1Gi", "2Gi")
+
+
+@pytest.mark.parametrize("path", ["/data/imagenet", "/data/", "/output/logs", "/dev/shm/cache"])
+def test_a_mount_inside_kubetrains_own_is_named(path: str) -> None:
+    mount, other = {"name": "mine", "mountPath": path}, {"name": "mine", "mountPath": "/database"}
+    volume = {"name": "mine", "persistentVolumeClaim": {"claimName": "c"}}
+    translation = pytorch_job(pod({"volumeMounts": [mount, other]}, volumes=[volume]))
+    assert "elsewhere" in named(translation)["Worker.template.spec.containers[pytorch].volumeMounts[mine].mountPath"]
+    assert placement_of(translation)["volume_mounts"] == [other]
+
+
+def test_volumes_named_like_kubetrains_own_are_renamed() -> None:
+    volumes = [{"name": "claim-0", "emptyDir": {}}, {"name": "shared-memory", "emptyDir": {}}]
+    mounts = [{"name": "claim-0", "mountPath": "/a"}, {"name": "shared-memory", "mountPath": "/b"}]
+    settings = placement_of(
+        pytorch_job(
+            pod(
+                {"volumeMounts": mounts},
+                volumes=volumes,
+                sidecars=[{"name": "sync", "image": "s", "volumeMounts": [mounts[0]]}],
+            )
+        )
+    )
+    assert [each["name"] for each in settings["volumes"]] == ["job-claim-0", "job-shared-memory"]
+    assert [each["name"] for each in settings["volume_mounts"]] == ["job-claim-0", "job-shared-memory"]
+    assert settings["extra_containers"][0]["volumeMounts"][0]["name"] == "job-claim-0"
+
+
+def test_sidecars_share_the_memory_of_the_training() -> None:
+    volumes = [{"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}]
+    mount = {"name": "dshm", "mountPath": "/dev/shm"}
+    sidecar = {"name": "exporter", "image": "e", "volumeMounts": [mount]}
+    settings = placement_of(pytorch_job(pod({"volumeMounts": [mount]}, volumes=volumes, sidecars=[sidecar])))
+    assert settings["shm_size"] == "2Gi"
+    assert "volumes" not in settings
+    assert settings["extra_containers"][0]["volumeMounts"] == [{**mount, "name": "shared-memory"}]
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_container", "user", "left"),
+    [
+        ({"runAsUser": 1000}, {"runAsGroup": 100}, 1000, {"runAsGroup"}),
+        ({"fsGroup": 100}, {}, None, {"fsGroup"}),
+        ({"runAsUser": 1000, "fsGroup": 1000}, {"runAsGroup": 1000}, 1000, set()),
+        ({"runAsUser": 2000, "fsGroup": 2000}, {"runAsUser": 1000}, 1000, {"runAsUser", "fsGroup"}),
+        ({"fsGroup": 65532}, {}, None, set()),
+    ],
+)
+def test_only_the_user_sets_user(of_pod: Manifest, of_container: Manifest, user: int | None, left: set[str]) -> None:
+    translation = pytorch_job(pod({"securityContext": of_container}, securityContext=of_pod))
+    assert placement_of(translation).get("user") == user
+    assert {path.rpartition(".")[2] for path in named(translation) if "securityContext" in path} == left
+
+
+def test_what_only_one_role_has_is_named_even_without_content() -> None:
+    master = pod(imagePullSecrets=[{"name": "registry"}], volumes=[{"name": "scratch", "emptyDir": {}}])
+    names = named(pytorch_job(pod(), master=master))
+    assert "Master.template.spec.imagePullSecrets[registry]" in names
+    assert "Master.template.spec.volumes[scratch].emptyDir" in names
+
+
+def test_a_request_below_the_limit_of_a_device_is_said() -> None:
+    amounts = {"requests": {"ephemeral-storage": "10Gi"}, "limits": {"ephemeral-storage": "50Gi"}}
+    translation = pytorch_job(pod({"resources": amounts}))
+    assert placement_of(translation)["extra_resources"] == {"ephemeral-storage": "50Gi"}
+    assert any("50Gi, not 10Gi" in note for note in translation.notes)
+
+
+def test_keys_given_twice_are_refused() -> None:
+    with pytest.raises(InvalidSetting, match="image is given twice in line 3"):
+        read_manifests([("job.yaml", "kind: PyTorchJob\nimage: a\nimage: b\n")])
+    merged = "base: &base {a: 1}\nkind: PyTorchJob\napiVersion: kubeflow.org/v1\nother: {<<: *base, a: 2}\n"
+    assert read_manifests([("job.yaml", merged)]).job["other"] == {"a": 2}
+
+
+METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}]
+KUEUE = {"kueue.x-k8s.io/queue-name": "q"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "policy", "is_taken"),
+    [
+        ({}, {"minReplicas": 1, "maxReplicas": 4}, True),
+        (KUEUE, {"minReplicas": 1, "maxReplicas": 4}, False),
+        ({}, {}, False),
+    ],
+)
+def test_metrics_are_taken_for_jobs_that_may_grow(labels: Manifest, policy: Manifest, is_taken: bool) -> None:
+    translation = pytorch_job(pod(), labels=labels, elasticPolicy={**policy, "metrics": METRICS})
+    assert placement_of(translation).get("scale_metrics") == (METRICS if is_taken else None)
+    assert ("spec.elasticPolicy.metrics" in named(translation)) != is_taken
+
+
+def test_a_maximum_below_the_number_of_pods_is_said() -> None:
+    translation = pytorch_job(pod(), 4, elasticPolicy={"minReplicas": 1, "maxReplicas": 2})
+    assert "max_workers" not in translation.parameters
+    assert "spec.elasticPolicy.maxReplicas" not in named(translation)
+    assert any("4 pods, but at most 2" in note for note in translation.notes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "queue", "settings", "left"),
+    [
+        (KUEUE, "volcano", None, ("kueue", "q", None), {"schedulerName"}),
+        (KUEUE, "volcano", "team", ("kueue", "q", None), {"schedulerName", "queue"}),
+        (KUEUE, "scheduler-plugins-scheduler", None, ("kueue", "q", None), {"schedulerName"}),
+        (KUEUE, "kai-scheduler", None, ("kueue", "q", "kai-scheduler"), set()),
+        ({}, "kai-scheduler", "team", (None, None, "kai-scheduler"), {"queue"}),
+        ({}, "scheduler-plugins-scheduler", "team", ("scheduler-plugins", None, None), {"queue"}),
+        ({}, "volcano", "team", ("volcano", "team", None), set()),
+        ({}, "default-scheduler", "team", ("volcano", "team", None), set()),
+    ],
+)
+def test_one_scheduler_starts_the_gang(
+    labels: Manifest, name: str, queue: str | None, settings: tuple[str | None, ...], left: set[str]
+) -> None:
+    policy = {"runPolicy": {"schedulingPolicy": {"queue": queue}}} if queue else {}
+    translation = pytorch_job(pod(schedulerName=name), labels=labels, **policy)
+    placement = placement_of(translation)
+    assert tuple(placement.get(each) for each in ("scheduler", "queue", "scheduler_name")) == settings
+    ends = {path.rpartition(".")[2] for path in named(translation)}
+    assert ends & {"schedulerName", "queue"} == left

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from kubetrain_components.jobs.placement import NCCL_NAMES, is_gpu
+from kubetrain_components.jobs.placement import NCCL_NAMES, Placement, is_gpu
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_pipelines.translate.draft import Draft
 from kubetrain_pipelines.translate.fields import Fields
@@ -29,12 +29,20 @@ def take_container(draft: Draft, container: Fields, resources: str = "resources"
     _take_resources(draft, container, resources)
 
 
-def take_identity(draft: Draft, owner: Fields) -> None:
-    """Take the user from the security context of a pod or container, and drop what pods have anyway."""
-    context = owner.at("securityContext")
-    for name in ("runAsUser", "runAsGroup", "fsGroup"):
-        if (number := context.get(name, int, 0)) >= 1 and draft.settings.setdefault("user", number) == number:
-            context.drop(name)
+def take_identity(draft: Draft, *owners: Fields) -> None:
+    """Take the user from the security contexts of a container and its pod, and drop what pods have anyway."""
+    contexts = [owner.at("securityContext") for owner in owners]
+    for context in contexts:
+        user = context.get("runAsUser", int, 0)
+        if user >= 1 and draft.settings.setdefault("user", user) == user:
+            context.drop("runAsUser")
+    for context in contexts:
+        _drop_alike(context, draft.settings.get("user", Placement().user))
+
+
+def _drop_alike(context: Fields, user: int) -> None:
+    context.drop_if("runAsGroup", user)
+    context.drop_if("fsGroup", user)
     context.drop_if("runAsNonRoot", True)
     context.drop_if("allowPrivilegeEscalation", False)
     context.drop_if("privileged", False)
@@ -56,6 +64,8 @@ def _take_resources(draft: Draft, container: Fields, resources: str) -> None:
             draft.note(f"memory is also limited to {request}: set memory_limit for more")
     container.drop(f"{resources}.claims")  # the main container uses all claims of its pod
     for name, value in {**requests, **limits}.items():
+        if (request := requests.get(name, value)) != value:
+            draft.note(f"{name}: each pod requests its limit, {value}, not {request}")
         _take_device(draft, name, str(value), may_lock_memory)
 
 

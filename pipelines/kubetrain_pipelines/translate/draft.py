@@ -49,11 +49,11 @@ class Draft:
 
         Args:
             main: The template that all pods get, of which what has no counterpart is left.
-            expected: All its fields.
+            expected: All its fields, also those without content.
         """
         taken = expected.keys() - Fields(main.content).leaves().keys()
         for other in others:
-            found = Fields(other.content).leaves()
+            found = Fields(other.content).leaves(with_empty=True)
             for name, value in found.items():
                 if expected.get(name) != value:
                     instead = f"all pods are alike: they get what {main.path} has"

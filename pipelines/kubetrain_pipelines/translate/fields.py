@@ -56,9 +56,14 @@ class Fields:
         self.content.clear()
         return taken
 
-    def leaves(self) -> dict[str, Any]:
-        """Return the values by path."""
-        return dict(_leaves(self.content, self.path))
+    def leaves(self, *, with_empty: bool = False) -> dict[str, Any]:
+        """Return the values by path.
+
+        Args:
+            with_empty: True to include objects without fields, such as the emptyDir of a volume. What is left of a
+                manifest has many that were emptied.
+        """
+        return dict(_leaves(self.content, self.path, with_empty))
 
     def path_of(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
@@ -66,6 +71,8 @@ class Fields:
 
 def shown(path: str, value: Any) -> str:
     """Return the value of a field for people, without secrets."""
+    if value == {}:
+        return ""
     text = json.dumps(without_secrets(path, value), ensure_ascii=False)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
@@ -76,14 +83,14 @@ def _checked(value: Any, kind: Any, path: str) -> Any:
     return value
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
+def _leaves(value: Any, path: str, with_empty: bool) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and (value or not with_empty):
         for name, inner in value.items():
-            yield from _leaves(inner, f"{path}.{name}" if path else name)
+            yield from _leaves(inner, f"{path}.{name}" if path else name, with_empty)
     elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
         for index, inner in zip(_indexes(value), value, strict=True):
             rest = {name: each for name, each in inner.items() if name != "name"} if isinstance(inner, dict) else inner
-            yield from _leaves(rest, f"{path}[{index}]")
+            yield from _leaves(rest, f"{path}[{index}]", with_empty)
     elif value != []:
         yield path, value
 

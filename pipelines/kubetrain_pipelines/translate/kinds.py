@@ -15,7 +15,7 @@ def take_pytorch_job(draft: Draft, job: Fields) -> None:
     policy = job.at("spec.elasticPolicy")
     torchrun = _take_replicas(draft, job, "pytorchReplicaSpecs", ("Master", "Worker"), "pytorch")
     take_elastic(draft, policy, torchrun)
-    draft.set("scale_metrics", policy.take("metrics", list))
+    _take_metrics(draft, policy)
     policy.drop_if("rdzvBackend", "c10d")
     policy.drop_if("standalone", False)
     take_run_policy(draft, job.at("spec.runPolicy"))
@@ -53,8 +53,10 @@ def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "
         draft.set("min_workers", fewest)
     if grows:
         draft.set("max_workers", most)
-    if grows or most == workers:
+    if grows or most <= workers:
         policy.drop(f"max{pods}")
+    if 0 < most < workers:
+        draft.note(f"the job has {workers} pods, but at most {most} were allowed: set workers, or max_workers to grow")
     draft.set("max_restarts", policy.take("maxRestarts", int, torchrun.max_restarts))
 
 
@@ -120,7 +122,7 @@ def _take_replicas(
     main_role = max(present, key=lambda role: (counts[role], role))
     templates = {role: specs.at(role).at("template") for role in present}
     template = templates.pop(main_role)
-    before = Fields(template.content).leaves()
+    before = Fields(template.content).leaves(with_empty=True)
     main = main_container(template, (container,))
     words = [*main.get("command", list, []), *main.get("args", list, [])]
     take_pod(draft, template, main, has_gang=not is_elastic)
@@ -134,9 +136,18 @@ def _name_role(draft: Draft, specs: Fields, role: str) -> None:
     specs.drop(role)
 
 
+def _take_metrics(draft: Draft, policy: Fields) -> None:
+    metrics = policy.take("metrics", list, [])
+    if draft.settings.get("min_workers") and draft.settings.get("scheduler") != "kueue":
+        draft.set("scale_metrics", metrics)
+    elif metrics:
+        draft.unmapped.append(Unmapped.of(policy.path_of("metrics"), metrics))
+
+
 def _take_gang(draft: Draft, policy: Fields) -> None:
     settings = draft.settings
-    if policy.get("queue", str) and settings.get("scheduler") in (None, "volcano"):
+    can_queue = settings.get("scheduler") == "volcano" or not settings.keys() & {"scheduler", "scheduler_name"}
+    if can_queue and policy.get("queue", str):
         draft.set("scheduler", "volcano")  # other gang schedulers have no queues
         draft.set("queue", policy.take("queue", str))
     if settings.get("scheduler") == "scheduler-plugins" and policy.get("scheduleTimeoutSeconds", int, 0) > 0:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_pipelines.translate.containers import take_container, take_identity
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.secret_values import has_secret, is_secret
+from kubetrain_pipelines.translate.volumes import name_in, take_volumes
 from kubetrain_trainer.errors import InvalidSetting
 
 SAME_FORM: dict[str, tuple[str, type]] = {
@@ -21,8 +21,6 @@ SAME_FORM: dict[str, tuple[str, type]] = {
 """Fields of a pod's spec with a setting of the same form."""
 GANG_SCHEDULERS = {"volcano": "volcano", "scheduler-plugins-scheduler": "scheduler-plugins"}
 """Settings by the name of a scheduler."""
-SHM = "/dev/shm"  # noqa: S108 - the pod's own
-OWN_MOUNTS = (DATA_PATH, OUTPUT_PATH, SHM)
 SIDECAR = "sidecar.istio.io/inject"
 NOT_TAKEN = (
     "its command may contain a secret, which parameters would show: read it from a Secret with valueFrom in env, "
@@ -48,7 +46,7 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
     _take_metadata(draft, template)
     for field, (setting, kind) in SAME_FORM.items():
         draft.set(setting, pod.take(field, kind))
-    draft.set("image_pull_secrets", [_name(each) for each in pod.items("imagePullSecrets")])
+    draft.set("image_pull_secrets", [name_in(each) for each in pod.items("imagePullSecrets")])
     pod.drop("imagePullSecrets")
     _take_scheduler(draft, pod, has_gang)
     _take_network(draft, pod)
@@ -60,9 +58,8 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
     if pod.get("terminationGracePeriodSeconds", int, 0) >= 1:
         draft.set("grace_seconds", pod.take("terminationGracePeriodSeconds", int))
     take_container(draft, main)
-    take_identity(draft, main)
-    take_identity(draft, pod)
-    _take_volumes(draft, pod, main)
+    take_identity(draft, main, pod)
+    take_volumes(draft, pod, main)
     others = [each for each in pod.items("containers") if each.path != main.path]
     for setting, containers in (("init_containers", pod.items("initContainers")), ("extra_containers", others)):
         for container in containers:
@@ -83,7 +80,10 @@ def _take_metadata(draft: Draft, template: Fields) -> None:
 
 
 def _take_scheduler(draft: Draft, pod: Fields, has_gang: bool) -> None:
-    name = pod.take("schedulerName", str, "")
+    name = pod.get("schedulerName", str, "")
+    if draft.settings.get("scheduler") == "kueue" and name in GANG_SCHEDULERS:
+        return
+    pod.drop("schedulerName")
     if has_gang and name in GANG_SCHEDULERS:
         draft.set("scheduler", GANG_SCHEDULERS[name])
     elif name != "default-scheduler":
@@ -99,41 +99,6 @@ def _take_network(draft: Draft, pod: Fields) -> None:
     pod.drop_if("hostPID", False)
 
 
-def _take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
-    """Take volumes and mounts, except those in the places of kubetrain's own."""
-    mounts, volumes = main.items("volumeMounts"), pod.items("volumes")
-    memory = {_name(each): each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
-    own = [each for each in mounts if _path(each) in OWN_MOUNTS]
-    shared = [each for each in own if _path(each) == SHM and _name(each) in memory]
-    kept = [each for each in mounts if each not in own]
-    unused = {_name(each) for each in own} - {_name(each) for each in kept} - _used_by_others(pod, main)
-    for mount in shared:
-        _take_shared_memory(draft, memory[_name(mount)], unused)
-        mount.content.clear()
-    draft.set("volume_mounts", [each.take_all() for each in kept])
-    draft.set("volumes", [_taken_volume(draft, each) for each in volumes if each.content and _name(each) not in unused])
-
-
-def _take_shared_memory(draft: Draft, volume: Fields, unused: set[str]) -> None:
-    name, size = _name(volume), volume.get("emptyDir.sizeLimit", (str, int), "")
-    draft.set("shm_size", str(size))
-    if not size:
-        draft.note(f"volume {name} has no sizeLimit, but kubetrain limits /dev/shm to 1Gi: set shm_size for more")
-    if name in unused:
-        volume.content.clear()
-
-
-def _taken_volume(draft: Draft, volume: Fields) -> dict[str, Any]:
-    if claim := volume.get("persistentVolumeClaim.claimName", str):
-        draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
-    return volume.take_all()
-
-
-def _used_by_others(pod: Fields, main: Fields) -> set[str]:
-    others = [*pod.items("initContainers"), *pod.items("containers")]
-    return {_name(mount) for each in others if each.path != main.path for mount in each.items("volumeMounts")}
-
-
 def _take_other(draft: Draft, setting: str, container: Fields) -> None:
     """Take an init container or a sidecar, except variables that may be secrets."""
     if _has_secret(container.content):
@@ -141,7 +106,7 @@ def _take_other(draft: Draft, setting: str, container: Fields) -> None:
         container.content.clear()
         return
     variables = container.items("env")
-    secret = [each for each in variables if is_secret(_name(each), str(each.content.get("value", "")))]
+    secret = [each for each in variables if is_secret(name_in(each), str(each.content.get("value", "")))]
     others = {"env": [each.content for each in variables if each not in secret]} if variables else {}
     taken = {**container.take_all(), **others}
     container.content.update({"name": taken.get("name", ""), "env": [each.content for each in secret]})
@@ -160,11 +125,3 @@ def _has_secret(value: Any) -> bool:
     inner = [each for name, each in value.items() if name not in ("env", "image")]
     named = is_secret(str(value.get("name", "")), str(value.get("value", "")))
     return named or has_secret(words) or any(map(_has_secret, inner))
-
-
-def _name(item: Fields) -> str:
-    return str(item.content.get("name", ""))
-
-
-def _path(mount: Fields) -> str:
-    return str(mount.content.get("mountPath", "")).rstrip("/")

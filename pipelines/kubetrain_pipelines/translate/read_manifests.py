@@ -27,7 +27,19 @@ OTHER_JOBS = {
     "Job",
     "JobSet",
 }
-RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+
+
+class Loader(yaml.SafeLoader):
+    """Refuses an object that has a key twice, of which the first value would be dropped silently."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in (each for each, _ in node.value if isinstance(each, yaml.ScalarNode) and each.value != "<<"):
+            if key.value in seen:
+                raise ParserError(None, None, f"{key.value} is given twice", key.start_mark)
+            seen.add(key.value)
+        return node
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ def name_of(manifest: dict[str, Any]) -> str:
 def _documents(name: str, text: str) -> Iterator[dict[str, Any]]:
     try:
         # JSON has only what Kubernetes knows: no dates, and only strings as keys.
-        documents = json.loads(json.dumps(list(yaml.safe_load_all(text)), default=str))
+        documents = json.loads(json.dumps(list(yaml.load_all(text, Loader)), default=str))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidSetting(f"{name} is not valid YAML{_place(error)}: render templates first") from None
     for number, document in enumerate(documents, start=1):

@@ -28,6 +28,8 @@ REASONS = {
     r"(nprocPerNode|nProcPerNode|numProcPerNode)": "set processes_per_worker, one for each GPU",
     r"[rR]dzv|\.standalone": "workers find each other by the c10d rendezvous of worker 0, which needs no server or ID",
     r"\.max(Replicas|Nodes)": "Kueue stops a PyTorchJob that grows: set max_workers with launcher trainer or job",
+    r"\.metrics$": "an autoscaler needs minReplicas, and Kueue stops a PyTorchJob whose number of pods changes",
+    r"\.schedulerName": "Kueue starts all pods of a job or none: it needs no gang scheduler",
     r"\.(backoffLimit|maxRestarts|failurePolicy)": "set max_restarts",
     r"\.suspend": "only Kueue suspends a job: set scheduler to kueue and queue",
     r"\.(schedulingPolicy|podGroupPolicy)": "a gang has all pods, or min_workers: set scheduler (volcano, "

@@ -1,0 +1,69 @@
+"""The volumes of a pod and their mounts, except those in the places of kubetrain's own."""
+
+import re
+from collections.abc import Iterable
+
+from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components.jobs.kubernetes.pod_template import SHARED_MEMORY
+from kubetrain_pipelines.translate.draft import Draft
+from kubetrain_pipelines.translate.fields import Fields
+
+SHM = "/dev/shm"  # noqa: S108 - the pod's own
+OWN_PATHS = (DATA_PATH, OUTPUT_PATH, SHM)
+OWN_NAMES = re.compile(rf"claim-\d+|{SHARED_MEMORY}")
+
+
+def take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
+    mounts, volumes, others = main.items("volumeMounts"), pod.items("volumes"), _mounts_of_others(pod, main)
+    _rename((*mounts, *volumes, *others), OWN_NAMES, "job-{}")
+    memory = {name_in(each): each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
+    own = [each for each in mounts if _is_own(_path(each))]
+    kept = [each for each in mounts if each not in own]
+    for mount in [each for each in own if _path(each) == SHM and name_in(each) in memory]:
+        _take_shared_memory(draft, memory[name_in(mount)])
+        _rename((*kept, *others), re.compile(re.escape(name_in(mount))), SHARED_MEMORY)
+        mount.content.clear()
+    unused = {name_in(each) for each in own} - {name_in(each) for each in (*kept, *others)}
+    draft.set("volume_mounts", [each.take_all() for each in kept])
+    for each in volumes:
+        if each.content and name_in(each) not in unused:
+            _take_volume(draft, each)
+
+
+def _mounts_of_others(pod: Fields, main: Fields) -> list[Fields]:
+    others = [*pod.items("initContainers"), *pod.items("containers")]
+    return [mount for each in others if each.path != main.path for mount in each.items("volumeMounts")]
+
+
+def _rename(items: Iterable[Fields], old: re.Pattern[str], new: str) -> None:
+    for each in items:
+        if old.fullmatch(name := name_in(each)):
+            each.content["name"] = new.format(name)
+
+
+def _is_own(path: str) -> bool:
+    return any(path == own or path.startswith(f"{own}/") for own in OWN_PATHS)
+
+
+def _take_shared_memory(draft: Draft, volume: Fields) -> None:
+    size = volume.get("emptyDir.sizeLimit", (str, int), "")
+    draft.set("shm_size", str(size))
+    if not size:
+        draft.note("the volume at /dev/shm has no sizeLimit, but kubetrain's has 1Gi: set shm_size for more")
+    volume.content.clear()
+
+
+def _take_volume(draft: Draft, volume: Fields) -> None:
+    if claim := volume.get("persistentVolumeClaim.claimName", str):
+        draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
+    if "hostPath" in volume.content:
+        draft.note(f"volume {name_in(volume)} is a hostPath, which Pod Security baseline and restricted refuse")
+    draft.set("volumes", [volume.take_all()])
+
+
+def name_in(item: Fields) -> str:
+    return str(item.content.get("name", ""))
+
+
+def _path(mount: Fields) -> str:
+    return str(mount.content.get("mountPath", "")).rstrip("/")
