@@ -341,7 +341,7 @@ def test_a_runtime_that_is_missing_is_said() -> None:
         ("kind: ConfigMap", "no job to translate"),
         ("{apiVersion: kubeflow.org/v1, kind: MPIJob, metadata: {name: horovod}}", "MPIJob horovod has no counterpart"),
         ("{apiVersion: batch/v1, kind: Job}", "Job has no counterpart"),
-        ("{apiVersion: kubeflow.org/v1beta2, kind: PyTorchJob}", "only kubeflow.org/v1 can be translated"),
+        ("{apiVersion: kubeflow.org/v1beta2, kind: PyTorchJob}", "convert it to kubeflow.org/v1"),
         ("- a list", "document 1 of job.yaml is not a Kubernetes manifest"),
         ("kind: PyTorchJob\n  password: hidden\n", "job.yaml is not valid YAML.*line 2"),
         ("&a [*a]", "job.yaml is not valid YAML"),
@@ -352,7 +352,7 @@ def test_a_runtime_that_is_missing_is_said() -> None:
         (text_of("tf_job").replace("cpu: 2", "cpu: two"), "cpu 'two' is not a Kubernetes quantity"),
         (
             text_of("elastic_job").replace("minReplicas: 1", "minReplicas: 5"),
-            "min_workers must be .* from 0 to 2",
+            "2 pods, but minReplicas is 5",
         ),
         (text_of("train_job").replace("torch: {}", "mpi: {}"), "runs mpi"),
         (text_of("train_job").replace("- name: node\n        groupName", "- name: nod\n        groupName"), ""),

@@ -1,10 +1,13 @@
 """`kubetrain translate`: fields of pods and of jobs that need more than a setting of the same name."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kubetrain_pipelines.cli.translate import translate_and_show
 from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.translation import Translation, translate
 from kubetrain_trainer.errors import InvalidSetting
@@ -168,3 +171,93 @@ def test_one_scheduler_starts_the_gang(
     assert tuple(placement.get(each) for each in ("scheduler", "queue", "scheduler_name")) == settings
     ends = {path.rpartition(".")[2] for path in named(translation)}
     assert ends & {"schedulerName", "queue"} == left
+
+
+OWN = {"labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": "flowers"}}, "topologyKey": "zone"}
+OTHER = {"labelSelector": {"matchLabels": {"app": "cache"}}, "topologyKey": "zone"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def test_selectors_of_the_jobs_own_pods_are_left_out() -> None:
+    expression = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["flowers"]}]}
+    preferred = {"weight": 5, "podAffinityTerm": {"labelSelector": expression, "topologyKey": "zone"}}
+    affinity = {
+        "podAffinity": {REQUIRED: [OWN, OTHER], "preferredDuringSchedulingIgnoredDuringExecution": [preferred]},
+        "podAntiAffinity": {REQUIRED: [OWN]},
+    }
+    spread = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **OWN}
+    translation = pytorch_job(pod(affinity=affinity, topologySpreadConstraints=[spread]))
+    settings = placement_of(translation)
+    assert settings["affinity"] == {"podAffinity": {REQUIRED: [OTHER]}}
+    assert settings["topology_spread"] == [{name: each for name, each in spread.items() if name != "labelSelector"}]
+    assert len([path for path, instead in named(translation).items() if "together" in instead]) == 3
+
+
+def test_a_selector_of_a_label_that_the_pods_keep_is_taken() -> None:
+    own = {"labelSelector": {"matchLabels": {"app": "flowers"}}, "topologyKey": "zone"}
+    template = pod(affinity={"podAffinity": {REQUIRED: [own]}})
+    template["metadata"] = {"labels": {"app": "flowers"}}
+    assert placement_of(pytorch_job(template))["affinity"] == {"podAffinity": {REQUIRED: [own]}}
+
+
+@pytest.mark.parametrize(
+    ("context", "note"),
+    [
+        ({"runAsUser": 0}, "runs as root"),
+        ({"runAsUser": 0, "runAsNonRoot": False}, None),
+        ({"privileged": True}, "restricted"),
+        ({"capabilities": {"add": ["SYS_ADMIN"]}}, "restricted"),
+    ],
+)
+def test_privileges_of_other_containers_are_said(context: Manifest, note: str | None) -> None:
+    translation = pytorch_job(pod(initContainers=[{"name": "setup", "image": "s", "securityContext": context}]))
+    found = [each for each in translation.notes if "container setup" in each]
+    assert len(found) == (note is not None)
+    assert all(note in each for each in found if note)
+
+
+def test_what_needs_care_is_said() -> None:
+    volumes = [{"name": "disk", "hostPath": {"path": "/x"}}]
+    container = {
+        "env": [{"name": "AUTH", "value": "Bearer $(WANDB_API_KEY)"}, {"name": "LEVEL", "value": "$HOME"}],
+        "volumeMounts": [{"name": "disk", "mountPath": "/x"}],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    }
+    notes = pytorch_job(pod(container, volumes=volumes, sidecars=[{"name": "exporter", "image": "e"}])).notes
+    for words in (
+        "AUTH refers to other variables",
+        "disk is a hostPath",
+        "exporter .* restartPolicy Always",
+        "limited",
+    ):
+        assert any(re.search(words, note) for note in notes), words
+    assert not any("LEVEL" in note for note in notes)
+
+
+def test_roles_are_accepted_in_any_case_and_named_only_with_pods() -> None:
+    roles = {"Master": {"template": pod()}, "worker": {"replicas": 3, "template": pod()}}
+    translation = pytorch_job(pod(), pytorchReplicaSpecs=roles)
+    assert translation.parameters["workers"] == 4
+    assert not [path for path in named(translation) if "replicas" in path]
+    assert pytorch_job(pod(), 0, master=pod()).parameters["workers"] == 1
+    assert "Worker.replicas" not in named(pytorch_job(pod(), 0, master=pod()))
+    with pytest.raises(InvalidSetting, match="are one role"):
+        pytorch_job(pod(), pytorchReplicaSpecs={**roles, "Worker": {"template": pod()}})
+
+
+def test_reasons_have_the_remedy() -> None:
+    labels = {**KUEUE, "kueue.x-k8s.io/priority-class": "high"}
+    policy = {"managedBy": "trainer.kubeflow.org/trainjob-controller", "schedulingPolicy": {"minAvailable": 2}}
+    translation = pytorch_job(pod(activeDeadlineSeconds=77), labels=labels, runPolicy=policy)
+    names = named(translation)
+    assert names["Worker.template.spec.activeDeadlineSeconds"] == "set deadline_seconds"
+    assert names["metadata.labels.kueue.x-k8s.io/priority-class"] == "set priority_class"
+    assert not [path for path in names if "runPolicy" in path]
+    with pytest.raises(InvalidSetting, match="2 pods, but minReplicas is 3"):
+        pytorch_job(pod(), elasticPolicy={"minReplicas": 3})
+
+
+def test_a_file_in_another_encoding_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("kind: PyTorchJob", encoding="utf-16")
+    with pytest.raises(InvalidSetting, match="save it as UTF-8"):
+        translate_and_show([tmp_path / "job.yaml"], None)

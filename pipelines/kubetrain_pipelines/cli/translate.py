@@ -25,7 +25,7 @@ def translate_and_show(files: Sequence[Path], output: Path | None) -> None:
 
 def report(translation: Translation, output: Path | None) -> Iterator[str]:
     """Yield what the file does not have, and what to do next."""
-    yield f"{translation.source} as a run of {translation.pipeline}, with the operator that the cluster has, or none"
+    yield f"{translation.source} becomes a {translation.pipeline} run"
     if translation.unmapped:
         yield "\nFields without a counterpart:"
     for each in translation.unmapped:
@@ -49,7 +49,9 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
         try:
             content = sys.stdin.buffer.read() if is_stdin else file.read_bytes()
             yield "the standard input" if is_stdin else str(file), content.decode()
-        except (OSError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError:
+            raise InvalidSetting(f"{file} is not text in UTF-8: save it as UTF-8") from None
+        except OSError as error:
             raise InvalidSetting(f"{file} cannot be read ({error}): pass the YAML file of a job") from error
 
 

@@ -11,6 +11,10 @@ from kubetrain_pipelines.translate.secret_values import is_secret
 
 SET_BY_LAUNCHER = re.compile(r"PET_\w+|MASTER_(ADDR|PORT)|(LOCAL_)?RANK|WORLD_SIZE|TF_CONFIG|JOB_COMPLETION_INDEX")
 LOCKS_MEMORY = "IPC_LOCK"
+EXPANDED = (
+    "{name} refers to other variables: Kubernetes expands only those before it, and kubetrain sorts them by name, with "
+    "those from Secrets last"
+)
 IMAGE_NOTE = (
     "image {image} must contain kubetrain's trainer: build it from kubetrain's trainer image with your code added, or "
     "remove image from the file to train a built-in model"
@@ -100,6 +104,8 @@ def _take_environment(draft: Draft, container: Fields) -> None:
         if "valueFrom" in variable.content:
             _take_source(draft, name, variable.content["valueFrom"])
         else:
+            if "$(" in str(value):
+                draft.note(EXPANDED.format(name=name))
             draft.set("nccl" if NCCL_NAMES.fullmatch(name) else "env", {name: str(value)})
         variable.content.clear()
 

@@ -23,6 +23,8 @@ class Unmapped:
 
 @dataclass
 class Draft:
+    job: str = ""
+    """The name of the job, which its operator also writes into labels of the pods."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Parameters and settings of the placement, by name."""
     unmapped: list[Unmapped] = field(default_factory=list)

@@ -17,6 +17,10 @@ class Fields:
     content: dict[str, Any]
     path: str = ""
 
+    @property
+    def name(self) -> str:
+        return str(self.content.get("name", ""))
+
     def at(self, path: str) -> "Fields":
         """Return the object at a path, empty if it is missing."""
         found = self

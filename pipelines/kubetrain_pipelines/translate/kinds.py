@@ -8,7 +8,7 @@ from kubetrain_trainer.errors import InvalidSetting
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 CLEAN_PODS = ("Running", "All", "None")
-TRAINING_OPERATOR = "kubeflow.org/training-operator"
+OPERATORS = ("kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller")
 
 
 def take_pytorch_job(draft: Draft, job: Fields) -> None:
@@ -50,6 +50,8 @@ def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "
     most = policy.get(f"max{pods}", int, 0) or torchrun.max_nodes
     grows = most > workers and draft.settings.get("scheduler") != "kueue"
     if fewest := policy.take(f"min{pods}", int, 0) or torchrun.min_nodes or (workers if grows else 0):
+        if fewest > workers:
+            raise InvalidSetting(f"the job has {workers} pods, but min{pods} is {fewest}: correct one of them")
         draft.set("min_workers", fewest)
     if grows:
         draft.set("max_workers", most)
@@ -68,7 +70,7 @@ def take_run_policy(draft: Draft, policy: Fields) -> None:
             draft.set(setting, policy.take(field, int))
     if "max_restarts" not in draft.settings:
         draft.set("max_restarts", policy.take("backoffLimit", int))
-    policy.drop_if("managedBy", TRAINING_OPERATOR)
+    policy.drop_if("managedBy", *OPERATORS)
     policy.drop_if("suspend", False, draft.settings.get("scheduler") == "kueue")
     _take_gang(draft, policy.at("schedulingPolicy"))
 
@@ -112,12 +114,13 @@ def _take_replicas(
 ) -> Torchrun:
     """Take the pods of all roles that train, and return what the command passes to torchrun."""
     specs = job.at(f"spec.{field}")
+    _capitalize(specs, roles)
     counts = {role: specs.at(role).take("replicas", int, 1) for role in roles if role in specs.content}
     present = [role for role, count in counts.items() if count]
     if not present:
         raise InvalidSetting(f"{specs.path} has no pods in the roles {', '.join(roles)}: correct the manifest")
     for role in specs.content.keys() - {*present}:
-        _name_role(draft, specs, role)
+        _drop_role(draft, specs, role, counts.get(role))
     draft.set("workers", sum(counts.values()))
     main_role = max(present, key=lambda role: (counts[role], role))
     templates = {role: specs.at(role).at("template") for role in present}
@@ -130,8 +133,19 @@ def _take_replicas(
     return torchrun_in(words, is_used=is_elastic)
 
 
-def _name_role(draft: Draft, specs: Fields, role: str) -> None:
-    if count := specs.at(role).get("replicas", int, 1):
+def _capitalize(specs: Fields, roles: tuple[str, ...]) -> None:
+    """Write roles as the operator does, which accepts them in any case."""
+    names = {role.lower(): role for role in (*roles, "PS", "Evaluator")}
+    for given in list(specs.content):
+        if (role := names.get(given.lower(), given)) != given and role in specs.content:
+            raise InvalidSetting(f"{specs.path} has {given} and {role}, which are one role: correct the manifest")
+        specs.content[role] = specs.content.pop(given)
+
+
+def _drop_role(draft: Draft, specs: Fields, role: str, count: int | None) -> None:
+    """Drop a role that does not train, and name it if it has pods."""
+    count = specs.at(role).get("replicas", int, 1) if count is None else count
+    if count:
         draft.unmapped.append(Unmapped.of(f"{specs.path_of(role)}.replicas", count))
     specs.drop(role)
 
@@ -152,8 +166,9 @@ def _take_gang(draft: Draft, policy: Fields) -> None:
         draft.set("queue", policy.take("queue", str))
     if settings.get("scheduler") == "scheduler-plugins" and policy.get("scheduleTimeoutSeconds", int, 0) > 0:
         draft.set("start_seconds", policy.take("scheduleTimeoutSeconds", int))
-    if settings.get("scheduler") in ("volcano", "scheduler-plugins"):
+    if "scheduler" in settings:
         policy.drop_if("minAvailable", settings.get("min_workers") or settings["workers"])
+    if settings.get("scheduler") in ("volcano", "scheduler-plugins"):
         if "priority_class" not in settings:
             draft.set("priority_class", policy.get("priorityClass", str))
         policy.drop_if("priorityClass", settings.get("priority_class"))

@@ -1,12 +1,12 @@
 """A pod template as settings of the placement."""
 
-from typing import Any
-
 from kubetrain_pipelines.translate.containers import take_container, take_identity
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.secret_values import has_secret, is_secret
-from kubetrain_pipelines.translate.volumes import name_in, take_volumes
+from kubetrain_pipelines.translate.other_containers import take_other_containers
+from kubetrain_pipelines.translate.secret_values import is_secret
+from kubetrain_pipelines.translate.selectors import drop_own_selectors
+from kubetrain_pipelines.translate.volumes import take_volumes
 from kubetrain_trainer.errors import InvalidSetting
 
 SAME_FORM: dict[str, tuple[str, type]] = {
@@ -22,10 +22,6 @@ SAME_FORM: dict[str, tuple[str, type]] = {
 GANG_SCHEDULERS = {"volcano": "volcano", "scheduler-plugins-scheduler": "scheduler-plugins"}
 """Settings by the name of a scheduler."""
 SIDECAR = "sidecar.istio.io/inject"
-NOT_TAKEN = (
-    "its command may contain a secret, which parameters would show: read it from a Secret with valueFrom in env, "
-    "and add the container to {setting}"
-)
 
 
 def main_container(template: Fields, names: tuple[str, ...]) -> Fields:
@@ -44,9 +40,10 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
     pod = template.at("spec")
     template.drop("apiVersion", "kind")
     _take_metadata(draft, template)
+    drop_own_selectors(draft, pod)
     for field, (setting, kind) in SAME_FORM.items():
         draft.set(setting, pod.take(field, kind))
-    draft.set("image_pull_secrets", [name_in(each) for each in pod.items("imagePullSecrets")])
+    draft.set("image_pull_secrets", [each.name for each in pod.items("imagePullSecrets")])
     pod.drop("imagePullSecrets")
     _take_scheduler(draft, pod, has_gang)
     _take_network(draft, pod)
@@ -60,10 +57,7 @@ def take_pod(draft: Draft, template: Fields, main: Fields, *, has_gang: bool = F
     take_container(draft, main)
     take_identity(draft, main, pod)
     take_volumes(draft, pod, main)
-    others = [each for each in pod.items("containers") if each.path != main.path]
-    for setting, containers in (("init_containers", pod.items("initContainers")), ("extra_containers", others)):
-        for container in containers:
-            _take_other(draft, setting, container)
+    take_other_containers(draft, pod, main)
 
 
 def _take_metadata(draft: Draft, template: Fields) -> None:
@@ -97,31 +91,3 @@ def _take_network(draft: Draft, pod: Fields) -> None:
     pod.drop_if("dnsPolicy", "ClusterFirstWithHostNet" if is_host else "ClusterFirst")
     pod.drop_if("hostIPC", False)
     pod.drop_if("hostPID", False)
-
-
-def _take_other(draft: Draft, setting: str, container: Fields) -> None:
-    """Take an init container or a sidecar, except variables that may be secrets."""
-    if _has_secret(container.content):
-        draft.unmapped.append(Unmapped(container.path, "", NOT_TAKEN.format(setting=setting)))
-        container.content.clear()
-        return
-    variables = container.items("env")
-    secret = [each for each in variables if is_secret(name_in(each), str(each.content.get("value", "")))]
-    others = {"env": [each.content for each in variables if each not in secret]} if variables else {}
-    taken = {**container.take_all(), **others}
-    container.content.update({"name": taken.get("name", ""), "env": [each.content for each in secret]})
-    draft.set(setting, [taken])
-
-
-def _has_secret(value: Any) -> bool:
-    """Return True if a container may have a secret elsewhere than in its variables."""
-    if isinstance(value, str):
-        return is_secret("", value)
-    if isinstance(value, list):
-        return has_secret(each for each in value if isinstance(each, str)) or any(map(_has_secret, value))
-    if not isinstance(value, dict):
-        return False
-    words = [each for name in ("command", "args") if isinstance(value.get(name), list) for each in value[name]]
-    inner = [each for name, each in value.items() if name not in ("env", "image")]
-    named = is_secret(str(value.get("name", "")), str(value.get("value", "")))
-    return named or has_secret(words) or any(map(_has_secret, inner))

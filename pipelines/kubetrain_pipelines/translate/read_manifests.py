@@ -16,6 +16,7 @@ from kubetrain_trainer.errors import InvalidSetting
 ELASTIC_API = "elastic.pytorch.org/v1alpha1"
 JOBS = {"PyTorchJob": TRAINING_API, "TFJob": TRAINING_API, "TrainJob": TRAINER_API, "ElasticJob": ELASTIC_API}
 """The kinds that can be translated, with their API versions."""
+KINDS = " or ".join([", ".join([*JOBS][:-1]), [*JOBS][-1]])
 OTHER_JOBS = {
     "MPIJob",
     "XGBoostJob",
@@ -66,18 +67,18 @@ def read_manifests(texts: Iterable[tuple[str, str]]) -> Manifests:
         if each["kind"] in OTHER_JOBS and not jobs:
             raise InvalidSetting(
                 f"{described(each)} has no counterpart: kubetrain's pipelines train with PyTorch or TensorFlow, so "
-                f"only a {' or '.join(JOBS)} can be translated"
+                f"only a {KINDS} can be translated"
             )
     if len(jobs) != 1:
         raise InvalidSetting(
             f"the files have {len(jobs)} jobs ({', '.join(map(described, jobs))}): translate one at a time"
             if jobs
-            else f"the files have no job to translate: pass the manifest of a {' or '.join(JOBS)}"
+            else f"the files have no job to translate: pass the manifest of a {KINDS}"
         )
     expected = JOBS[jobs[0]["kind"]]
     if jobs[0].get("apiVersion") != expected:
         raise InvalidSetting(
-            f"{described(jobs[0])} has apiVersion '{jobs[0].get('apiVersion', '')}': only {expected} can be translated"
+            f"{described(jobs[0])} has apiVersion '{jobs[0].get('apiVersion', '')}': convert it to {expected}"
         )
     return Manifests(jobs[0], [each for each in found if each is not jobs[0]])
 

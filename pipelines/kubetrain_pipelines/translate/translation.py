@@ -49,7 +49,7 @@ def translate(manifests: Manifests) -> Translation:
     Raises:
         InvalidSetting: if the job cannot be a run.
     """
-    draft, job = Draft(), Fields(deepcopy(manifests.job))
+    draft, job = Draft(name_of(manifests.job)), Fields(deepcopy(manifests.job))
     _drop_state(job)
     take_queue(draft, job)
     runtime, framework = Fields({}), "pytorch"
@@ -113,8 +113,8 @@ def _parameters(draft: Draft, pipeline: str) -> dict[str, Any]:
 def _notes_on_resources(draft: Draft) -> list[str]:
     default = Placement()
     return [
-        f"no {name} is requested, so each pod requests {getattr(default, name)}: set {name}"
-        for name in ("cpu", "memory")
+        f"no {name} is requested, so each pod requests {getattr(default, name)}{limited}: set {name}"
+        for name, limited in (("cpu", ""), ("memory", " and is limited to it"))
         if name not in draft.settings
     ]
 

@@ -16,17 +16,17 @@ OWN_NAMES = re.compile(rf"claim-\d+|{SHARED_MEMORY}")
 def take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
     mounts, volumes, others = main.items("volumeMounts"), pod.items("volumes"), _mounts_of_others(pod, main)
     _rename((*mounts, *volumes, *others), OWN_NAMES, "job-{}")
-    memory = {name_in(each): each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
+    memory = {each.name: each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
     own = [each for each in mounts if _is_own(_path(each))]
     kept = [each for each in mounts if each not in own]
-    for mount in [each for each in own if _path(each) == SHM and name_in(each) in memory]:
-        _take_shared_memory(draft, memory[name_in(mount)])
-        _rename((*kept, *others), re.compile(re.escape(name_in(mount))), SHARED_MEMORY)
+    for mount in [each for each in own if _path(each) == SHM and each.name in memory]:
+        _take_shared_memory(draft, memory[mount.name])
+        _rename((*kept, *others), re.compile(re.escape(mount.name)), SHARED_MEMORY)
         mount.content.clear()
-    unused = {name_in(each) for each in own} - {name_in(each) for each in (*kept, *others)}
+    unused = {each.name for each in own} - {each.name for each in (*kept, *others)}
     draft.set("volume_mounts", [each.take_all() for each in kept])
     for each in volumes:
-        if each.content and name_in(each) not in unused:
+        if each.content and each.name not in unused:
             _take_volume(draft, each)
 
 
@@ -37,7 +37,7 @@ def _mounts_of_others(pod: Fields, main: Fields) -> list[Fields]:
 
 def _rename(items: Iterable[Fields], old: re.Pattern[str], new: str) -> None:
     for each in items:
-        if old.fullmatch(name := name_in(each)):
+        if old.fullmatch(name := each.name):
             each.content["name"] = new.format(name)
 
 
@@ -57,12 +57,8 @@ def _take_volume(draft: Draft, volume: Fields) -> None:
     if claim := volume.get("persistentVolumeClaim.claimName", str):
         draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
     if "hostPath" in volume.content:
-        draft.note(f"volume {name_in(volume)} is a hostPath, which Pod Security baseline and restricted refuse")
+        draft.note(f"volume {volume.name} is a hostPath, which Pod Security baseline and restricted refuse")
     draft.set("volumes", [volume.take_all()])
-
-
-def name_in(item: Fields) -> str:
-    return str(item.content.get("name", ""))
 
 
 def _path(mount: Fields) -> str:
