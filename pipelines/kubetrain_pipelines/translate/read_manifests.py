@@ -97,7 +97,7 @@ def _documents(name: str, text: str) -> Iterator[dict[str, Any]]:
         # JSON has only what Kubernetes knows: no dates, and only strings as keys.
         documents = json.loads(json.dumps(list(yaml.load_all(text, Loader)), default=str))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidSetting(f"{name} is not valid YAML{_place(error)}: render templates first") from None
+        raise InvalidSetting(f"{name} is not valid YAML{_place(error)}: correct it, or render it first") from None
     for number, document in enumerate(documents, start=1):
         if document is not None:
             yield from _flattened(_without_nulls(document), f"document {number} of {name}")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 ENDING = r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credentials?|connection[ _-]?string)\d*"
-"""What a name of a secret ends with."""
+"""The end of a name of a secret."""
 WORD = rf"(?<![a-z0-9])(?:{ENDING}|(?:pass|pat|jwt|cookie|authorization)\d*)(?![a-z0-9])"
 SECRET_NAME = re.compile(rf"(?i){ENDING}$|{WORD}")
 NOT_SECRET = {"GOOGLE_APPLICATION_CREDENTIALS", "key", "topologyKey"}
