@@ -142,6 +142,11 @@ def test_metrics_are_taken_for_jobs_that_may_grow(labels: Manifest, policy: Mani
     assert ("spec.elasticPolicy.metrics" in named(translation)) != is_taken
 
 
+def test_a_metric_that_is_no_object_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"elasticPolicy.metrics\[0\] must be an object"):
+        pytorch_job(pod(), elasticPolicy={"minReplicas": 1, "metrics": ["cpu"]})
+
+
 def test_a_maximum_below_the_number_of_pods_is_said() -> None:
     translation = pytorch_job(pod(), 4, elasticPolicy={"minReplicas": 1, "maxReplicas": 2})
     assert "max_workers" not in translation.parameters
@@ -227,7 +232,7 @@ def test_what_needs_care_is_said() -> None:
     for words in (
         "AUTH refers to other variables",
         "disk is a hostPath",
-        "exporter .* restartPolicy Always",
+        "exporter.* restartPolicy Always",
         "limited",
     ):
         assert any(re.search(words, note) for note in notes), words

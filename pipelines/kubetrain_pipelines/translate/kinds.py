@@ -151,7 +151,8 @@ def _drop_role(draft: Draft, specs: Fields, role: str, count: int | None) -> Non
 
 
 def _take_metrics(draft: Draft, policy: Fields) -> None:
-    metrics = policy.take("metrics", list, [])
+    metrics = [each.content for each in policy.items("metrics")]
+    policy.drop("metrics")
     if draft.settings.get("min_workers") and draft.settings.get("scheduler") != "kueue":
         draft.set("scale_metrics", metrics)
     elif metrics:
