@@ -74,11 +74,11 @@ def everything_published(bucket: Bucket, prefix: str) -> str:
     ("framework", "launcher"),
     [
         pytest.param("pytorch", Launcher.AUTO, marks=CORE),
-        pytest.param("pytorch", Launcher.TRAINER),
-        pytest.param("pytorch", Launcher.JOB, marks=CORE),
+        ("pytorch", Launcher.TRAINER),
+        ("pytorch", Launcher.JOB),
         pytest.param("tensorflow", Launcher.AUTO, marks=CORE),
         pytest.param("tensorflow", Launcher.TRAINER, marks=CORE),
-        pytest.param("tensorflow", Launcher.JOB),
+        ("tensorflow", Launcher.JOB),
     ],
 )
 def test_from_s3_to_a_promoted_model(api: KubernetesApi, digits: Bucket, framework: str, launcher: Launcher) -> None:

@@ -49,8 +49,8 @@ def test_training_pods_cannot_write_to_the_dataset(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param(Launcher.TRAINING_OPERATOR, marks=CORE),
-        pytest.param(Launcher.TRAINER),
+        Launcher.TRAINING_OPERATOR,
+        Launcher.TRAINER,
         pytest.param(Launcher.JOB, marks=CORE),
     ],
 )
@@ -74,9 +74,9 @@ def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param(Launcher.TRAINING_OPERATOR, marks=CORE),
+        Launcher.TRAINING_OPERATOR,
         pytest.param(Launcher.TRAINER, marks=CORE),
-        pytest.param(Launcher.JOB),
+        Launcher.JOB,
     ],
 )
 def test_an_elastic_job_goes_on_without_a_worker(cluster: Cluster, launcher: Launcher) -> None:
