@@ -63,6 +63,8 @@ class KfpServer(ApiServer):
         """The token that requests must have."""
         self.namespace = ""
         """The namespace that requests must name, as on a multi-user server."""
+        self.ignores_accounts = False
+        """Whether the runs of all schedules have the default account, as before 2.17."""
         self.most_enabled = 0
         """The most schedules that were ever enabled at once."""
 
@@ -82,6 +84,8 @@ class KfpServer(ApiServer):
         made |= {ID.get(kind, "pipeline_version_id"): str(uuid.uuid4()), "created_at": stamp}
         if kind == "recurringruns":
             made["status"] = f"{made['mode']}D"
+            account = None if self.ignores_accounts else made.get("service_account")
+            made["service_account"] = account or "pipeline-runner"
         self.kinds[kind][made[ID.get(kind, "pipeline_version_id")]] = made
         self.count_enabled()
         return made
@@ -120,7 +124,7 @@ class KfpHandler(Handler):
     def do_POST(self) -> None:  # noqa: N802
         if not self._is_accepted():
             return None
-        path, body = self.parts.path, self.api.bodies[-1]
+        path, body = self.parts.path, self.body
         if path.endswith("/pipelines/upload_version"):
             versions = self.kfp.kinds["versions"].values()
             if any(each["name"] == self.query["name"] for each in versions):

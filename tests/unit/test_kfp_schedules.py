@@ -1,6 +1,7 @@
 """Schedules: at most one of a name is enabled, even if a replacement is interrupted, and the next one repairs it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -197,6 +198,21 @@ def test_several_enabled_schedules_of_a_name_are_marked_on_an_older_server_too(
         each["mode"] = "ENABLE"
     manage(api, list=True)
     assert capsys.readouterr().out.count("several have this name") == 2
+
+
+def test_a_server_that_would_ignore_the_account_is_refused_and_keeps_the_old_schedule(
+    server: KfpServer, api: KfpApi
+) -> None:
+    run = replace(RUN, service_account="team")
+    schedule_and_show(api, run, ScheduleOptions(cron="0 0 1 * * *"))
+    assert server.schedules[0]["service_account"] == "team"
+    server.tag, server.ignores_accounts = "2.16.1", True
+    with pytest.raises(KfpError, match=r"2\.16\.1 ignores --service-account team .* would have 'pipeline-runner'"):
+        schedule_and_show(api, run, ScheduleOptions(cron=NIGHTLY))
+    assert len(server.schedules) == 1
+    assert enabled(server) == ["0 0 1 * * *"]
+    schedule_and_show(api, replace(RUN, service_account="pipeline-runner"), ScheduleOptions(cron=NIGHTLY))
+    assert enabled(server) == [NIGHTLY]
 
 
 def test_two_concurrent_replacements_do_not_both_succeed(server: KfpServer, api: KfpApi) -> None:

@@ -59,6 +59,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[KfpServer]:
         yield server
 
 
+@pytest.mark.parametrize("server", [False], indirect=True)
+def test_the_fake_ignores_the_account_of_a_schedule_as_recorded_from_an_older_version(server: KfpServer) -> None:
+    server.ignores_accounts = True
+    recorded = recorded_answer("api_account_ignored")
+    status, text = Replay(server).send(recorded)
+    assert (status, recorded["sent"]["service_account"]) == (200, "team")
+    assert _parsed(text)["service_account"] == _parsed(recorded["body"])["service_account"] == "pipeline-runner"
+
+
 @pytest.mark.parametrize(("server", "names"), [(False, API), (True, UI), (True, UI_ALONE)], indirect=["server"])
 def test_the_fake_answers_as_recorded(server: KfpServer, names: list[str]) -> None:
     server.is_api_up = names is not UI_ALONE

@@ -164,8 +164,24 @@ def test_canceling_waits_until_every_job_has_stopped(
     assert "all of its jobs and pods have stopped" in capsys.readouterr().out
 
 
-def test_a_job_that_keeps_running_is_an_error(cluster: ApiServer, kfp: KfpServer) -> None:
-    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS}, status={})
+def test_a_job_that_its_launcher_could_not_delete_is_deleted(
+    cluster: ApiServer, kfp: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cancel_run, "LAUNCHER_SECONDS", 0.0)
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "uid": "1"}, status={})
+    ended = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    cluster.put(f"{PYTORCH_JOBS}/evaluation", metadata={"labels": OURS, "uid": "2"}, status=ended)
+    cancel_and_show(api_of(kfp), RUN)
+    assert "all of its jobs and pods have stopped" in capsys.readouterr().out
+    assert [each for each in cluster.requests if each.startswith("DELETE")] == [f"DELETE {PYTORCH_JOBS}/training"]
+
+
+def test_a_job_that_keeps_running_is_an_error(
+    cluster: ApiServer, kfp: KfpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancel_run, "LAUNCHER_SECONDS", 0.0)
+    cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "uid": "1"}, status={})
+    cluster.fail("DELETE", answer(403, 'User "me" cannot delete resource "pytorchjobs"'), times=1000)
     with pytest.raises(KfpError, match="still running: PyTorchJob training; delete them with `kubectl"):
         cancel_and_show(api_of(kfp), RUN, timeout_seconds=0.1)
 

@@ -1,6 +1,7 @@
 """`kubetrain cancel`: cancel a run, and verify that its jobs and pods have stopped."""
 
 import time
+from contextlib import suppress
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -11,6 +12,8 @@ from kubetrain_pipelines.kubeflow.run_state import RunState
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120.0
 """Long enough for pods to save a checkpoint in their grace period."""
+LAUNCHER_SECONDS = 5.0
+"""Argo kills a launcher up to a second after SIGTERM, on a busy node before it has deleted its job."""
 
 
 def cancel_and_show(api: KfpApi, wanted: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -59,7 +62,11 @@ def _await_jobs(api: KfpApi, run_id: str, deadline: float) -> None:
     namespace = api.connection.pods_namespace
     try:
         cluster = RunInCluster.connect(namespace, run_id)
+        abandoned = time.monotonic() + LAUNCHER_SECONDS
         while remaining := cluster.still_running():
+            if time.monotonic() > abandoned:
+                with suppress(KubernetesError):  # the jobs that remain are reported
+                    cluster.delete_jobs()
             if time.monotonic() > deadline:
                 raise KfpError(
                     f"run {run_id} has ended, but these are still running: {', '.join(remaining)}; delete them with "

@@ -44,6 +44,7 @@ def replace_schedule(api: KfpApi, wanted: Message, *, force: bool = False) -> Re
         created = _create_disabled(api, wanted)
         old = [each for each in before if is_enabled(each)]
         try:
+            _check_account(api, created, wanted)
             _check_alone(api, created, before)
             for each in old:
                 set_enabled(api, each, False)
@@ -88,6 +89,16 @@ def _create_disabled(api: KfpApi, wanted: Message) -> Message:
         if found := api.find("recurringRuns", PATH, "description", mark, namespace=api.connection.namespace):
             return found
         raise
+
+
+def _check_account(api: KfpApi, created: Message, wanted: Message) -> None:
+    """Before 2.17, a schedule's runs have the server's default account, which the answer contains."""
+    account, actual = wanted.get("service_account", ""), created.get("service_account", "")
+    if account and actual and account != actual:
+        raise KfpError(
+            f"Kubeflow Pipelines {read_health(api).tag} ignores --service-account {account} for schedules, whose runs "
+            f"would have '{actual}': upgrade to 2.17, or leave the option out and give '{actual}' the permissions"
+        )
 
 
 def _check_alone(api: KfpApi, created: Message, before: list[Message]) -> None:

@@ -36,6 +36,7 @@ class Run:
             titles: The titles of the stages by task; None if they are unknown.
         """
         details = message.get("run_details", {}).get("task_details", [])
+        details = [each for each in details if "display_name" in each]  # the others are cache entries of steps
         return cls(
             id=message["run_id"],
             name=message.get("display_name", ""),

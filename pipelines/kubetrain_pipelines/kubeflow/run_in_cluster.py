@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, PROGRESS_ANNOTATION, slug
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import PIPELINE_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition
@@ -106,9 +106,15 @@ class RunInCluster:
 
     def still_running(self) -> list[str]:
         """Return the jobs and pods of the run that have not ended. Those that have ended stay for inspection."""
-        found = [f"{kind} {job['metadata']['name']}" for kind, job in self._jobs() if not _has_ended(job)]
+        found = [f"{kind.value} {job['metadata']['name']}" for kind, job in self._active_jobs()]
         pods = self._list("v1", "pods", self._our_label)
         return found + [f"pod {each['metadata']['name']}" for each in pods if each["status"]["phase"] not in ENDED]
+
+    def delete_jobs(self) -> None:
+        """Delete the jobs of the run that have not ended; the cluster then deletes their pods."""
+        for kind, job in self._active_jobs():
+            path = self._api.path(*kind.traits.resource, job["metadata"]["name"])
+            self._api.delete(path, uid=job["metadata"]["uid"])
 
     def progress(self) -> dict[str, Progress]:
         """Return the progress that the jobs report, by task."""
@@ -116,10 +122,13 @@ class RunInCluster:
         found = {note[STAGE]: parse_progress(note.get(PROGRESS_ANNOTATION, "")) for note in notes if STAGE in note}
         return {stage.replace("_", "-"): progress for stage, progress in found.items() if progress}
 
-    def _jobs(self) -> Iterator[tuple[str, Manifest]]:
-        for kind in JobKind:
+    def _active_jobs(self) -> Iterator[tuple[JobKind, Manifest]]:
+        return ((kind, job) for kind, job in self._jobs() if not _has_ended(job))
+
+    def _jobs(self) -> Iterator[tuple[JobKind, Manifest]]:
+        for kind in PIPELINE_KINDS:
             for job in list_if_served(self._api, kind.traits.resource, labelSelector=self._our_label):
-                yield kind.value, job
+                yield kind, job
 
     @property
     def _our_label(self) -> str:
