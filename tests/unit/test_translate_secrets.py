@@ -130,6 +130,58 @@ def test_annotations_that_may_be_secrets_are_named_but_not_taken() -> None:
     assert {each.path.rpartition(".")[2] for each in translation.unmapped} >= {"wandb/api-key", "note"}
 
 
+VOLUMES: list[tuple[str, dict[str, Any]]] = [
+    ("csi.volumeAttributes.secretKey", {"csi": {"driver": "d", "volumeAttributes": {"secretKey": SECRET}}}),
+    ("csi.volumeAttributes.token", {"csi": {"driver": "d", "volumeAttributes": {"token": SECRET}}}),
+    ("csi.volumeAttributes.o", {"csi": {"driver": "d", "volumeAttributes": {"o": f"username=a,password={SECRET}"}}}),
+    ("flexVolume.options.password", {"flexVolume": {"driver": "d", "options": {"password": SECRET}}}),
+    ("flexVolume.options.env", {"flexVolume": {"driver": "d", "options": {"env": f"API_TOKEN={SECRET}"}}}),
+    ("flexVolume.options.pin_key", {"flexVolume": {"driver": "d", "options": {"pin_key": 424242}}}),
+    ("gitRepo.repository", {"gitRepo": {"repository": f"https://me:{SECRET}@git.example.com/a/b"}}),
+    ("nfs.path", {"nfs": {"server": "s", "path": f"/a?token={SECRET}"}}),
+    ("mine.mountOptions", {"mine": {"mountOptions": ["ro", f"pass={SECRET}"]}}),
+    ("mine.passwords[0].password", {"mine": {"passwords": [{"password": SECRET, "name": "n"}]}}),
+]
+
+
+@pytest.mark.parametrize(("field", "source"), VOLUMES, ids=[field for field, _ in VOLUMES])
+def test_options_of_volumes_that_may_be_secrets_are_named_but_not_taken(field: str, source: dict[str, Any]) -> None:
+    volume = {"name": "files", **source}
+    mount = {"name": "files", "mountPath": "/files"}
+    translation = translated(job_with({"volumes": [volume]}, volumeMounts=[mount]))
+    output = all_output(translation)
+    assert SECRET not in output and "424242" not in output
+    (taken,) = translation.parameters["placement"]["volumes"]
+    assert taken["name"] == "files" and taken.keys() == volume.keys(), "the mount needs the volume"
+    (named,) = (each for each in translation.unmapped if each.path.endswith(f"volumes[files].{field}"))
+    assert "Secret" in named.instead and named.path in output
+
+
+def test_volumes_that_refer_to_secrets_are_taken() -> None:
+    volumes = [
+        {"name": "a", "secret": {"secretName": "token", "items": [{"key": "token", "path": "key"}]}},
+        {"name": "b", "csi": {"driver": "secrets-store.csi.k8s.io", "nodePublishSecretRef": {"name": "credentials"}}},
+        {"name": "c", "projected": {"sources": [{"serviceAccountToken": {"audience": "sts", "path": "token"}}]}},
+        {"name": "d", "azureFile": {"secretName": "key", "shareName": "s", "readOnly": True}},
+        {"name": "e", "cephfs": {"monitors": ["m:6789"], "user": "u", "secretFile": "/f", "secretRef": {"name": "s"}}},
+    ]
+    mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
+    translation = translated(job_with({"volumes": volumes}, volumeMounts=mounts))
+    assert translation.parameters["placement"]["volumes"] == volumes
+
+
+def test_secrets_of_volumes_that_only_some_pods_have_are_hidden() -> None:
+    job = json.loads(job_with({"volumes": [{"name": "mine", "csi": {"driver": "d"}}]}))
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    master = json.loads(json.dumps(replicas["Worker"]))
+    options = {"password": SECRET, "key": 5, "pin_key": [SECRET], "key2": 424242}
+    master["template"]["spec"]["volumes"] = [{"name": "other", "flexVolume": {"driver": "d", "options": options}}]
+    replicas["Master"] = {**master, "replicas": 1}
+    output = all_output(translated(json.dumps(job)))
+    assert "volumes[other].flexVolume.options.password" in output
+    assert SECRET not in output and "424242" not in output
+
+
 def test_variables_given_twice_are_hidden() -> None:
     variables = [{"name": "HF_TOKEN", "value": f"{number}{SECRET}"} for number in range(2)]
     output = all_output(translated(job_with(env=variables)))

@@ -34,7 +34,7 @@ HIDDEN = "…"
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return True if a variable or annotation of this name and value may be a secret."""
+    """Return True if a variable, annotation or option of this name and value may be a secret."""
     return bool(value) and (_hidden(value) != value or (_is_named(name) and not VARIABLE.fullmatch(value)))
 
 
@@ -50,11 +50,11 @@ def without_secrets(path: str, value: Any) -> Any:
     if COMMAND.search(path):
         words = value if isinstance(value, list) else [value]
         return _outline([str(word) for word in words], has_program=path.endswith("command"))
+    if _is_named(path.rpartition(".")[2]) and not isinstance(value, bool | None):
+        return HIDDEN
     if isinstance(value, list):
         return [_hidden(each) if isinstance(each, str) else each for each in value]
-    if not isinstance(value, str):
-        return value
-    return HIDDEN if _is_named(path.rpartition(".")[2]) else _hidden(value)
+    return _hidden(value) if isinstance(value, str) else value
 
 
 def _is_named(name: str) -> bool:

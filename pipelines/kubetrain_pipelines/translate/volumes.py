@@ -2,14 +2,20 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.jobs.kubernetes.pod_template import SHARED_MEMORY
-from kubetrain_pipelines.translate.draft import Draft
+from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.secret_values import is_secret
 
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
 OWN_PATHS = (DATA_PATH, OUTPUT_PATH, SHM)
+NOT_TAKEN = (
+    "it may be a secret, which parameters would show: store it in a Secret, and refer to that with the volume's own "
+    "field, such as nodePublishSecretRef"
+)
 OWN_NAMES = re.compile(rf"claim-\d+|{SHARED_MEMORY}")
 
 
@@ -58,7 +64,25 @@ def _take_volume(draft: Draft, volume: Fields) -> None:
         draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
     if "hostPath" in volume.content:
         draft.note(f"volume {volume.name} is a hostPath, which Pod Security baseline and restricted refuse")
-    draft.set("volumes", [volume.take_all()])
+    draft.set("volumes", [_without_secrets(draft, volume.path, volume.take_all())])
+
+
+def _without_secrets(draft: Draft, path: str, value: Any) -> Any:
+    """Return the value without the fields that may be secrets, such as options of a driver."""
+    if isinstance(value, list):
+        return [_without_secrets(draft, f"{path}[{number}]", each) for number, each in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    secret = {name: each for name, each in value.items() if _may_be_secret(name, each)}
+    for name, each in secret.items():
+        draft.unmapped.append(Unmapped.of(f"{path}.{name}", each, NOT_TAKEN))
+    others = {name: each for name, each in value.items() if name not in secret}
+    return {name: _without_secrets(draft, f"{path}.{name}", each) for name, each in others.items()}
+
+
+def _may_be_secret(name: str, value: Any) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return any(is_secret(name, str(each)) for each in texts if not isinstance(each, dict | list))
 
 
 def _path(mount: Fields) -> str:
