@@ -140,7 +140,7 @@ def parse_value(name: str, kind: Any, text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also a number of thousands of digits
         raise InvalidSetting(f"{name} must be {_describe(kind)}, not '{text}'") from None
 
 
@@ -151,7 +151,7 @@ def coerced(name: str, kind: Any, value: Any) -> Any:
     Raises:
         InvalidSetting: if the value has another type.
     """
-    if kind is int and _is_number(value) and float(value).is_integer():
+    if kind is int and _is_number(value) and int(value) == value:
         return int(value)
     if kind is float and _is_number(value):
         return float(value)
@@ -165,7 +165,10 @@ def coerced(name: str, kind: Any, value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _with_integers(value: Any) -> Any:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from kubetrain_trainer import saving_marks
 from kubetrain_trainer.cpus import cpus_each
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.stop_signal import exit_on_sigterm
-from kubetrain_trainer.termination import end_process
+from kubetrain_trainer.termination import clear_termination_message, end_process, report_failure
 
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SHUTDOWN_TIMEOUT_SECONDS = 3600
@@ -29,6 +30,7 @@ def launch(arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import determine_local_world_size, parse_args, run
 
+    from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod
     from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent
 
     def stop(number: int, _: object) -> None:
@@ -40,10 +42,19 @@ def launch(arguments: Sequence[str]) -> int:
     parsed = parse_args(arguments)  # type: ignore[no-untyped-call]
     parsed.signals_to_handle = "SIGHUP"  # this program handles SIGTERM and SIGINT itself
     parsed.shutdown_timeout = SHUTDOWN_TIMEOUT_SECONDS
-    launcher.api.LocalElasticAgent = PatientAgent  # type: ignore[attr-defined]
+    agent: type[PatientAgent] = PatientAgent
+    lost: tuple[type[Exception], ...] = (RendezvousError, DistNetworkError)
+    if parsed.rdzv_backend == etcd_server.BACKEND and late_pod.is_late(parsed.training_script_args):
+        print("the training is complete: this pod only reports its result", flush=True)
+        late_pod.run_alone(parsed)
+    if has_etcd := parsed.rdzv_backend == etcd_server.BACKEND:
+        from kubetrain_trainer.pytorch_ddp.etcd_agent import EtcdAgent, EtcdException  # loads the client of etcd
+
+        agent, lost = EtcdAgent, (*lost, EtcdException)
+    launcher.api.LocalElasticAgent = agent  # type: ignore[attr-defined]
     # By default, torchrun gives each of several processes one thread.
     os.environ.setdefault("OMP_NUM_THREADS", str(cpus_each(determine_local_world_size(parsed.nproc_per_node))))
-    if parsed.rdzv_backend == "c10d":
+    if has_etcd or parsed.rdzv_backend == "c10d":
         # With a shared store, restarted processes wait forever for the address of rank 0 if it did not restart.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     for each in STOPPING_SIGNALS:
@@ -51,6 +62,8 @@ def launch(arguments: Sequence[str]) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="saving-", ignore_cleanup_errors=True) as marks:
             os.environ[saving_marks.VARIABLE] = marks
+            if has_etcd:
+                etcd_server.await_etcd(parsed.rdzv_endpoint, parsed.rdzv_conf)
             run(parsed)  # type: ignore[no-untyped-call]
     except SignalException as stopped:
         return 128 + stopped.sigval
@@ -58,10 +71,21 @@ def launch(arguments: Sequence[str]) -> int:
         rank, failure = failed.get_first_failure()
         print(f"rank {rank} ended with exit code {shell_exit_code(failure.exitcode)}", flush=True)
         return shell_exit_code(failure.exitcode)
-    except (RendezvousError, DistNetworkError) as error:
-        print(f"this pod lost contact with the others, or never reached them: {str(error).splitlines()[0]}", flush=True)
+    except KubetrainError as error:
+        clear_termination_message()
+        report_failure(str(error), curable=error.is_curable)
+        print(f"error: {error}", flush=True)
+        return 1
+    except lost as error:
+        reason = first_line((has_etcd and error.__cause__) or error)
+        print(f"this pod lost contact with the others, or never reached them: {reason}", flush=True)
         return 1
     return 0
+
+
+def first_line(error: BaseException) -> str:
+    """Return what the error says, or its name: torchrun raises some without a text, such as timeouts."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def shell_exit_code(exit_code: int) -> int:

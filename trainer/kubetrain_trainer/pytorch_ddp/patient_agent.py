@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from kubetrain_trainer.saving_marks import VARIABLE, is_saving
+from kubetrain_trainer.stop_signal import StopSignal
 
 TIMEOUT_SECONDS = 30.0
 """For a process that is not saving. If it has lost its peers, it may hang in a library and never see SIGTERM."""
@@ -34,6 +35,11 @@ class PatientAgent(LocalElasticAgent):
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
         stop({ranks[local]: handler.proc for local, handler in handlers.items()}, Path(os.environ[VARIABLE]))
         super()._stop_workers(worker_group)
+
+    def _shutdown(self, *arguments: Any, **options: Any) -> None:
+        """Wait for the processes even after a SIGTERM, because torchrun would leave those that save."""
+        with StopSignal():
+            super()._shutdown(*arguments, **options)
 
 
 def stop(processes: Mapping[int, Process], marks: Path) -> None:
