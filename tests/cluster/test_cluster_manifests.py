@@ -12,7 +12,7 @@ import yaml
 from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
-from kubetrain_components.jobs.kubernetes.manifests import job_manifest
+from kubetrain_components.jobs.kubernetes.manifests import job_manifest, manifests_of
 from support.manifests import EVERY_SETTING, PLAIN, batch, elastic, pytorch, tensorflow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
@@ -21,9 +21,11 @@ CRDS = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "operator",
 METRIC = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
 KUEUE = replace(PLAIN, scheduler="kueue", queue="research", together="zone", spot="aks", network="ethernet")
 GANG = replace(PLAIN, scheduler="scheduler-plugins", deadline_seconds=60, secret_env={"A": "b/c"}, env_secrets=["d"])
+ETCD = replace(PLAIN, rdzv_backend="etcd-v2")
 RESTRICTED = [
     ("pytorch", pytorch()),
     ("elastic", elastic(replace(PLAIN, scale_metrics=[METRIC]))),
+    ("elastic with etcd", elastic(ETCD)),
     ("tensorflow", tensorflow()),
     ("batch", batch()),
     *[(f"{make.__name__} in a queue", make(KUEUE)) for make in (pytorch, tensorflow, batch)],
@@ -85,6 +87,15 @@ def is_within(ours: Any, theirs: Any) -> bool:
 @pytest.mark.parametrize("job", [job for _, job in RESTRICTED], ids=[name for name, _ in RESTRICTED])
 def test_a_namespace_that_enforces_restricted_accepts_the_pods(api: KubernetesApi, job: Job) -> None:
     create_pods(api, job)
+
+
+def test_a_namespace_that_enforces_restricted_accepts_the_etcd_of_a_job(api: KubernetesApi) -> None:
+    etcd, service, _ = manifests_of(elastic(ETCD))
+    for manifest, resource in ((etcd, ("batch/v1", "jobs")), (service, ("v1", "services"))):
+        assert is_within(manifest, create(api, api.path(*resource), manifest))
+    template = etcd["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "etcd"}, "spec": template["spec"]}
+    create(api, api.path("v1", "pods"), pod)
 
 
 @pytest.mark.parametrize("job", [job for _, job in PRIVILEGED], ids=[name for name, _ in PRIVILEGED])

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import COMMAND_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.companions import create_beside
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource, job_manifest
 from kubetrain_components.jobs.kubernetes.served import is_served
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.placement import Placement
 from support.argo import make_workflow, serve_workflows
-from support.cluster import COMPONENTS, FOREVER, as_account, await_that, pods_job
+from support.cluster import COMPONENTS, FOREVER, SMALL, as_account, await_that, pods_job
 from support.following import training_job
+from support.manifests import command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.core]
 
@@ -68,6 +70,8 @@ def jobs(namespace: str) -> Jobs:
 def made_by(kind: JobKind, called: str) -> Job:
     if kind is JobKind.TRAIN_JOB:
         return training_job(Launcher.TRAINER, FOREVER, called)
+    if kind in COMMAND_KINDS:
+        return command(kind.traits.framework, run_id=called, placement=Placement(**SMALL), mounts=())
     return pods_job(FOREVER, run_id=called, kind=kind)
 
 

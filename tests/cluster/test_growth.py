@@ -15,7 +15,7 @@ from kubetrain_components.jobs.kubernetes.state import replica_name
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from support.cluster import Bucket, await_that
-from support.training_cluster import CONFIG, OUTPUT, Cluster
+from support.training_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 CORE = pytest.mark.core
@@ -63,20 +63,8 @@ def cluster(namespace: str) -> Cluster:
 
 def growing(cluster: Cluster, launcher: Launcher, workers: int = 2, **placement: Any) -> TrainingJob:
     """Return a training that two pods can begin, and three can finish."""
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    metadata = {"name": OUTPUT.claim}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
-    cluster.api.create(cluster.api.path("v1", "persistentvolumeclaims"), claim)
-    training = cluster.training(
-        "pytorch",
-        {"claim": "none", "sub_path": "", "digest": ""},
-        config=replace(CONFIG, data="synthetic", epochs=70, checkpoint_every=10_000),
-        workers=workers,
-        min_workers=2,
-        max_workers=3,
-        launcher=launcher,
-        mounts=(OUTPUT,),
-    )
+    training = cluster.synthetic_training(epochs=70, workers=workers, min_workers=2, max_workers=3, launcher=launcher)
+    training = replace(training, config=replace(training.config, checkpoint_every=10_000))
     return replace(training, placement=replace(training.placement, **placement))
 
 

@@ -77,7 +77,7 @@ def everything_published(bucket: Bucket, prefix: str) -> str:
         ("pytorch", Launcher.TRAINER),
         ("pytorch", Launcher.JOB),
         pytest.param("tensorflow", Launcher.AUTO, marks=CORE),
-        pytest.param("tensorflow", Launcher.TRAINER, marks=CORE),
+        ("tensorflow", Launcher.TRAINER),
         ("tensorflow", Launcher.JOB),
     ],
 )

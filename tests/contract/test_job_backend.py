@@ -122,6 +122,12 @@ def test_annotations_are_kept(site: Memory | Local) -> None:
     assert found.annotations["kubetrain/run-id"] == "run-1"
 
 
+def test_notes_are_soon_on_the_job(site: Memory | Local) -> None:
+    handle = site.start(job(FOREVER))
+    site.backend.note(handle, {"kubetrain/progress": "step 3"})
+    await_state(site.backend, handle, lambda state: state.annotations.get("kubetrain/progress") == "step 3")
+
+
 def test_delete_ends_a_running_job_and_its_watches(site: Memory | Local) -> None:
     handle = site.start(job(FOREVER, FOREVER))
     await_state(site.backend, handle, lambda state: state.phase is Phase.RUNNING)

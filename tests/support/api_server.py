@@ -229,6 +229,8 @@ class Handler(BaseHTTPRequestHandler):
     server: _Server
     bytes_left: int | None = None
     """Bytes of the body to send before the connection is cut; None: send all."""
+    body: Any = None
+    """Of the request."""
 
     @property
     def api(self) -> ApiServer:
@@ -268,7 +270,7 @@ class Handler(BaseHTTPRequestHandler):
         self._begin()
         if self._is_answered_by_fault():
             return
-        body = self.api.bodies[-1]
+        body = self.body
         path = f"{self.parts.path}/{body['metadata']['name']}"
         if path in self.api.objects:
             self.refuse(409, f'"{path}" already exists')
@@ -282,14 +284,14 @@ class Handler(BaseHTTPRequestHandler):
         if (known := self.api.objects.get(self.parts.path)) is None:
             self.refuse(404, "not found")
         else:
-            self.send_json(200, self.api.put(self.parts.path, **_merged(known, self.api.bodies[-1])))
+            self.send_json(200, self.api.put(self.parts.path, **_merged(known, self.body)))
 
     def do_DELETE(self) -> None:
         self._begin()
         if self._is_answered_by_fault():
             return
         known = self.api.objects.get(self.parts.path)
-        wanted = self.api.bodies[-1].get("preconditions", {}).get("uid")
+        wanted = self.body.get("preconditions", {}).get("uid")
         if known is None:
             self.refuse(404, "not found")
         elif wanted not in (None, known["metadata"]["uid"]):
@@ -341,7 +343,8 @@ class Handler(BaseHTTPRequestHandler):
         self.query = {name: values[-1] for name, values in parse_qs(self.parts.query).items()}
         self.bytes_left = None
         length = int(self.headers.get("Content-Length", "0"))
-        self.api.bodies.append(json.loads(self.rfile.read(length)) if length else None)
+        self.body = json.loads(self.rfile.read(length)) if length else None
+        self.api.bodies.append(self.body)
         self.api.headers.append({name.lower(): value for name, value in self.headers.items()})
         self.api.users.append(_common_name(self.connection))
         self.api.requests.append(f"{self.command} {self.path}")

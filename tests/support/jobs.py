@@ -132,6 +132,9 @@ class MemoryBackend:
             self.change(handle.name, annotations={**state.annotations, **values})
         return True
 
+    def note(self, handle: JobHandle, values: Mapping[str, str]) -> None:
+        self.annotate(handle, values)
+
     def clean(self, handle: JobHandle, pods: str) -> None:
         self.cleaned.append((handle.name, pods))
 

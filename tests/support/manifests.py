@@ -5,7 +5,9 @@ from typing import Any
 
 from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, JobIdentity, Replica
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.launch_training.command_job import CommandJob
 
 IDENTITY = JobIdentity(pipeline="digits", stage="launch_training", run_id="Run 7", dataset="0123456789abcdef")
 MOUNTS = (
@@ -72,6 +74,18 @@ def indexed(placement: Placement = PLAIN, **changes: Any) -> Job:
 
 def indexed_elastic(placement: Placement = PLAIN, **changes: Any) -> Job:
     return elastic(placement, **{"kind": JobKind.BATCH_JOB, "framework": "pytorch"} | changes)
+
+
+def command(framework: str, launcher: Launcher = Launcher.TRAINING_OPERATOR, **changes: Any) -> Job:
+    """Return a job of a framework for which kubetrain has no trainer."""
+    usual: dict[str, Any] = {
+        "pipeline": IDENTITY.pipeline,
+        "run_id": IDENTITY.run_id,
+        "placement": PLAIN,
+        "mounts": MOUNTS,
+    }
+    made = {"framework": framework, "launcher": launcher, "command": ("python", "train.py"), **usual, **changes}
+    return CommandJob(**made).to_job()
 
 
 def trainjob(placement: Placement = PLAIN, **changes: Any) -> Job:

@@ -37,6 +37,15 @@ class Cluster:
     def sync(self) -> dict[str, Any]:
         return sync(self.api, self.bucket.name, "r1", STORAGE, "pytorch", self.hear)
 
+    def synthetic_training(self, epochs: int, **changes: Any) -> TrainingJob:
+        """Create a PVC for its output, and return a PyTorch training that needs no dataset."""
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": OUTPUT.claim}, "spec": spec}
+        self.api.create(self.api.path("v1", "persistentvolumeclaims"), claim)
+        config = replace(CONFIG, data="synthetic", epochs=epochs)
+        no_dataset = {"claim": "none", "sub_path": "", "digest": ""}
+        return self.training("pytorch", no_dataset, **{"config": config, "mounts": (OUTPUT,), **changes})
+
     def training(self, framework: str, report: dict[str, Any], **changes: Any) -> TrainingJob:
         data = ClaimMount(claim=report["claim"], path="/data", sub_path=report["sub_path"], read_only=True)
         usual = TrainingJob(
@@ -60,14 +69,14 @@ class Cluster:
         print(f"[{line.pod}] {line.text}")
         self.lines.append(line)
 
-    def await_line(self, text: str) -> LogLine:
+    def await_line(self, text: str, pod: str = "") -> LogLine:
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             for line in self.lines.copy():
-                if text in line.text:
+                if text in line.text and pod in ("", line.pod):
                     return line
             time.sleep(0.1)
-        raise AssertionError(f"no line has {text!r}")
+        raise AssertionError(f"no line{pod and ' of '}{pod} has {text!r}")
 
     def kill_pod(self, job: Job, pod: str) -> None:
         """At once, as when its node is gone."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
 from kubetrain_pipelines import images
 
 ROOT = Path(__file__).parents[2]
@@ -17,8 +18,7 @@ DOCKERFILES = sorted([*ROOT.glob("trainer/Dockerfile.*"), ROOT / "components" / 
 OBJECT_VERBS = {"create", "get", "list", "watch", "patch", "delete"}
 # What the API has and our code asks for: a grant of anything else is one of nothing, or of too much.
 GRANTABLE = {
-    ("kubeflow.org", "pytorchjobs"): OBJECT_VERBS,
-    ("kubeflow.org", "tfjobs"): OBJECT_VERBS,
+    **{("kubeflow.org", kind.traits.plural): OBJECT_VERBS for kind in TRAINING_KINDS},
     ("trainer.kubeflow.org", "trainjobs"): OBJECT_VERBS,
     ("trainer.kubeflow.org", "trainingruntimes"): {"create", "list", "patch", "delete"},
     ("batch", "jobs"): OBJECT_VERBS,

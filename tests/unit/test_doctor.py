@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_kinds import COMMAND_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
@@ -153,6 +153,10 @@ def test_doctor_says_what_it_cannot_judge_about_nodes(pair: str, rule: str) -> N
     check(capacity.judge_nodes([node], needs(pair).training, can_grow=False), WARNING, f"{rule} may leave less", rule)
 
 
+TRAINER_BESIDE_OPERATOR = {"trainjobs": 6, "trainingruntimes": 3, "pytorchjobs": 1, "mpijobs": 1}
+ALIKE = {"tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs"}
+
+
 def calls_of(
     file: str, groups: list[str], launcher: Launcher = Launcher.TRAINING_OPERATOR, *served: Launcher
 ) -> list[permissions.Call]:
@@ -164,9 +168,13 @@ def calls_of(
     [
         (Launcher.JOB, [], {"services": 3}),
         (Launcher.TRAINER, [], {"trainjobs": 6, "trainingruntimes": 3}),
-        (Launcher.TRAINING_OPERATOR, [], {"pytorchjobs": 6, "tfjobs": 6}),
+        (Launcher.TRAINING_OPERATOR, [], {"pytorchjobs": 6, "tfjobs": 6, "mpijobs": 1}),
         (Launcher.JOB, [Launcher.TRAINER, Launcher.JOB], {"services": 3, "trainjobs": 1}),
-        (Launcher.TRAINER, [Launcher.TRAINING_OPERATOR], {"trainjobs": 6, "trainingruntimes": 3, "pytorchjobs": 1}),
+        (
+            Launcher.TRAINER,
+            [Launcher.TRAINING_OPERATOR],
+            TRAINER_BESIDE_OPERATOR,
+        ),
     ],
 )
 def test_a_run_needs_the_permissions_of_its_launcher_and_to_list_the_jobs_of_others(
@@ -174,13 +182,14 @@ def test_a_run_needs_the_permissions_of_its_launcher_and_to_list_the_jobs_of_oth
 ) -> None:
     calls = calls_of("launch.yaml", [], launcher, *served)
     found = Counter(call.resource for call in calls if call.resource in permissions.OF_LAUNCHERS)
-    assert {name: number for name, number in found.items() if name != "tfjobs" or number > 1} == verbs
+    assert {name: number for name, number in found.items() if name not in ALIKE or number > 1} == verbs
 
 
 def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
     calls = calls_of("launch.yaml", ["argoproj.io"])
     assert {call.resource for call in calls} == {
-        *("pytorchjobs", "tfjobs", "jobs", "pods", "pods/log", "persistentvolumeclaims", "workflows")
+        *("pytorchjobs", "tfjobs", "jobs", "pods", "pods/log", "persistentvolumeclaims", "workflows"),
+        *(kind.traits.plural for kind in COMMAND_KINDS),
     }
     granted = [rule for rule in role_of("launch.yaml")["rules"] if not {"services", "trainjobs"} & {*rule["resources"]}]
     runtimes = {"create", "patch", "delete"}
@@ -366,7 +375,7 @@ def test_only_pytorch_with_a_master_has_an_init_container() -> None:
     ("health", "status", "evidence"),
     [
         ({"tag_name": "2.17.0", "multi_user": True}, OK, "version 2.17.0, multi-user"),
-        ({"tag_name": "2.3.0"}, WARNING, "compiled for 2.17"),
+        ({"tag_name": "2.16.1"}, WARNING, "schedules cannot have a --service-account"),
         ({"commit_sha": "unknown"}, WARNING, "the version cannot be compared"),
         (None, SKIPPED, "not found"),
     ],
@@ -450,6 +459,7 @@ def test_the_names_that_kueue_gives_to_the_kinds_of_jobs() -> None:
     assert [queues.framework_of(kind) for kind in JobKind] == [
         "kubeflow.org/pytorchjob",
         "kubeflow.org/tfjob",
+        *("kubeflow.org/mpijob", "kubeflow.org/xgboostjob", "kubeflow.org/paddlejob", "kubeflow.org/jaxjob"),
         "trainer.kubeflow.org/trainjob",
         "batch/job",
     ]
@@ -963,6 +973,17 @@ def test_settings_that_only_another_launcher_has_are_missing(server: ApiServer, 
     found = examine(with_pods=False, pairs=["scheduler=volcano", f"launcher={launcher}"])
     check(found["launcher"], MISSING, "job .*: .*volcano does not start a Job as a gang")
     assert "nodes" in found
+
+
+@pytest.mark.parametrize(("groups", "status"), [(["kueue.x-k8s.io"], WARNING), ([], OK)])
+def test_a_queue_that_would_take_the_etcd_of_a_training_is_a_warning(
+    server: ApiServer, groups: list[str], status: Status
+) -> None:
+    serve(server, *groups)
+    server.put("/apis/kueue.x-k8s.io/v1/namespaces/tests/localqueues/default")
+    found = examine(with_pods=False, pairs=["workers=3", "min_workers=2", "rdzv_backend=etcd-v2"])
+    check(found["etcd queue"], status, "LocalQueue default", "rdzv_endpoint" if status is WARNING else "")
+    assert "etcd queue" not in examine(with_pods=False)
 
 
 def test_an_unreachable_server_is_not_asked_again(server: ApiServer) -> None:

@@ -24,8 +24,10 @@ from kubetrain_components.jobs.job import (
     Phase,
 )
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_logs import JobLogs
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.same_lines import together
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 from kubetrain_components.jobs.verdict import JobFailed, culprit_of, describe, has_lost_proof, lead_result
 from support.jobs import MemoryBackend, job, script
@@ -180,6 +182,33 @@ def test_a_restart_is_announced_once() -> None:
         threading.Event().wait(0.2)
         backend.finish(NAME, Phase.SUCCEEDED)
     assert heard == ["worker1-0 was killed by SIGKILL (exit code 137); restarting"]
+
+
+@pytest.mark.parametrize("count", [8, 9])
+def test_many_restarts_at_once_are_one_line_for_each_cause(count: int) -> None:
+    backend, many = MemoryBackend(), job(*[script("pod")] * (count + 2), backoff_limit=1000)
+    heard: list[str] = []
+    with running(backend, many, on_line=lambda line: heard.append(f"{line.pod} {line.text}")):
+        chief, failed, *killed = backend.jobs[NAME].pods
+        restarted = [replace(pod, exit_code=137, finished=5.0, restarts=1) for pod in killed]
+        failed = replace(failed, exit_code=3, finished=5.0, restarts=1)
+        backend.change(NAME, pods=(chief, failed, *restarted))
+        while not any("SIGKILL" in line for line in heard):
+            time.sleep(0.01)
+        backend.finish(NAME, Phase.SUCCEEDED)
+    assert "worker1-0 exited with code 3; restarting" in heard
+    lines = [line for line in heard if "SIGKILL" in line]
+    assert len(lines) == (8 if count == 8 else 1)
+    if count > 8:
+        assert lines[0].startswith("worker2-0 was killed by SIGKILL (exit code 137); restarting; ")
+        assert "8 more pods: worker3-0, worker4-0, " in lines[0]
+
+
+def test_the_tail_of_each_pod_has_its_restart() -> None:
+    lines = [LogLine(f"worker-{number}", "exited with code 1; restarting") for number in range(1000)]
+    logs = JobLogs(iter(together(lines)), ignore, "worker-0")
+    logs.drain(60)
+    assert len(logs.tails()) == 1000 and logs.tails()["worker-999"] == [lines[-1].text]
 
 
 def test_a_job_deleted_behind_our_back_is_a_failure() -> None:
@@ -402,7 +431,7 @@ def test_trouble_is_reported_once_and_fails_the_job_after_its_timeout() -> None:
 def test_the_time_of_a_training_without_progress_is_annotated_for_the_next_launcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "ANNOTATE_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(following, "SECONDS_WITHOUT_PROGRESS", 0.0)
     backend = MemoryBackend()
     backend.create(JOB)
     state, times = backend.jobs[NAME], itertools.count(0.0, 50.0)

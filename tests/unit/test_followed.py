@@ -39,7 +39,7 @@ def followed(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
     put_job(server)
     put_pod(server, "Pending")
-    followed = FollowedJob(KubernetesApi.connect(retry_seconds=60), JOBS, HANDLE)
+    followed = FollowedJob(KubernetesApi.connect(retry_seconds=60), JOBS, HANDLE, lambda values: True)
     yield followed
     followed.stop()
 

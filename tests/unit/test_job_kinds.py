@@ -8,7 +8,14 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job import Job
-from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, TRAITS, JobKind, Traits
+from kubetrain_components.jobs.job_kinds import (
+    COMMAND_FRAMEWORKS,
+    COMMAND_KINDS,
+    TRAINING_KINDS,
+    TRAITS,
+    JobKind,
+    Traits,
+)
 from kubetrain_components.jobs.kubernetes.manifests import (
     companion_manifest,
     companion_resource,
@@ -17,16 +24,13 @@ from kubetrain_components.jobs.kubernetes.manifests import (
 )
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.frameworks import PACKAGES
-from support.manifests import batch, pytorch, tensorflow, trainjob
+from support.manifests import batch, command, pytorch, tensorflow, trainjob
 
 ROOT = Path(__file__).parents[2]
-JOBS = {job.kind: job for job in (pytorch(), tensorflow(), trainjob(), batch())}
+JOBS = {job.kind: job for job in (pytorch(), tensorflow(), trainjob(), batch(), *map(command, COMMAND_FRAMEWORKS))}
 # Their pods have one role, which Kubernetes knows nothing of, and train with any framework.
 MAY_BE_EMPTY = {kind: {"framework", "replica_specs", "roles"} for kind in (JobKind.TRAIN_JOB, JobKind.BATCH_JOB)}
-GRANTS = {
-    "rbac/launch.yaml": {"create", "get", "list", "watch", "patch", "delete"},
-    "reaper/account.yaml": {"list", "delete"},
-}
+ALL = {"create", "get", "list", "watch", "patch", "delete"}
 
 
 def test_each_kind_has_a_row_and_an_example_here() -> None:
@@ -46,7 +50,7 @@ def test_no_two_kinds_share_what_tells_them_apart() -> None:
 
 
 def test_each_framework_is_trained_by_one_kind() -> None:
-    assert sorted(kind.traits.framework for kind in TRAINING_KINDS) == sorted(PACKAGES)
+    assert sorted(kind.traits.framework for kind in TRAINING_KINDS) == sorted({*PACKAGES, *COMMAND_FRAMEWORKS})
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.kind)
@@ -74,10 +78,11 @@ def test_each_kind_has_an_environment_where_the_operator_sets_one(job: Job) -> N
     assert bool(environment) is (job.kind in TRAINING_KINDS)
 
 
-@pytest.mark.parametrize("file", GRANTS)
 @pytest.mark.parametrize("kind", JobKind)
-def test_deploy_grants_what_is_done_to_each_kind(kind: JobKind, file: str) -> None:
-    assert granted(file, *kind.traits.resource) == GRANTS[file]
+def test_deploy_grants_what_is_done_to_each_kind(kind: JobKind) -> None:
+    assert granted("rbac/launch.yaml", *kind.traits.resource) == ({"list"} if kind in COMMAND_KINDS else ALL)
+    assert granted("rbac/other_frameworks.yaml", *kind.traits.resource) == (ALL if kind in COMMAND_KINDS else set())
+    assert granted("reaper/account.yaml", *kind.traits.resource) == {"list", "delete"}
 
 
 @pytest.mark.parametrize("kind", [JobKind.TRAIN_JOB, JobKind.BATCH_JOB])

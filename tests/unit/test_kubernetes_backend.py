@@ -13,14 +13,14 @@ from kubetrain_components.jobs.job import FAILURE_ANNOTATION, Job, JobHandle, Ph
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
-from kubetrain_components.jobs.kubernetes import watched
+from kubetrain_components.jobs.kubernetes import in_parallel, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_trainer.errors import InvalidSetting
-from support.api_server import PODS, ApiServer, answer
+from support.api_server import PODS, ApiServer, Handler, answer
 from support.manifests import batch, pytorch
 
 
@@ -170,16 +170,16 @@ def test_a_job_of_one_pod_is_deleted(server: ApiServer, backend: KubernetesBacke
     assert path_of(batch()) not in server.objects
 
 
-def put_pod(server: ApiServer, handle: JobHandle, phase: str) -> str:
-    """Create the pod of a batch Job and return its path."""
+def put_pod(server: ApiServer, handle: JobHandle, phase: str, name: str = "its-pod") -> str:
+    """Create a pod of a batch Job and return its path."""
     labels = {handle.kind.traits.job_name_label: handle.name, "kubetrain/role": "evaluation"}
     server.put(
-        f"{PODS}/its-pod",
+        f"{PODS}/{name}",
         metadata={"labels": labels, "ownerReferences": [{"uid": handle.uid}]},
         spec={"containers": [{"name": "main"}]},
         status={"phase": phase},
     )
-    return f"{PODS}/its-pod"
+    return f"{PODS}/{name}"
 
 
 def test_pods_are_cleaned_by_a_launcher_that_has_not_seen_them_yet(
@@ -189,6 +189,21 @@ def test_pods_are_cleaned_by_a_launcher_that_has_not_seen_them_yet(
     pod = put_pod(server, handle, "Running")
     backend.clean(handle, "Running")
     assert pod not in server.objects
+
+
+def test_the_pods_of_a_large_job_are_deleted_several_at_a_time(server: ApiServer, backend: KubernetesBackend) -> None:
+    handle = backend.create(batch())
+    for number in range(2 * in_parallel.THREADS):
+        put_pod(server, handle, "Running", f"pod-{number}")
+    together = threading.Barrier(in_parallel.THREADS)
+
+    def await_others(handler: Handler) -> bool:
+        together.wait(60)
+        return False
+
+    server.fail("DELETE", await_others, times=2 * in_parallel.THREADS)
+    backend.clean(handle, "Running")
+    assert not any(path.startswith(PODS) for path in server.objects)
 
 
 @pytest.mark.parametrize("refusal", [403, 503])

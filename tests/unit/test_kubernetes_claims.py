@@ -76,6 +76,20 @@ def test_a_cluster_without_trainer_may_refuse_to_list_its_jobs(tmp_path: Path, m
             KubernetesClaims.connect().users()
 
 
+def test_a_role_of_an_earlier_release_may_not_list_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = "/apis/kubeflow.org/v1"
+    with ApiServer() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        server.put(f"{PODS}/whole", **USERS[0])
+        server.put(operator, resources=[{"name": "mpijobs"}, {"name": "pytorchjobs"}])
+        for plural in ("mpijobs", "pytorchjobs"):
+            refusal = answer(403, f'User "me" cannot list resource "{plural}" in API group "kubeflow.org"')
+            server.fail(f"{operator}/namespaces/tests/{plural}", refusal, times=1)
+        with pytest.raises(Forbidden, match="me may not list pytorchjobs"):
+            KubernetesClaims.connect().users()
+        assert [each["metadata"]["name"] for each in KubernetesClaims.connect().users()] == ["whole"]
+
+
 def test_all_users_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubernetes_api, "PAGE_SIZE", 2)
     with ApiServer() as server:

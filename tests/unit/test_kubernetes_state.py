@@ -434,6 +434,13 @@ def event(message: str, second: int, uid: str = "job", reason: str = "FailedCrea
 REJECTION = 'Error creating: pods "j-worker-1" is forbidden: exceeded quota: q'
 
 
+@pytest.mark.parametrize("beginning", ["Error creating", "launcher pod created failed", "worker pod created failed"])
+def test_a_rejection_is_known_by_the_words_of_each_controller(beginning: str) -> None:
+    rejected = event(REJECTION.replace("Error creating", beginning), 10)
+    (trouble,) = job_state(JobKind.MPI_JOB, job(), [], [rejected]).troubles
+    assert trouble.kind is TroubleKind.QUOTA
+
+
 @pytest.mark.parametrize(("pod_created", "kinds"), [(5, [TroubleKind.QUOTA]), (15, [])])
 def test_a_rejection_is_ignored_once_a_pod_was_created_after_it(pod_created: int, kinds: list[TroubleKind]) -> None:
     state = job_state(JobKind.PYTORCH_JOB, job(), [pod(second=pod_created)], [event(REJECTION, 10)])

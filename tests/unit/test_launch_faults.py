@@ -16,7 +16,14 @@ import pytest
 
 from kubetrain_components.jobs import following
 from kubetrain_components.jobs.follow import create_or_attach, run_job
-from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION, Job, JobState, LogLine
+from kubetrain_components.jobs.job import (
+    LEFT_ANNOTATION,
+    PROGRESS_ANNOTATION,
+    VERDICT_ANNOTATION,
+    Job,
+    JobState,
+    LogLine,
+)
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
 from kubetrain_components.jobs.kubernetes import watched
@@ -109,6 +116,12 @@ def quick(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
+def many_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(kubernetes_backend, "LOG_POSITION_SECONDS", 0.0)
+
+
+@pytest.fixture
 def launch(server: ApiServer) -> Iterator[Launch]:
     launch = Launch(server)
     yield launch
@@ -169,10 +182,8 @@ def test_what_ends_a_watch_is_raised_to_the_launcher(launch: Launch, monkeypatch
     "fault", [answer(500, WEBHOOK), answer(403, 'admission webhook "policy" denied the request: no changes')]
 )
 def test_notes_that_the_server_rejects_decide_nothing(
-    server: ApiServer, launch: Launch, fault: Fault, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: ApiServer, many_notes: None, launch: Launch, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.0)
-    monkeypatch.setattr(kubernetes_backend, "LOG_POSITION_SECONDS", 0.0)
     server.fail("PATCH", fault, times=10_000)
     run = launch.start()
     server.write(run, *(f"{stamp(number)} [kubetrain] step={number}/9 loss=0.5\n".encode() for number in range(9)))
@@ -184,6 +195,31 @@ def test_notes_that_the_server_rejects_decide_nothing(
         len([each for each in caplog.records if "cannot annotate" in each.getMessage() and each.levelname == "WARNING"])
         == 1
     )
+
+
+def test_a_note_that_takes_long_keeps_neither_the_log_nor_the_state_waiting(
+    server: ApiServer, many_notes: None, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_api, "READ_TIMEOUT_SECONDS", 600.0)
+    monkeypatch.setattr(kubernetes_backend, "JOIN_SECONDS", 0.1)
+    is_over = threading.Event()
+
+    def hang(handler: Handler) -> bool:
+        if VERDICT_ANNOTATION not in handler.body["metadata"]["annotations"]:
+            is_over.wait(120)
+        return False
+
+    server.fail("PATCH", hang, times=100)
+    run = launch.start()
+    server.write(run, f"{stamp(0)} [kubetrain] step=1/9 loss=0.5\n".encode())
+    launch.wait_for(lambda: any("PATCH" in request for request in server.requests))
+    server.write(run, f"{stamp(1)} later\n".encode())
+    launch.wait_for(lambda: "later" in launch.lines)
+    launch.succeed()
+    assert isinstance(launch.result(), JobState)
+    annotations = metadata_of_job(server)["annotations"]
+    assert VERDICT_ANNOTATION in annotations and PROGRESS_ANNOTATION not in annotations, "the note is still on its way"
+    is_over.set()
 
 
 @pytest.mark.parametrize("kind", ["jobs", "pods"])

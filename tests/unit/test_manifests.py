@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import TTL_ANNOTATION, ClaimMount, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of, replica_specs
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
@@ -302,6 +302,10 @@ WITHOUT_EFFECT = {
     "deadline_seconds": "counted only by the launcher: the cluster would include the time that pods wait",
     "max_restarts": "becomes the job's backoff limit, which the launcher counts",
     "clean_pods": "used only by the launcher",
+    "rdzv_backend": "refused here, because the job is not elastic: test_etcd.py",
+    "rdzv_endpoint": "the same",
+    "rdzv_conf": "becomes the elastic job's, together with its defaults: test_etcd.py",
+    "etcd_image": "used only by the etcd of an elastic job: test_etcd.py",
 }
 
 
@@ -309,6 +313,23 @@ WITHOUT_EFFECT = {
 def test_the_effect_of_a_setting(settings: dict[str, Any], effect: dict[str, Any]) -> None:
     changed = replace(MASTER, placement=replace(PLAIN, **settings))
     assert dict(difference(job_manifest(MASTER), job_manifest(changed))) == effect
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds"),
+    [
+        (trainjob(), "604800"),
+        (trainjob(replace(PLAIN, ttl_seconds=0)), None),
+        (MASTER, None),
+        (replace(MASTER, replicas=(replace(MASTER.replicas[0], restart_policy=RestartPolicy.EXIT_CODE),)), "604800"),
+        (indexed(), None),
+    ],
+)
+def test_jobs_without_a_time_to_live_in_the_cluster_have_one_for_the_reaper(job: Job, seconds: str | None) -> None:
+    manifest = job_manifest(job)
+    spec = manifest["spec"].get("runPolicy", manifest["spec"])
+    assert manifest["metadata"]["annotations"].get(TTL_ANNOTATION) == seconds
+    assert job.placement.ttl_seconds == 0 or (spec.get("ttlSecondsAfterFinished") is None) == (seconds is not None)
 
 
 def difference(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION
+from kubetrain_components.jobs.job import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource, job_manifest
@@ -77,6 +77,46 @@ def test_pods_that_outlive_their_job_are_cleaned_unless_a_launcher_kept_them(
     its_job: dict, pods: int, decision: str
 ) -> None:
     assert " ".join(decide(Found(JobKind.PYTORCH_JOB, its_job, run(), [{}] * pods), DAY, NOW)) == decision
+
+
+def test_pods_that_still_work_after_the_lead_has_succeeded_are_kept() -> None:
+    ended = job(None, "Succeeded", hours_ago=2)
+    assert decide(Found(JobKind.XGBOOST_JOB, ended, run(), [{}]), DAY, NOW)[0] is Action.KEEP
+    failed = job(None, "Failed", hours_ago=2)
+    assert decide(Found(JobKind.XGBOOST_JOB, failed, run(), [{}]), DAY, NOW)[0] is Action.CLEAN
+
+
+@pytest.mark.parametrize(
+    ("its_job", "decision"),
+    [
+        (
+            job(None, "Complete", hours_ago=25, **{TTL_ANNOTATION: "86400"}),
+            "delete has ended 25.0 h ago and was kept for ttl_seconds=86400",
+        ),
+        (
+            job(None, "Failed", hours_ago=25, **{TTL_ANNOTATION: "86400", VERDICT_ANNOTATION: "failed"}),
+            "delete has ended",
+        ),
+        (job(None, "Complete", hours_ago=23, **{TTL_ANNOTATION: "86400"}), "keep has ended"),
+        (job(None, "Complete", hours_ago=25, **{TTL_ANNOTATION: "9" * 30}), "keep has ended"),
+        (job(None, "Complete", hours_ago=25, **{TTL_ANNOTATION: "a day"}), "keep has ended"),
+        (job(None, "Running", hours_ago=25, **{TTL_ANNOTATION: "86400"}), "keep has no run"),
+        (job(None, "Complete", hours_ago=25), "keep has ended"),
+    ],
+)
+def test_a_finished_job_is_deleted_after_its_time_to_live(its_job: dict, decision: str) -> None:
+    assert " ".join(decide(Found(JobKind.TRAIN_JOB, its_job), DAY, NOW)).startswith(decision)
+
+
+def test_a_finished_train_job_without_a_run_is_deleted(server: ApiServer, reap: Callable[[], list[str]]) -> None:
+    paths = {}
+    for name, hours_ago in (("old", 24 * 365 * 20), ("new", 0)):
+        paths[name] = f"/apis/{TRAIN_JOBS}/namespaces/tests/trainjobs/{name}"
+        ended_at = (datetime.now(UTC) - timedelta(hours=hours_ago)).isoformat()
+        status = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": ended_at}]}
+        server.put(paths[name], **job_manifest(trainjob(), None), status=status)
+    said = reap()
+    assert [name for name, path in paths.items() if path in server.objects] == ["new"], said
 
 
 @pytest.fixture

@@ -56,6 +56,16 @@ def test_a_run_whose_version_was_deleted_has_stages() -> None:
     assert [(each.title, each.state.value) for each in stages] == [("greet", "succeeded"), ("fail", "failed")]
 
 
+def test_the_cache_entry_of_a_step_is_no_stage() -> None:
+    """Recorded from 2.16.1, where Argo does not retry, so that the names of nodes have no attempts."""
+    recorded = recorded_run("run_with_cache_entry")
+    stages = Run.of(recorded, None).stages
+    assert [(each.title, each.state.value) for each in stages] == [("greet", "succeeded"), ("fail", "failed")]
+    details = recorded["run_details"]["task_details"]
+    assert any("display_name" not in each for each in details)
+    assert [len(each.attempts) for each in stages] == [1, 1]
+
+
 def test_skipped_stages_have_not_started() -> None:
     message = recorded_run("run_failed")
     skipped = {"display_name": "count", "start_time": "2026-11-22T04:01:59Z", "end_time": "2026-11-22T04:01:59Z"}

@@ -49,6 +49,10 @@ class JobBackend(Protocol):
         """Return False if that did not work within a few seconds. It never raises."""
         ...
 
+    def note(self, handle: JobHandle, values: Mapping[str, str]) -> None:
+        """Annotate the job soon, without waiting for that. Only the newest value of an annotation counts."""
+        ...
+
     def clean(self, handle: JobHandle, pods: str) -> None:
         """Delete the pods that a finished job still has: Running, All, or None of them. It never raises."""
         ...

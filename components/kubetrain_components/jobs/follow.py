@@ -87,7 +87,7 @@ def _run_attempt(
     handle: JobHandle | None = None
     try:
         handle = create_or_attach(job, backend, on_line, clock, judged)
-        logs = JobLogs(backend.logs(handle, only), on_line, job.lead)
+        logs = JobLogs(backend.logs(handle, only), on_line, job.lead, lead_changes=job.meets_in_etcd)
         state = Following(job, handle, backend, logs, budgets, clock).until_over()
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind

@@ -17,12 +17,13 @@ from kubetrain_components.jobs.job import (
 )
 from kubetrain_components.jobs.job_logs import JobLogs, is_large
 from kubetrain_components.jobs.restarts import RestartCounter
+from kubetrain_components.jobs.same_lines import together
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import (
     JobFailed,
     culprit_of,
     describe,
-    has_elastic_success,
+    has_lead_success,
     has_lost_proof,
     has_verdict,
     is_incurable,
@@ -36,7 +37,8 @@ LAST_LINES_SECONDS = 0.5
 SAMPLED_LINES_SECONDS = 5.0
 """Time to request the last lines of pods that are not followed."""
 PROGRESS_SECONDS = 10.0
-ANNOTATE_AGAIN_SECONDS = 60.0
+SECONDS_WITHOUT_PROGRESS = 60.0
+"""Min times between two notes on the job."""
 
 
 class Following:
@@ -76,11 +78,11 @@ class Following:
         )
 
     def _is_decided(self, state: JobState) -> bool:
-        is_certain = has_elastic_success(self._job, state) or has_verdict(state) or has_lost_proof(self._job, state)
+        is_certain = has_lead_success(self._job, state) or has_verdict(state) or has_lost_proof(self._job, state)
         return state.phase is Phase.FAILED or state.is_over or is_certain
 
     def _report(self, state: JobState) -> None:
-        for notice in restart_notices(self._before, state):
+        for notice in together(restart_notices(self._before, state)):
             self._logs.pass_on(notice)
         for notice in self._notices.due(state):
             self._logs.pass_on(notice)
@@ -135,19 +137,17 @@ class _ProgressAnnotation:
 
     def __init__(self, handle: JobHandle, backend: JobBackend, logs: JobLogs, tracker: BudgetTracker) -> None:
         self._handle, self._backend, self._logs, self._tracker = handle, backend, logs, tracker
-        self._written = {SECONDS_RUNNING_ANNOTATION: "0"}
-        self._is_written = True
-        self._tried_at = time.monotonic()
+        self._noted = {SECONDS_RUNNING_ANNOTATION: "0"}
+        self._noted_at = time.monotonic()
 
     def update(self) -> None:
         values = self._values()
-        is_new = values.get(PROGRESS_ANNOTATION) != self._written.get(PROGRESS_ANNOTATION)
-        pause = PROGRESS_SECONDS if is_new and self._is_written else ANNOTATE_AGAIN_SECONDS
-        if values == self._written or time.monotonic() < self._tried_at + pause:
+        is_new = values.get(PROGRESS_ANNOTATION) != self._noted.get(PROGRESS_ANNOTATION)
+        pause = PROGRESS_SECONDS if is_new else SECONDS_WITHOUT_PROGRESS
+        if values == self._noted or time.monotonic() < self._noted_at + pause:
             return
-        self._is_written = self._backend.annotate(self._handle, values)
-        self._written = values if self._is_written else self._written
-        self._tried_at = time.monotonic()
+        self._backend.note(self._handle, values)
+        self._noted, self._noted_at = values, time.monotonic()
 
     def _values(self) -> dict[str, str]:
         seconds = {SECONDS_RUNNING_ANNOTATION: f"{self._tracker.seconds_running:.0f}"}

@@ -9,7 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
-from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.etcd_settings import ETCD_BACKEND
+from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS, MPI, JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.troubles import Trouble
 from kubetrain_trainer.errors import InvalidSetting
@@ -31,6 +32,8 @@ SECONDS_RUNNING_ANNOTATION = LABEL_PREFIX + "seconds-running"
 LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
 LEFT_ANNOTATION = LABEL_PREFIX + "left-at"
 """Time at which a launcher left the job without its run, for the reaper."""
+TTL_ANNOTATION = LABEL_PREFIX + "ttl-seconds"
+"""Time that the finished job is kept, for the reaper, if nothing in the cluster deletes such a job."""
 # A name of these parts, with the attempt, role and index of a pod, has at most 63 characters.
 NAME_PART_LENGTH = 16
 RUN_PREFIX_LENGTH = 4
@@ -203,13 +206,33 @@ class Job:
         )
 
     @property
+    def trains_with(self) -> str:
+        """The framework of a training; empty if the job is none."""
+        return self.framework or self.kind.traits.framework
+
+    @property
     def is_training(self) -> bool:
-        return bool(self.framework or self.kind.traits.framework)
+        return bool(self.trains_with)
+
+    @property
+    def reports_checkpoint(self) -> bool:
+        """True if rank 0 reports a checkpoint, which a later step can verify."""
+        return self.is_training and self.trains_with not in COMMAND_FRAMEWORKS
+
+    @property
+    def lead_decides(self) -> bool:
+        """True if the other pods only wait for the lead's orders, so that they never end by themselves."""
+        return self.trains_with == MPI
 
     @property
     def is_indexed(self) -> bool:
         """True if Kubernetes numbers the pods, and no operator knows their roles."""
         return bool(self.framework)
+
+    @property
+    def meets_in_etcd(self) -> bool:
+        """True if its pods find each other through etcd, so that the others continue without the first one."""
+        return self.elastic is not None and self.placement.rdzv_backend == ETCD_BACKEND
 
     @property
     def lead_role(self) -> str:
@@ -265,7 +288,7 @@ class PodState:
 
     @property
     def is_first(self) -> bool:
-        """True if no other pod of an elastic job can train without it: it has rank 0, and the others meet there."""
+        """True for the pod of rank 0, in which the others of an elastic job meet unless they do in etcd."""
         return self.index == 0
 
     @property
@@ -273,6 +296,11 @@ class PodState:
         """True if containers run on after the main one failed, and nothing ends them."""
         is_taken = self.was_disrupted or self.is_terminating or self.is_lost
         return self.phase is Phase.FAILED and bool(self.lingering) and not is_taken
+
+    @property
+    def has_led_to_success(self) -> bool:
+        """True for a Launcher of MPI whose mpirun has succeeded, although a container beside it still runs."""
+        return self.role == "Launcher" and self.phase is Phase.SUCCEEDED and bool(self.lingering)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +310,8 @@ class JobState:
     pods: tuple[PodState, ...] = ()
     needed: int = 0
     """Number of pods that must have started for the job to be under way; 0: all of them."""
+    needs_first: bool = True
+    """False if the others can train without the first pod, because they meet in etcd."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -292,10 +322,15 @@ class JobState:
 
     @cached_property
     def is_under_way(self) -> bool:
-        """True if enough of its pods have started: all of them, or the minimum of an elastic job, with its first."""
-        waiting = [pod for pod in self.pods if pod.phase not in (Phase.RUNNING, Phase.SUCCEEDED)]
-        started = len(self.pods) - len(waiting)
-        return started >= (self.needed or len(self.pods)) > 0 and not any(pod.is_first for pod in waiting)
+        """True if enough of its pods have started: all of them, or those without which an elastic job cannot train."""
+        return self.can_do_without(pod for pod in self.pods if pod.phase not in (Phase.RUNNING, Phase.SUCCEEDED))
+
+    def can_do_without(self, pods: Iterable[PodState]) -> bool:
+        """Return True if the others suffice for the job to be under way."""
+        missing = list(pods)
+        present = len(self.pods) - len(missing)
+        is_first_missing = self.needs_first and any(pod.is_first for pod in missing)
+        return present >= (self.needed or len(self.pods)) > 0 and not is_first_missing
 
     @property
     def late_pods(self) -> set[str]:
@@ -306,10 +341,16 @@ class JobState:
     def is_ending(self) -> bool:
         """True if the job reports success, or its main containers have ended although the job does not report it."""
         if self.phase.is_final:
-            return self.phase is Phase.SUCCEEDED
-        is_blocked = any(pod.blocks_the_end for pod in self.pods)
+            return self.phase is Phase.SUCCEEDED and not self._ended_early
+        is_blocked = any(pod.blocks_the_end or pod.has_led_to_success for pod in self.pods)
         have_succeeded = all(pod.phase is Phase.SUCCEEDED and not pod.is_terminating for pod in self.pods)
         return is_blocked or (self.is_under_way and have_succeeded)
+
+    @property
+    def _ended_early(self) -> bool:
+        """True if the job reports the success of its lead while other pods still work."""
+        still_work = any(pod.phase is Phase.RUNNING and not pod.is_terminating for pod in self.pods)
+        return self.handle.kind.traits.succeeds_with_lead and still_work
 
     @property
     def image_id(self) -> str:
@@ -326,7 +367,7 @@ class LogLine:
     pod: str
     text: str
     is_sampled: bool = False
-    """True if the line is of a pod that is not followed: it is kept in case the pod fails, but not shown."""
+    """True if the line is kept in case the pod fails, but not shown: the pod is not followed, or one of many alike."""
 
 
 def _spec(value: Any) -> Any:

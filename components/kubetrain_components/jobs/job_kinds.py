@@ -6,19 +6,29 @@ manifest's spec (kubernetes/manifests.py). mypy reports a kind that one of them 
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 TRAINING_API = "kubeflow.org/v1"
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 INIT_CONTAINER = "init-pytorch"
 """The operator adds it to the Workers of a PyTorchJob with a Master."""
+
+MPI, XGBOOST, PADDLE, JAX = "mpi", "xgboost", "paddle", "jax"
+COMMAND_FRAMEWORKS = (MPI, XGBOOST, PADDLE, JAX)
+"""Frameworks for which kubetrain has no trainer: their jobs run a command of the user's."""
 
 
 class JobKind(StrEnum):
     PYTORCH_JOB = "PyTorchJob"
     TF_JOB = "TFJob"
+    MPI_JOB = "MPIJob"
+    XGBOOST_JOB = "XGBoostJob"
+    PADDLE_JOB = "PaddleJob"
+    JAX_JOB = "JAXJob"
     TRAIN_JOB = "TrainJob"
     BATCH_JOB = "Job"
 
@@ -48,6 +58,8 @@ class Traits:
     requires_lead: bool = False
     """True if a job that is not elastic needs a pod in the lead role, whose success makes the job succeed."""
     can_be_elastic: bool = False
+    succeeds_with_lead: bool = False
+    """True if the operator reports success although other pods that must succeed may still work."""
 
     @property
     def lead_role(self) -> str:
@@ -59,30 +71,61 @@ class Traits:
         return self.api_version, self.plural
 
 
+_of_operator = partial(Traits, api_version=TRAINING_API, job_name_label=JOB_NAME_LABEL, index_label=REPLICA_INDEX_LABEL)
+"""The traits that all kinds of the training operator have."""
 TRAITS = {
-    JobKind.PYTORCH_JOB: Traits(
-        api_version=TRAINING_API,
+    JobKind.PYTORCH_JOB: _of_operator(
         plural="pytorchjobs",
         framework="pytorch",
         container="pytorch",
-        job_name_label="training.kubeflow.org/job-name",
-        index_label=REPLICA_INDEX_LABEL,
         replica_specs="pytorchReplicaSpecs",
         port_name="pytorchjob-port",
         roles=("Master", "Worker"),
         requires_lead=True,
         can_be_elastic=True,
     ),
-    JobKind.TF_JOB: Traits(
-        api_version=TRAINING_API,
+    JobKind.TF_JOB: _of_operator(
         plural="tfjobs",
         framework="tensorflow",
         container="tensorflow",
-        job_name_label="training.kubeflow.org/job-name",
-        index_label=REPLICA_INDEX_LABEL,
         replica_specs="tfReplicaSpecs",
         port_name="tfjob-port",
         roles=("Chief", "Worker", "PS", "Evaluator"),
+    ),
+    JobKind.MPI_JOB: _of_operator(
+        plural="mpijobs",
+        framework=MPI,
+        container="mpi",
+        replica_specs="mpiReplicaSpecs",
+        port_name="mpi-port",
+        roles=("Launcher", "Worker"),
+        requires_lead=True,
+    ),
+    JobKind.XGBOOST_JOB: _of_operator(
+        plural="xgboostjobs",
+        framework=XGBOOST,
+        container="xgboost",
+        replica_specs="xgbReplicaSpecs",
+        port_name="xgboostjob-port",
+        roles=("Master", "Worker"),
+        requires_lead=True,
+        succeeds_with_lead=True,
+    ),
+    JobKind.PADDLE_JOB: _of_operator(
+        plural="paddlejobs",
+        framework=PADDLE,
+        container="paddle",
+        replica_specs="paddleReplicaSpecs",
+        port_name="master",
+        roles=("Worker",),
+    ),
+    JobKind.JAX_JOB: _of_operator(
+        plural="jaxjobs",
+        framework=JAX,
+        container="jax",
+        replica_specs="jaxReplicaSpecs",
+        port_name="jaxjob-port",
+        roles=("Worker",),
     ),
     JobKind.TRAIN_JOB: Traits(
         api_version=TRAINER_API,
@@ -104,3 +147,6 @@ TRAITS = {
     ),
 }
 TRAINING_KINDS = tuple(kind for kind, traits in TRAITS.items() if traits.api_version == TRAINING_API)
+COMMAND_KINDS = tuple(kind for kind, traits in TRAITS.items() if traits.framework in COMMAND_FRAMEWORKS)
+PIPELINE_KINDS = tuple(kind for kind in JobKind if kind not in COMMAND_KINDS)
+"""Kinds of the jobs that pipelines create."""

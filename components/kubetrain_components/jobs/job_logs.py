@@ -41,17 +41,22 @@ def important_lines(lead: str, on_line: OnLine) -> OnLine:
 def print_line(line: LogLine) -> None:
     """Print a line to stdout; if stdout is closed (`| head`), print nothing from then on."""
     try:
-        print(f"[{line.pod}] {line.text}", flush=True)
+        # In one piece: print writes the end of a line separately, and several threads show lines.
+        print(f"[{line.pod}] {line.text}\n", end="", flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         log.warning("stdout is closed, so the log is no longer shown; the job continues")
 
 
 class JobLogs:
-    def __init__(self, lines: Iterator[LogLine], on_line: OnLine, lead: str) -> None:
+    def __init__(self, lines: Iterator[LogLine], on_line: OnLine, lead: str, *, lead_changes: bool = False) -> None:
+        """
+        Args:
+            lead_changes: True if another pod gets rank 0, and reports the progress, when the lead pod is lost.
+        """
         self.progress = ""
-        """Newest progress line of the lead pod."""
-        self._lead = lead
+        """Newest progress line of rank 0."""
+        self._lead, self._lead_changes = lead, lead_changes
         self._lines = lines
         self._on_line = on_line
         self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
@@ -62,7 +67,7 @@ class JobLogs:
 
     def pass_on(self, line: LogLine) -> None:
         self._tails[line.pod].append(line.text)
-        if line.pod == self._lead and parse_progress(line.text) is not None:
+        if (line.pod == self._lead or self._lead_changes) and parse_progress(line.text) is not None:
             self.progress = line.text
         if not line.is_sampled:
             self._show(line)

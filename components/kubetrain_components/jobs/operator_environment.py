@@ -6,18 +6,26 @@ PyTorchJob, elastic, no Master | PET_RDZV_*, PET_NNODES=min:max
 PyTorchJob with neither        | rejected: its processes would never find each other
 TFJob with two or more pods    | TF_CONFIG
 TFJob with one pod             | none
+MPIJob                         | those of Open MPI and Intel MPI in the Launcher
+XGBoostJob, PaddleJob, JAXJob  | those of command_environment.py
 TrainJob, batch Job            | none: the manifest has them (kubernetes/indexed_environment.py)
 """
 
 import json
 from collections.abc import Callable
 
+from kubetrain_components.jobs.command_environment import command_environment
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_trainer.errors import InvalidSetting
 
 AddressOf = Callable[[str, int], tuple[str, int]]
 """Maps the role and index of a pod to the host and port at which other pods reach it."""
+OF_MPIRUN = {
+    "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
+    "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+}
+"""How mpirun reaches the Workers. The operator sets the variables of Intel MPI only if they are missing."""
 
 
 def operator_environment(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
@@ -26,6 +34,10 @@ def operator_environment(job: Job, role: str, index: int, address_of: AddressOf)
             return _pytorch(job, role, index, address_of)
         case JobKind.TF_JOB:
             return _tensorflow(job, role, index, address_of)
+        case JobKind.MPI_JOB:
+            return OF_MPIRUN if role == job.lead_role else {}
+        case JobKind.XGBOOST_JOB | JobKind.PADDLE_JOB | JobKind.JAX_JOB:
+            return UNBUFFERED | _of_command(job, role, index, address_of)
         case JobKind.TRAIN_JOB | JobKind.BATCH_JOB:
             return {}
 
@@ -40,6 +52,17 @@ def _pytorch(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str
         of_node = {"WORLD_SIZE": str(job.total_replicas * job.processes_per_replica), "RANK": str(node_rank)}
         return UNBUFFERED | static_rendezvous(job, str(node_rank), address_of("Master", 0)) | of_node
     raise InvalidSetting("a PyTorchJob with only Workers has no rendezvous: add a Master or an elastic policy")
+
+
+def _of_command(job: Job, role: str, index: int, address_of: AddressOf) -> dict[str, str]:
+    has_master = job.lead_role != "Worker"
+
+    def host_of(rank: int) -> str:
+        is_lead = rank == 0 or not has_master
+        return address_of(job.lead_role, rank)[0] if is_lead else address_of("Worker", rank - 1)[0]
+
+    rank = index + (has_master and role == "Worker")
+    return command_environment(job, str(rank), host_of, address_of(job.lead_role, 0)[1])
 
 
 def static_rendezvous(job: Job, node_rank: str, lead: tuple[str, int]) -> dict[str, str]:

@@ -4,7 +4,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from kubetrain_components.jobs.etcd_settings import check_rendezvous
 from kubetrain_components.jobs.quantity import QUANTITY, amount
+from kubetrain_components.jobs.shapes import SHAPES, TEXTS, check_env, check_shape, check_texts
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import Settings, setting
 
@@ -21,13 +23,6 @@ WITHOUT_DEVICES: dict[str, Any] = {
     **{"init_containers": [], "extra_containers": []},
 }
 """Settings of a pod that only tries something on a node for training."""
-REQUIRED_FIELDS = {
-    "topology_spread": ("maxSkew", "topologyKey", "whenUnsatisfiable"),
-    "resource_claims": ("name",),
-    "init_containers": ("name", "image"),
-    "extra_containers": ("name", "image"),
-}
-"""Fields of each object in these lists without which the cluster rejects every pod."""
 SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
 
 
@@ -117,6 +112,21 @@ class Placement(Settings):
         "metrics in Kubernetes' format by which an autoscaler scales an elastic job from min_workers to max_workers; "
         "empty: no autoscaler",
     )
+    rdzv_backend: str = setting(
+        "c10d",
+        "how the pods of an elastic job find each other; etcd-v2: through etcd instead of the first pod",
+        choices=("c10d", "etcd-v2"),
+    )
+    rdzv_endpoint: str = setting(
+        "",
+        "your own etcd for etcd-v2, as HOST:PORT or https://HOST:PORT; empty: one that is created for each job",
+    )
+    rdzv_conf: dict[str, Any] = setting(
+        {}, 'more rendezvous settings of torchrun, such as {"join_timeout": 900}, or the files for TLS to your etcd'
+    )
+    etcd_image: str = setting(
+        "quay.io/coreos/etcd:v3.5.35", "image of the etcd that is created for a job; only 3.4 and 3.5 work"
+    )
     restart_policy: str = setting(
         "OnFailure",
         "when to restart a container; ExitCode: if its exit code is 128 or higher",
@@ -145,6 +155,11 @@ class Placement(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, shape in SHAPES.items():
+            check_shape(name, getattr(self, name), shape)
+        for name in TEXTS:
+            check_texts(name, getattr(self, name))
+        check_env(self.env)
         quantities = {name: getattr(self, name) for name in QUANTITIES} | self.extra_resources
         for name, value in quantities.items():
             if value and not QUANTITY.fullmatch(str(value)):
@@ -153,8 +168,8 @@ class Placement(Settings):
             _check_limit(name, getattr(self, name), getattr(self, f"{name}_limit"))
         for name in self.nccl:
             _check_nccl(name)
-        for name, fields in REQUIRED_FIELDS.items():
-            _check_objects(name, getattr(self, name), fields)
+        etcd = (self.rdzv_backend, self.rdzv_endpoint, self.etcd_image)
+        check_rendezvous(*etcd, self.rdzv_conf, self.volumes, self.volume_mounts)
         for name, source in self.secret_env.items():
             if not SECRET_KEY.fullmatch(str(source)):
                 raise InvalidSetting(f"secret_env {name} must be SECRET/KEY, not '{source}'")
@@ -188,17 +203,6 @@ def _check_limit(name: str, request: str, limit: str) -> None:
         raise InvalidSetting(
             f"{name}_limit '{limit}' is less than {name} '{request}', which the pod requests: raise it, or lower {name}"
         )
-
-
-def _check_objects(name: str, values: list[Any], fields: tuple[str, ...]) -> None:
-    for number, value in enumerate(values, start=1):
-        # The value itself may hold secrets.
-        lacking = [field for field in fields if not isinstance(value, dict) or not value.get(field)]
-        if lacking:
-            raise InvalidSetting(f"entry {number} of {name} has no {lacking[0]}: write it in Kubernetes' format")
-        for field in ("env", "envFrom"):
-            if not isinstance(value.get(field) or [], list):
-                raise InvalidSetting(f"{field} in entry {number} of {name} is not a list: write it as Kubernetes does")
 
 
 def _check_nccl(name: str) -> None:

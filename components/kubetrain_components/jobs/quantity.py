@@ -5,7 +5,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from kubetrain_trainer.errors import InvalidSetting
 
-QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(?:([KMGTPE]i|[mkMGTPE])|[eE]([+-]?\d+))?")
+QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(?:([KMGTPE]i|[mkMGTPE])|[eE]([+-]?\d{1,2}))?")
 FACTORS = {"": Decimal(1), "m": Decimal("0.001")}
 FACTORS |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", start=1)}
 FACTORS |= {letter + "i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}

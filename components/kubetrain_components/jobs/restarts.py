@@ -35,7 +35,10 @@ class RestartCounter:
             progress: The newest progress line of the lead pod.
         """
         self._note_step(step_of(progress))
-        total = sum(pod.restarts - pod.replacements for pod in state.pods)
+        restarts = [pod.restarts - pod.replacements for pod in state.pods]
+        # A Worker of MPI that restarts ends mpirun, which restarts as well: that is one restart of the training.
+        has_launcher = any(pod.role == "Launcher" for pod in state.pods)
+        total = max(restarts) if has_launcher else sum(restarts)
         new = max(total - (total if self._seen is None else self._seen), 0)
         self._seen = total
         if self._is_disrupted(state):
@@ -47,10 +50,9 @@ class RestartCounter:
 
     def _is_disrupted(self, state: JobState) -> bool:
         """Return True if a pod has just been lost, or if the job cannot run without the lost ones."""
-        before, self._lost = self._lost, {pod.name for pod in state.pods if pod.is_lost}
-        present = len(state.pods) - len(self._lost)
-        is_stopped = present < (state.needed or len(state.pods)) or any(p.is_lost and p.is_first for p in state.pods)
-        return bool(self._lost) and (is_stopped or not self._lost <= before)
+        lost = [pod for pod in state.pods if pod.is_lost]
+        before, self._lost = self._lost, {pod.name for pod in lost}
+        return bool(lost) and (not state.can_do_without(lost) or not self._lost <= before)
 
     def _add(self, restarts: int) -> None:
         excused = min(restarts, self._excused)

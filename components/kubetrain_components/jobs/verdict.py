@@ -69,9 +69,18 @@ def is_proven(job: Job, state: JobState) -> bool:
         return False
     if len(state.pods) >= job.total_replicas and all(pod.phase is Phase.SUCCEEDED for pod in state.pods):
         return True
+    if has_counted_success(job, state) or any(pod.has_led_to_success for pod in state.pods):
+        return True
     if any(pod.phase is Phase.FAILED and not pod.was_disrupted for pod in state.pods):
-        return has_elastic_success(job, state)
-    return has_elastic_success(job, state) or has_checkpoint(job, state) or has_lost_proof(job, state)
+        return has_lead_success(job, state)
+    return has_lead_success(job, state) or has_checkpoint(job, state) or has_lost_proof(job, state)
+
+
+def has_counted_success(job: Job, state: JobState) -> bool:
+    """Return True if Kubernetes itself saw each pod of a command exit with code 0; some of them may be gone by now."""
+    is_command = job.is_indexed and not job.reports_checkpoint
+    have_succeeded = all(pod.phase is Phase.SUCCEEDED for pod in state.pods)
+    return is_command and state.phase is Phase.SUCCEEDED and have_succeeded
 
 
 def has_checkpoint(job: Job, state: JobState) -> bool:
@@ -83,7 +92,8 @@ def has_checkpoint(job: Job, state: JobState) -> bool:
 
 def has_lost_proof(job: Job, state: JobState) -> bool:
     """Return True if a training succeeded, but the pod of rank 0 is gone: only its checkpoint can prove the success."""
-    return job.is_training and state.phase is Phase.SUCCEEDED and not lead_words(job, state) and not _lead(job, state)
+    has_no_words = not lead_words(job, state) and not _lead(job, state)
+    return job.reports_checkpoint and state.phase is Phase.SUCCEEDED and has_no_words
 
 
 def has_verdict(state: JobState) -> bool:
@@ -91,11 +101,12 @@ def has_verdict(state: JobState) -> bool:
     return state.phase is Phase.SUCCEEDED and state.annotations.get(VERDICT_ANNOTATION) == SUCCEEDED
 
 
-def has_elastic_success(job: Job, state: JobState) -> bool:
-    """Return True if an elastic job and its lead succeeded. Pods that were replaced late may never end."""
+def has_lead_success(job: Job, state: JobState) -> bool:
+    """Return True if the job and its lead succeeded, and that suffices: others are deleted, or were replaced late."""
     lead = _lead(job, state)
     lead_succeeded = lead is not None and lead.phase is Phase.SUCCEEDED
-    return job.elastic is not None and state.phase is Phase.SUCCEEDED and lead_succeeded
+    suffices = job.lead_decides or job.elastic is not None
+    return suffices and state.phase is Phase.SUCCEEDED and lead_succeeded
 
 
 def lead_result(job: Job, state: JobState) -> dict[str, Any]:

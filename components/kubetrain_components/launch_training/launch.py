@@ -1,7 +1,7 @@
 """Run the training job to its end, and accept its success only with a complete checkpoint."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
@@ -9,14 +9,16 @@ from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_result
+from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
 from kubetrain_trainer.training_output import TrainingOutput
 
 PROOF = {"step", "checkpoint", "manifest_sha256"}
 """Keys of the report that rank 0 writes when its last checkpoint is complete."""
+Launched = TypeVar("Launched", TrainingJob, CommandJob)
 
 
-def with_launcher(training: TrainingJob, backend: JobBackend) -> TrainingJob:
+def with_launcher(training: Launched, backend: JobBackend) -> Launched:
     """Return the training with the launcher that this cluster or machine has for it, and print which and why."""
     launcher, why = backend.launcher(training.launcher, training.framework, training.identity)
     print(f"launcher: {launcher} ({why})", flush=True)

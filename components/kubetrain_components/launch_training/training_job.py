@@ -115,7 +115,7 @@ class TrainingJob:
         return Elastic(
             min_replicas=self.min_workers,
             max_replicas=self.most_workers,
-            rdzv_conf=RENDEZVOUS,
+            rdzv_conf=RENDEZVOUS | {name: str(value) for name, value in self.placement.rdzv_conf.items()},
             # Each loss costs two restarts: one without the pod, and one when it is back.
             max_restarts=2 * self.placement.max_restarts,
             metrics=tuple(self.placement.scale_metrics),

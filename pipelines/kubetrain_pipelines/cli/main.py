@@ -117,14 +117,19 @@ def pack(**options: Any) -> None:
     pack_and_show(**options)
 
 
-@kubetrain.command()
-@click.option("--framework", default="pytorch", show_default=True, help="pytorch or tensorflow.")
+@kubetrain.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--framework",
+    default="pytorch",
+    show_default=True,
+    help="pytorch or tensorflow; with --cluster and a COMMAND also mpi, xgboost, paddle or jax.",
+)
 @click.option(
     "--data",
     default="",
     help="Dataset version, or folder of <split>/<class>/<image>; on a cluster PVC or PVC:PATH.",
 )
-@click.option("--output", required=True, help="Folder, or PVC on a cluster, in which the run creates its own folder.")
+@click.option("--output", default="", help="Folder, or PVC on a cluster, in which the run creates its own folder.")
 @click.option("--run-id", default="", help="ID of the run to resume (default: start a new run).")
 @click.option("--workers", type=int, default=2, show_default=True, help="Number of pods, including Master or Chief.")
 @click.option(
@@ -146,14 +151,20 @@ def pack(**options: Any) -> None:
 @click.option("--quiet", is_flag=True, help="Show the log of rank 0; of other ranks only warnings and errors.")
 @click.option("--follow-all", is_flag=True, help="With --cluster: show all pods' logs live, also of more than 32 pods.")
 @click.option("--dry-run", is_flag=True, help="With --cluster: print the job's manifests, and create nothing.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def train(**options: Any) -> None:
     """Run one training job, here or on a cluster, and follow it.
 
+    COMMAND is your program for a framework that kubetrain has no trainer for: -- mpirun python train.py
+
     Ctrl-C cancels the job.
     """
+    from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
     from kubetrain_pipelines.cli.train import TrainOptions, train_and_show
+    from kubetrain_pipelines.cli.train_command import run_command_and_show
 
-    train_and_show(TrainOptions(**options))
+    show = run_command_and_show if options["framework"] in COMMAND_FRAMEWORKS else train_and_show
+    show(TrainOptions(**options))
 
 
 @kubetrain.command()

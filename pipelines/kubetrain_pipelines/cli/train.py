@@ -2,10 +2,12 @@
 
 import re
 import secrets
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,11 +15,13 @@ from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
 from kubetrain_components.jobs.job_logs import important_lines, print_line
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import launch_training, with_launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
@@ -29,6 +33,7 @@ from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.frameworks import package_of
 
 PIPELINE = "train"
 VERSION_PATH = re.compile(r"versions/([0-9a-f]{16})/data")
@@ -53,12 +58,13 @@ class TrainOptions:
     quiet: bool = False
     follow_all: bool = False
     dry_run: bool = False
+    command: tuple[str, ...] = ()
 
 
 def train_and_show(options: TrainOptions) -> None:
     training = training_of(options)
     if options.dry_run:
-        _print_manifests(training)
+        print_manifests(training)
         return
     print(f"run {training.run_id} (resume it with --run-id)", flush=True)
     for warning in training.placement.warnings():
@@ -72,7 +78,7 @@ def train_and_show(options: TrainOptions) -> None:
     print(f"{steps}the model is in {place}/export")
 
 
-def _print_manifests(training: TrainingJob) -> None:
+def print_manifests(training: TrainingJob | CommandJob) -> None:
     manifests = yaml.safe_dump_all(manifests_of(training.to_job()), sort_keys=False)
     if training.launcher is Launcher.AUTO:
         print(NOTE_ON_AUTO)
@@ -90,13 +96,11 @@ def training_of(options: TrainOptions) -> TrainingJob:
     settings = parse_parameters([each for each in PARAMETERS if each.name in names], options.pairs, options.params)
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
-    run_id = options.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    restarts = {} if options.max_restarts is None else {"max_restarts": options.max_restarts}
     training = TrainingJob(
         framework=options.framework,
         config=config,
         pipeline=PIPELINE,
-        run_id=run_id,
+        run_id=(run_id := run_id_of(options)),
         data_dir=Path(DATA_PATH),
         output_dir=Path(OUTPUT_PATH, run_id),
         workers=options.workers,
@@ -104,12 +108,27 @@ def training_of(options: TrainOptions) -> TrainingJob:
         min_workers=options.min_workers,
         max_workers=options.max_workers,
         launcher=Launcher(options.launcher),
-        placement=Placement.from_dict({**settings.get("placement", {}), **restarts}),
+        placement=placement_of(options, settings),
     )
     return _on_pvcs(training, options) if options.cluster else _on_folders(training, options)
 
 
+def run_id_of(options: TrainOptions) -> str:
+    return options.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def placement_of(options: TrainOptions, settings: Mapping[str, Any]) -> Placement:
+    restarts = {} if options.max_restarts is None else {"max_restarts": options.max_restarts}
+    return Placement.from_dict({**settings.get("placement", {}), **restarts})
+
+
 def _check(options: TrainOptions, config: TrainConfig) -> None:
+    package_of(options.framework)
+    if options.command:
+        others = ", ".join(COMMAND_FRAMEWORKS)
+        raise InvalidSetting(f"{options.framework} has its own trainer, so it takes no command: use {others}")
+    if not options.output:
+        raise InvalidSetting("--output is missing: pass a folder, or a PVC on a cluster")
     RunParameters(
         dataset_uri="none",  # nothing is synced, so the output may be inside the data
         framework=options.framework,
@@ -132,14 +151,22 @@ def _on_folders(training: TrainingJob, options: TrainOptions) -> TrainingJob:
 
 
 def _on_pvcs(training: TrainingJob, options: TrainOptions) -> TrainingJob:
-    claim, _, path = options.data.partition(":")
-    if not claim and training.config.data != "synthetic":
+    dataset = dataset_on_pvc(options)
+    if not dataset.claim and training.config.data != "synthetic":
         raise InvalidSetting("--data names no PVC: pass PVC or PVC:PATH, or set data=synthetic")
-    _check_names(claim, path, options.output)
-    version = VERSION_PATH.fullmatch(path)
-    dataset = DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
     placement = training.placement.with_default_image(TRAINERS[training.framework])
     return replace(training, dataset_digest=dataset.digest, placement=placement, mounts=dataset.mounts(options.output))
+
+
+def dataset_on_pvc(options: TrainOptions) -> DatasetPlace:
+    """
+    Raises:
+        InvalidSetting: if --data or --output cannot name a PVC.
+    """
+    claim, _, path = options.data.partition(":")
+    _check_names(claim, path, options.output)
+    version = VERSION_PATH.fullmatch(path)
+    return DatasetPlace(digest=version[1] if version else "", claim=claim, sub_path=path)
 
 
 def _check_names(claim: str, path: str, output: str) -> None:

@@ -121,6 +121,8 @@ class Examination:
         yield "admission: launch step", self._launch_step
         yield "Istio", self._istio
         yield "queue", self._queue
+        if self.needs.etcd:
+            yield "etcd queue", self._etcd_queue
         yield "quota", self._quota
         yield "nodes", self._nodes
         yield "storage class", self._storage_class
@@ -180,7 +182,8 @@ class Examination:
         return permissions.judge_account(self._account_name, self.cluster.namespace, exists)
 
     def _permissions(self, file: str) -> Finding:
-        calls = permissions.calls_of(file, self.cluster.groups, self.launcher, self.served)
+        has_etcd = bool(self.needs.etcd)
+        calls = permissions.calls_of(file, self.cluster.groups, self.launcher, self.served, has_etcd=has_etcd)
         namespace, account = self.cluster.namespace, self._account_name
         try:
             allowed = {call: self.cluster.review(*permissions.review_of(call, namespace, account)) for call in calls}
@@ -240,6 +243,12 @@ class Examination:
             settings,
             queues.framework_of(self.launcher.kind(self.parameters.framework)),
         )
+
+    def _etcd_queue(self) -> Finding:
+        group = f"{queues.KUEUE}/{self.cluster.groups.get(queues.KUEUE, '')}"
+        is_installed = queues.KUEUE in self.cluster.groups
+        default = self.cluster.get_in_namespace(group, "localqueues", queues.DEFAULT) if is_installed else None
+        return queues.judge_etcd_queue(default)
 
     def _quota(self) -> Finding:
         quotas = self.cluster.objects(self.api.path("v1", "resourcequotas"))

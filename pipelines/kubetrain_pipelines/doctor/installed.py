@@ -16,6 +16,10 @@ INSTALL_OPERATOR = (
     f"'github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v{OPERATOR_VERSION}'"
 )
 KFP_VERSION = (2, 17)
+OLDER_KFP = (
+    "schedules cannot have a --service-account, a launcher that is lost with its node is not started again, and logs "
+    "need the endpoint of the UI or KUBECONFIG"
+)
 TEMPLATE_FOLDER, TEMPLATE_FILE = "/etc/config", "initContainer.yaml"
 """The mounted file in which the operator looks for the template of its init container."""
 VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -133,7 +137,7 @@ def judge_kfp(answer: Mapping[str, Any] | None, source: str) -> Finding:
     if version is None:
         return warning(f"{evidence}: the version cannot be compared", f"check that it is {wanted} or newer")
     if version < KFP_VERSION:
-        return warning(f"{evidence}: the pipelines are compiled for {wanted}", f"upgrade to {wanted}")
+        return warning(f"{evidence}: works, but {OLDER_KFP}", f"upgrade to {wanted}")
     return ok(evidence)
 
 

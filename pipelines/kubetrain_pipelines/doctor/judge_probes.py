@@ -25,6 +25,7 @@ OTHER_STORAGE = (
     "use storage that supports fsGroup: --set storage_class=ANOTHER\nor run as the owner of its folder: --set user=UID"
 )
 OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
+FIX_ETCD = "correct rdzv_endpoint or the files in rdzv_conf, or leave rdzv_endpoint empty for an etcd of the job's own"
 FIX_S3 = "correct the URI, s3_endpoint (as pods reach it) or the secret, or grant access"
 FIX_S3_OF_STEP = (
     f"{FIX_S3} to the service account of the runs; "
@@ -47,6 +48,8 @@ def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> I
         yield _judge_test("dataset", outcomes.writer, FIX_S3).named("S3 dataset")
     yield _judge_image(reader, outcomes.reader, PROVIDE_IMAGE).named("trainer image")
     yield _judge_test("read_only", outcomes.reader, OTHER_EXPOSURE).named("read-only mount")
+    if probes.reader.placement.rdzv_endpoint:
+        yield _judge_test("etcd", outcomes.reader, FIX_ETCD).named("etcd")
 
 
 def _judge_image(image: str, outcome: Outcome, remedy: str) -> Finding:

@@ -21,7 +21,7 @@ INSTALL = {
 }
 NOTES = {
     Launcher.TRAINING_OPERATOR: "Kubeflow has retired this operator, but it works",
-    Launcher.TRAINER: "it has no volcano, scheduler-plugins, scale_metrics or ttl_seconds",
+    Launcher.TRAINER: "it has no volcano, scheduler-plugins or scale_metrics, and ttl_seconds only with the reaper",
     Launcher.JOB: "it has no volcano, scheduler-plugins or scale_metrics",
 }
 JOB_SET = "jobset.x-k8s.io"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from operator import add
 
+from kubetrain_components.jobs.etcd_settings import ETCD_STAGE
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import max_pods, needed_pods, replica_specs
 from kubetrain_components.jobs.quantity import amount
@@ -26,6 +27,7 @@ OBJECTS = {
     JobKind.BATCH_JOB: ("jobs.batch", "services"),
 }
 """The objects of a training of each kind, by their names in quotas."""
+OF_ETCD = ("jobs.batch", "services")
 Amounts = dict[str, Decimal]
 """Amounts by the name of the resource."""
 
@@ -105,18 +107,23 @@ class Needs:
         return [pods for pods in self.pods if pods.stage == TRAIN.name]
 
     @property
+    def etcd(self) -> list[Pods]:
+        """The pod of the training's own etcd, if it has one."""
+        return [pods for pods in self.pods if pods.stage == ETCD_STAGE]
+
+    @property
     def has_workers_beside_master(self) -> bool:
         return {"Master", "Worker"} <= {pods.role for pods in self.training}
 
     def peak(self) -> dict[str, Decimal]:
         """Return what the training and its launch step use, by the names in quotas; no stage uses more."""
         total: dict[str, Decimal] = defaultdict(Decimal, launch_step.QUOTA)
-        for pods in self.training:
+        for pods in (*self.training, *self.etcd):
             total["pods"] += pods.count
             for kind in ("requests", "limits"):
                 for name, value in pods.resources(kind).items():
                     total[f"{kind}.{name}"] += value * pods.count
-        for resource in OBJECTS[self.kind]:
+        for resource in (*OBJECTS[self.kind], *(OF_ETCD if self.etcd else ())):
             total[f"count/{resource}"] += 1
         # Quotas also accept these shorter names.
         return {

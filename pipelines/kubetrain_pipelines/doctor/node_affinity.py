@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kubetrain_components.jobs.kubernetes.pod_template import ANY_NODE, REQUIRED
+from kubetrain_components.jobs.kubernetes.pod_template import ANY_NODE
+from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.manifest import Manifest
 
 
@@ -30,6 +31,7 @@ def _matches_term(metadata: Manifest, term: Mapping[str, Any]) -> bool:
 
 def _holds(rule: Mapping[str, Any], values: Mapping[str, str]) -> bool:
     found, wanted = values.get(rule["key"]), rule.get("values") or []
+    number = next(iter(wanted), None)
     match rule["operator"]:
         case "In":
             return found in wanted
@@ -40,9 +42,9 @@ def _holds(rule: Mapping[str, Any], values: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return found is None
         case "Gt":
-            return _is_greater(found, wanted[0])
+            return _is_greater(found, number)
         case _:
-            return _is_greater(wanted[0], found)
+            return _is_greater(number, found)
 
 
 def _is_greater(left: str | None, right: str | None) -> bool:

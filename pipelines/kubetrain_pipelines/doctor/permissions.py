@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command, role_and_binding, role_of
@@ -19,8 +20,7 @@ OPTIONAL = {
 OPTIONAL_GROUPS = ("argoproj.io", "kueue.x-k8s.io", "snapshot.storage.k8s.io")
 """API groups that a cluster may lack; a run calls them only if they exist."""
 OF_LAUNCHERS = {
-    "pytorchjobs": Launcher.TRAINING_OPERATOR,
-    "tfjobs": Launcher.TRAINING_OPERATOR,
+    **{kind.traits.plural: Launcher.TRAINING_OPERATOR for kind in TRAINING_KINDS},
     "trainjobs": Launcher.TRAINER,
     "trainingruntimes": Launcher.TRAINER,
     "services": Launcher.JOB,
@@ -46,12 +46,15 @@ class Call:
         return {name: value for name, value in values.items() if value}
 
 
-def calls_of(file: str, groups: Iterable[str], launcher: Launcher, served: Collection[Launcher]) -> list[Call]:
+def calls_of(
+    file: str, groups: Iterable[str], launcher: Launcher, served: Collection[Launcher], *, has_etcd: bool = False
+) -> list[Call]:
     """Return the calls that a role in deploy/rbac allows, without those that a run with this launcher does not make.
 
     Args:
         groups: The API groups of the cluster; optional ones that it lacks are left out.
         served: The launchers that the cluster has, whose jobs a run lists to see which dataset versions they use.
+        has_etcd: True if the training has an etcd of its own, which needs a Service.
     """
     role, present = role_of(file), {"", *groups}
     return [
@@ -61,7 +64,9 @@ def calls_of(file: str, groups: Iterable[str], launcher: Launcher, served: Colle
         for resource in rule["resources"]
         for verb in rule["verbs"]
         if group in present or group not in OPTIONAL_GROUPS
-        if (of := OF_LAUNCHERS.get(resource, launcher)) is launcher or (of in served and verb == "list")
+        if (of := OF_LAUNCHERS.get(resource, launcher)) is launcher
+        or (of in served and verb == "list")
+        or (resource == "services" and has_etcd)
     ]
 
 

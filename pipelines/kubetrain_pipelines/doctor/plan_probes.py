@@ -8,6 +8,7 @@ from typing import Any
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import SNAPSHOT_GROUP, ExposureMode, plan_exposure
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
+from kubetrain_components.jobs.etcd_settings import Endpoint
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import VARIABLES
 from kubetrain_components.run.parameters import RunParameters
@@ -45,8 +46,18 @@ def plan_probes(
             parameters.placement,
             exposure.claim if exposure else claims[0]["metadata"]["name"],
             is_ours=exposure is None or exposure.mode is not ExposureMode.STATIC,
+            etcd=etcd_test(parameters.placement),
         ),
     )
+
+
+def etcd_test(placement: Placement) -> dict[str, list[str]]:
+    """Return the arguments of the test of your etcd; an etcd of the job's own does not exist yet."""
+    if not placement.rdzv_endpoint:
+        return {}
+    endpoint = Endpoint.parse(placement.rdzv_endpoint)
+    conf = {**placement.rdzv_conf, "protocol": endpoint.protocol}
+    return {"etcd": [f"{endpoint.host}:{endpoint.port}", ",".join(f"{name}={value}" for name, value in conf.items())]}
 
 
 def step_placement(cluster: Cluster, parameters: RunParameters, account: str) -> Placement:

@@ -16,6 +16,7 @@ from typing import Any
 
 TIMEOUT_SECONDS = 40.0
 """The timeout of each test, so that one that hangs does not block the others."""
+ETCD_SECONDS = 10.0
 MARK = "kubetrain-doctor"
 WARNING = "warning: "
 ERROR = "error: "
@@ -69,7 +70,20 @@ def model(uri: str, endpoint: str) -> str:
     return f"{WARNING}{lack}" if lack else f"a pod can write to {uri}, also on a condition"
 
 
-TESTS: dict[str, Callable[..., str]] = {"write": write, "read_only": read_only, "dataset": dataset, "model": model}
+def etcd(endpoint: str, conf: str) -> str:
+    from kubetrain_trainer.pytorch_ddp.etcd_server import await_etcd
+
+    await_etcd(endpoint, conf, ETCD_SECONDS, say=lambda sentence: None)
+    return f"a pod reaches etcd at {endpoint}, which serves the API v2"
+
+
+TESTS: dict[str, Callable[..., str]] = {
+    "write": write,
+    "read_only": read_only,
+    "dataset": dataset,
+    "model": model,
+    "etcd": etcd,
+}
 
 
 def report(name: str, arguments: list[str], seen: dict[str, str]) -> None:

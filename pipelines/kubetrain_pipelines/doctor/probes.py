@@ -109,9 +109,11 @@ def writer_job(token: str, placement: Placement, claims: Sequence[Manifest], s3:
     return _job("write", token, placement, mounts, {"write": [mount.path for mount in mounts], **s3})
 
 
-def reader_job(token: str, placement: Placement, claim: str, *, is_ours: bool) -> Job:
+def reader_job(
+    token: str, placement: Placement, claim: str, *, is_ours: bool, etcd: Mapping[str, list[str]] | None = None
+) -> Job:
     mount = ClaimMount(claim=claim, path="/data", read_only=True)
-    return _job("read", token, placement, (mount,), {"read_only": ["/data", "mark" if is_ours else ""]})
+    return _job("read", token, placement, (mount,), {"read_only": ["/data", "mark" if is_ours else ""], **(etcd or {})})
 
 
 def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> Outcomes:

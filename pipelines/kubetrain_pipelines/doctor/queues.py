@@ -14,6 +14,7 @@ from kubetrain_pipelines.doctor.installed import container_of, gang_scheduler
 
 KUEUE, VOLCANO, SCHEDULER_PLUGINS = "kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"
 GANGS = {"volcano": VOLCANO, "scheduler-plugins": SCHEDULER_PLUGINS}
+DEFAULT = "default"
 KUEUE_SETTINGS = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 KUEUE_CONFIGURATION = "controller_manager_config.yaml"
 INSTALL = {
@@ -114,6 +115,20 @@ def judge_kueue(
             "kubectl -n kueue-system rollout restart deployment kueue-controller-manager",
         )
     return ok(f"LocalQueue {queue} is active, and Kueue manages {' and '.join(needed)}")
+
+
+def judge_etcd_queue(default: Manifest | None) -> Finding:
+    """
+    Args:
+        default: The LocalQueue of the name default in the namespace, into which Kueue puts jobs without a queue.
+    """
+    if default is None:
+        return ok(f"no LocalQueue {DEFAULT} takes the Job of the etcd")
+    return warning(
+        f"Kueue puts the Job of the etcd into LocalQueue {DEFAULT}, as all jobs of this namespace that name no queue: "
+        "it may suspend the etcd under a training that runs",
+        f"use an etcd of yours (rdzv_endpoint), or a namespace without a LocalQueue {DEFAULT}",
+    )
 
 
 def managed_frameworks(settings: Manifest | None) -> list[str] | None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Self
 
 from kubetrain_components.interrupts import interrupts_deferred
@@ -27,10 +28,11 @@ from kubetrain_components.jobs.job import (
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
-from kubetrain_components.jobs.kubernetes.companions import companion, create_beside, own_companion
-from kubetrain_components.jobs.kubernetes.errors import Conflict
+from kubetrain_components.jobs.kubernetes.companions import companions, create_beside, delete_etcd, own_companions
+from kubetrain_components.jobs.kubernetes.errors import Conflict, StreamCut
 from kubetrain_components.jobs.kubernetes.find_launcher import find_launcher
 from kubetrain_components.jobs.kubernetes.followed import FollowedJob
+from kubetrain_components.jobs.kubernetes.in_parallel import for_each
 from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
@@ -43,7 +45,6 @@ LOG_POSITION_SECONDS = 10.0
 JOB_RETRY_SECONDS = 3600.0
 """Time for which requests about an existing job are retried: it runs without the API server and without us."""
 ANNOTATE_SECONDS = 5.0
-ANNOTATE_AGAIN_SECONDS = 60.0
 CLEAN_SECONDS = 300.0
 LEAVE_SECONDS = 20.0
 """Time to release a job from its run: within the 30 s in which an evicted pod must end."""
@@ -104,7 +105,7 @@ class KubernetesBackend:
     def create(self, job: Job) -> JobHandle:
         owner = self._run.owner if self._run else None
         try:
-            with companion(self._api, job, owner) as instance:
+            with companions(self._api, job, owner) as instance:
                 created = create_beside(self._api, self._path(job.kind), job_manifest(job, owner, instance))
         except Conflict as error:
             raise JobExists(str(error)) from error
@@ -131,25 +132,30 @@ class KubernetesBackend:
         followed = self._follow(handle)
         if only:
             yield LogLine(only, f"following only {only}; of the other pods, alarming lines are shown")
-        before = followed.state()
-        since = before.annotations.get(LOG_POSITION_ANNOTATION, "") if before else ""
+        state = followed.state()
+        since = state.annotations.get(LOG_POSITION_ANNOTATION, "") if state else ""
         logs = PodLogs(self._api, followed.pods, handle.kind.traits.container, replica_name, since, only)
         save_at, saved = time.monotonic() + LOG_POSITION_SECONDS, since
         for line in logs.lines(followed.is_over):
             yield line
             if time.monotonic() >= save_at:
-                position = logs.position
-                is_saved = position == saved or self.annotate(handle, {LOG_POSITION_ANNOTATION: position})
-                saved = position if is_saved else saved
-                save_at = time.monotonic() + (LOG_POSITION_SECONDS if is_saved else ANNOTATE_AGAIN_SECONDS)
+                if (position := logs.position) != saved:
+                    followed.notes.put({LOG_POSITION_ANNOTATION: position})
+                    saved = position
+                save_at = time.monotonic() + LOG_POSITION_SECONDS
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
         return self._patch(handle, {"annotations": dict(values)})
+
+    def note(self, handle: JobHandle, values: Mapping[str, str]) -> None:
+        self._follow(handle).notes.put(values)
 
     def _patch(self, handle: JobHandle, metadata: Manifest) -> bool:
         """Change the job's metadata, if that works within seconds: the webhook of an absent operator rejects it."""
         try:
             self._send_patch(handle, {"metadata": metadata}, ANNOTATE_SECONDS)
+        except StreamCut:  # the thread that writes notes was stopped
+            return False
         except Exception as error:  # noqa: BLE001 - a note on the job decides nothing about it
             level = logging.INFO if self._has_warned else logging.WARNING
             log.log(level, "cannot annotate job %s (%s); the job continues", handle.name, error)
@@ -157,24 +163,37 @@ class KubernetesBackend:
             return False
         return True
 
-    def _send_patch(self, handle: JobHandle, change: Manifest, retry_seconds: float) -> None:
+    def _send_patch(self, handle: JobHandle, change: Manifest, retry_seconds: float) -> Manifest | None:
+        """Return the changed job; None if it is gone."""
         metadata = change["metadata"]
         annotations = {**self._adoption.get("annotations", {}), **metadata.get("annotations", {})}
         # With the uid, the server rejects the patch if another job has this name now.
         metadata = {"uid": handle.uid, **self._adoption, **metadata, "annotations": annotations}
         with contextlib.suppress(Conflict):  # the job is gone
-            self._api.patch(self._path(handle.kind, handle.name), {**change, "metadata": metadata}, retry_seconds)
+            job = self._api.patch(self._path(handle.kind, handle.name), {**change, "metadata": metadata}, retry_seconds)
             self._adoption = {}
+            return job
+        return None
 
     def clean(self, handle: JobHandle, pods: str) -> None:
+        self._delete_etcd(handle)
         if pods == "None":
             return
         try:
-            for pod in self._follow(handle).existing_pods(include_ended=pods == "All"):
-                path = self._api.path("v1", "pods", pod["metadata"]["name"])
-                self._api.delete(path, uid=pod["metadata"]["uid"], retry_seconds=CLEAN_SECONDS)
+            for_each(self._follow(handle).existing_pods(include_ended=pods == "All"), self._delete_pod)
         except KubetrainError as error:
             log.warning("cannot delete the pods of job %s (%s): delete them with kubectl", handle.name, error)
+
+    def _delete_pod(self, pod: Manifest) -> None:
+        path = self._api.path("v1", "pods", pod["metadata"]["name"])
+        self._api.delete(path, uid=pod["metadata"]["uid"], retry_seconds=CLEAN_SECONDS)
+
+    def _delete_etcd(self, handle: JobHandle) -> None:
+        try:
+            state = self._follow(handle).state()
+            delete_etcd(self._api, handle, state.labels if state else {}, CLEAN_SECONDS)
+        except KubetrainError as error:
+            log.warning("cannot delete the etcd of job %s (%s): delete it with kubectl", handle.name, error)
 
     def delete(self, handle: JobHandle) -> None:
         """Delete the job in one request; garbage collection deletes its pods."""
@@ -183,6 +202,7 @@ class KubernetesBackend:
     def fail(self, handle: JobHandle, reason: str) -> None:
         if not self._could_fail(handle, reason):
             self.delete(handle)
+        self._delete_etcd(handle)
 
     def _could_fail(self, handle: JobHandle, reason: str) -> bool:
         """Let the cluster fail the job, which deletes its pods; return False if it does not, for example because the
@@ -214,10 +234,13 @@ class KubernetesBackend:
         """Release the job from its Workflow, whose deletion, an hour after the failure of the step, would end it."""
         if self._run is None:
             return
+        if self._followed is not None:
+            self._followed.notes.stop()  # a late one might adopt the job again
         left_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             release = {"ownerReferences": [], "annotations": {LEFT_ANNOTATION: left_at}}
-            self._send_patch(handle, {"metadata": release}, LEAVE_SECONDS)
+            if (job := self._send_patch(handle, {"metadata": release}, LEAVE_SECONDS)) is not None:
+                own_companions(self._api, handle, job["metadata"].get("labels") or {})  # if it does not own them yet
         except Exception as error:  # noqa: BLE001 - the launcher ends in any case
             log.warning(
                 "cannot release job %s from its run (%s): the job still belongs to its run and ends with it about "
@@ -228,7 +251,7 @@ class KubernetesBackend:
 
     def adopt(self, job: JobState) -> None:
         with contextlib.suppress(KubetrainError):
-            own_companion(self._api, job.handle, job.labels)
+            own_companions(self._api, job.handle, job.labels)
         if self._run is not None and LEFT_ANNOTATION in job.annotations:
             self._adoption = {"ownerReferences": [self._run.owner], "annotations": {LEFT_ANNOTATION: None}}
             self._patch(job.handle, {})
@@ -240,7 +263,7 @@ class KubernetesBackend:
                 if self._followed is not None:
                     self._followed.stop()
                 self._api.retry_seconds = self._job_retry_seconds or self._api.retry_seconds
-                self._followed = FollowedJob(self._api, self._path(handle.kind), handle)
+                self._followed = FollowedJob(self._api, self._path(handle.kind), handle, partial(self.annotate, handle))
                 if self._has_exited:  # an interrupted launcher was faster than the thread that reads the logs
                     self._followed.stop()
             return self._followed

@@ -1,4 +1,4 @@
-"""Threads that read from the API server until they are stopped or fail, and whose failures are heard."""
+"""Threads that talk to the API server until they are stopped or fail, and whose failures are heard."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-class BackgroundReader(threading.Thread):
+class BackgroundThread(threading.Thread):
     """A thread with an error in place of a silent death. Stopping it ends its stream and its waits."""
 
     def __init__(self, name: str, changed: Changes) -> None:
@@ -40,25 +40,25 @@ class BackgroundReader(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._read_all()
+            self._do_work()
         except BaseException as error:  # noqa: BLE001 - raised by the follower, in the thread that can act on it
             if not self.must_stop.is_set():
                 self.error = error
         finally:
             self.changed.notify()
 
-    def _read_all(self) -> None:
+    def _do_work(self) -> None:
         raise NotImplementedError
 
 
 def pause(seconds: float) -> None:
-    """Sleep; in a background reader only until it is stopped.
+    """Sleep; in a background thread only until it is stopped.
 
     Raises:
         StreamCut: if this thread was stopped.
     """
-    reader = threading.current_thread()
-    if not isinstance(reader, BackgroundReader):
+    thread = threading.current_thread()
+    if not isinstance(thread, BackgroundThread):
         time.sleep(seconds)
-    elif reader.must_stop.wait(seconds):
-        raise StreamCut("the reader was stopped")
+    elif thread.must_stop.wait(seconds):
+        raise StreamCut("the thread was stopped")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.background import BackgroundReader
+from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.manifest import Manifest
@@ -94,7 +94,7 @@ class ContainerLog:
         run = Run.of(pod, self.container)
         return run is None or not run.is_over or run.number < self.runs_read
 
-    def read(self, reader: BackgroundReader, run: int, limits: Limits, *, is_complete: bool, **query: Any) -> None:
+    def read(self, reader: BackgroundThread, run: int, limits: Limits, *, is_complete: bool, **query: Any) -> None:
         """Read the log of a run from the last position to the end of the stream.
 
         Args:
@@ -114,7 +114,7 @@ class ContainerLog:
         """Free memory once the log is over."""
         self._position.forget()
 
-    def _read_stream(self, reader: BackgroundReader, run: int, limits: Limits, query: dict[str, Any]) -> bytes:
+    def _read_stream(self, reader: BackgroundThread, run: int, limits: Limits, query: dict[str, Any]) -> bytes:
         """Return what has arrived of a last line without end."""
         rest = b""
         selected = {"container": self.container, "timestamps": "true", **query}
@@ -126,7 +126,7 @@ class ContainerLog:
                 self._hand_over(reader, run, [piece for line in lines for piece in _pieces(line)] + pieces)
         return rest
 
-    def _hand_over(self, reader: BackgroundReader, run: int, received: Sequence[bytes]) -> None:
+    def _hand_over(self, reader: BackgroundThread, run: int, received: Sequence[bytes]) -> None:
         lines = [line for line in received if not NO_LOG.match(line)]
         notice = [GAP] if self.is_followed and self._position.has_gap(lines) else []
         if new := self._position.new_lines(lines):
@@ -134,7 +134,7 @@ class ContainerLog:
             self._run_of_last_line = run
             self._put(reader, Lines(self, [*notice, *map(_text, new)], self._position.time))
 
-    def _put(self, reader: BackgroundReader, lines: Lines) -> None:
+    def _put(self, reader: BackgroundThread, lines: Lines) -> None:
         while not reader.must_stop.is_set():
             with contextlib.suppress(queue.Full):
                 self._lines.put(lines, timeout=PUT_SECONDS)

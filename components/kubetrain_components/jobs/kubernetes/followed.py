@@ -1,7 +1,7 @@
 """One job in the cluster: the job itself, its pods, and warnings about them until all have started."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,11 @@ from kubetrain_components.jobs.job import (
     JobHandle,
     JobState,
 )
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.background import BackgroundThread
+from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, etcd_name
+from kubetrain_components.jobs.kubernetes.notes import Notes
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
@@ -36,21 +40,25 @@ Version = tuple[Watched, int]
 
 
 class FollowedJob:
-    def __init__(self, api: KubernetesApi, path: str, handle: JobHandle) -> None:
+    def __init__(
+        self, api: KubernetesApi, path: str, handle: JobHandle, annotate: Callable[[Mapping[str, str]], bool]
+    ) -> None:
         self._api, self.handle, self._path = api, handle, f"{path}/{handle.name}"
         self._changed = Changes()
         self._job = Watched(api, path, self._changed, fieldSelector=f"metadata.name={handle.name}")
         self._of_job = f"{handle.kind.traits.job_name_label}={handle.name}"
         self.pods = Watched(api, api.path("v1", "pods"), self._changed, labelSelector=self._of_job)
+        self.notes = Notes(annotate)
         self._events: list[Watched] = []
         self._queues: list[Watched] = []
+        self._etcd: list[Watched] = []
         self._state: JobState | None = None
         self._state_versions: list[Version] = []
         self._job_of_state: list[Manifest] = []
         self._derive_again_at = 0.0
         self._is_stopped = False
-        for watched in (self._job, self.pods):
-            watched.start()
+        for thread in self._threads():
+            thread.start()
 
     def state(self) -> JobState | None:
         """Return the current state; None if the job is gone or another one has its name.
@@ -106,7 +114,8 @@ class FollowedJob:
             return None
         pods = [each.manifest | ({"deleted": True} if each.is_gone else {}) for each in pods_now]
         events = [each.manifest for watched in self._events for each in watched.objects()]
-        return job_state(self.handle.kind, found[0].manifest, pods, events, self._known_queues())
+        etcd = [each.manifest for watched in self._etcd for each in watched.objects()]
+        return job_state(self.handle.kind, found[0].manifest, pods, events, self._known_queues(), etcd)
 
     def _known_queues(self) -> list[Manifest] | None:
         """Return the job's queue, as far as it may be read."""
@@ -137,25 +146,25 @@ class FollowedJob:
     def stop(self) -> None:
         self._is_stopped = True
         with interrupts_deferred():
-            for watched in self._watches():
-                watched.stop()
+            for thread in self._threads():
+                thread.stop()
         self._changed.notify()
 
     def join(self, seconds: float) -> None:
         """Wait for the threads to end after stop(), at most this long."""
         deadline = time.monotonic() + seconds
-        for watched in self._watches():
-            watched.join(max(deadline - time.monotonic(), 0))
+        for thread in self._threads():
+            thread.join(max(deadline - time.monotonic(), 0))
 
     def _is_outdated(self) -> bool:
         return self._versions() != self._state_versions
 
     def _versions(self) -> list[Version]:
-        known = [(watched, watched.changes) for watched in (self._job, self.pods, *self._events)]
+        known = [(watched, watched.changes) for watched in (self._job, self.pods, *self._events, *self._etcd)]
         return [*known, *((queue, queue.changes if _is_current(queue) else -1) for queue in self._queues)]
 
-    def _watches(self) -> list[Watched]:
-        return [self._job, self.pods, *self._events, *self._queues]
+    def _threads(self) -> list[BackgroundThread]:
+        return [self.notes, self._job, self.pods, *self._events, *self._queues, *self._etcd]
 
     def _await_lists(self) -> None:
         for watched in (self._job, self.pods):
@@ -166,6 +175,7 @@ class FollowedJob:
 
     def _update_watches(self, state: JobState) -> None:
         """Watch events and the queue only until the job is under way: the events are those of the whole namespace."""
+        self._etcd = self._etcd or self._watch_etcd(state)
         if state.is_under_way:
             for watched in (*self._events, *self._queues):
                 watched.stop()
@@ -177,14 +187,22 @@ class FollowedJob:
     def _watch_events(self) -> list[Watched]:
         path, of_podgroup = self._api.path("v1", "events"), "involvedObject.kind=PodGroup,involvedObject.name="
         # Volcano's events are not warnings.
-        return [self._watch(path, each) for each in ("type=Warning", of_podgroup + self.handle.name)]
+        return [self._watch(path, fieldSelector=each) for each in ("type=Warning", of_podgroup + self.handle.name)]
 
     def _watch_queue(self, state: JobState) -> list[Watched]:
         queue = state.labels.get(KUEUE_LABEL)
-        return [self._watch(self._api.path(*LOCAL_QUEUES), f"metadata.name={queue}")] if queue else []
+        path, of_name = self._api.path(*LOCAL_QUEUES), f"metadata.name={queue}"
+        return [self._watch(path, fieldSelector=of_name)] if queue else []
 
-    def _watch(self, path: str, selector: str) -> Watched:
-        watched = Watched(self._api, path, self._changed, keeps_deleted=False, fieldSelector=selector)
+    def _watch_etcd(self, state: JobState) -> list[Watched]:
+        """Watch the pod of the job's own etcd all the time: the others start, but wait for it."""
+        if not (instance := state.labels.get(ETCD_LABEL)):
+            return []
+        of_etcd = f"{JobKind.BATCH_JOB.traits.job_name_label}={etcd_name(self.handle.name, instance)}"
+        return [self._watch(self._api.path("v1", "pods"), labelSelector=of_etcd)]
+
+    def _watch(self, path: str, **selector: str) -> Watched:
+        watched = Watched(self._api, path, self._changed, keeps_deleted=False, **selector)
         watched.start()
         return watched
 

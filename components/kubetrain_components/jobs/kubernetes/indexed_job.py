@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, Job, RestartPolicy
+from kubetrain_components.jobs.job import LABEL_PREFIX, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.kubernetes.indexed_environment import indexed_environment
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
@@ -11,6 +11,8 @@ INSTANCE_LABEL = LABEL_PREFIX + "instance"
 """Random label of one creation of a job, its pods, and what belongs to it."""
 NEEDED_ANNOTATION = LABEL_PREFIX + "needed-pods"
 """Number of pods that must have started for the job to be under way."""
+NEEDS_FIRST_ANNOTATION = LABEL_PREFIX + "needs-first-pod"
+"""It is "false" if the job can be under way without its first pod."""
 UNLIMITED = 2**31 - 1
 OTHER_EXIT_CODES = [0, *range(128, 256)]
 """Exit codes after which restart_policy ExitCode restarts a pod, and success."""
@@ -18,10 +20,11 @@ OTHER_EXIT_CODES = [0, *range(128, 256)]
 
 def indexed_job(job: Job, instance: str) -> Manifest:
     """Return the spec of a batch Job that runs the training."""
+    (replica,) = job.replicas
     service = service_name(job, instance)
-    environment = indexed_environment(job, lambda index: f"{job.identity.name}-{index}.{service}")
+    environment = indexed_environment(job, lambda index: f"{job.identity.name}-{index}.{service}", instance)
     return {
-        **pods_of(job, instance, environment, {"subdomain": service}),
+        **pods_of(job, replica, instance, environment, {"subdomain": service}),
         "completions": job.total_replicas,
         "parallelism": job.total_replicas,
         **({"ttlSecondsAfterFinished": job.placement.ttl_seconds} if job.placement.ttl_seconds else {}),
@@ -29,9 +32,10 @@ def indexed_job(job: Job, instance: str) -> Manifest:
     }
 
 
-def pods_of(job: Job, instance: str, environment: Sequence[Manifest], spec: Manifest | None = None) -> Manifest:
+def pods_of(
+    job: Job, replica: Replica, instance: str, environment: Sequence[Manifest] = (), spec: Manifest | None = None
+) -> Manifest:
     """Return the part of the spec without the number of pods."""
-    (replica,) = job.replicas
     policy = replica.restart_policy
     restarts = "OnFailure" if policy is RestartPolicy.ON_FAILURE else "Never"
     template = pod_template(job, replica, environment, {"restartPolicy": restarts, **(spec or {})})

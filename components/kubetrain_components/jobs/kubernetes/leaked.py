@@ -1,4 +1,4 @@
-"""Services and TrainingRuntimes without a job: their launcher was killed before it created the job."""
+"""Services, TrainingRuntimes and etcds without a job: their launcher was killed before it created the job."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from kubetrain_components.jobs.job import MANAGED_BY
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, ETCD_OF_LABEL
 from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
 from kubetrain_components.jobs.kubernetes.manifests import companion_resource
 from kubetrain_components.jobs.kubernetes.served import list_if_served
@@ -32,11 +33,40 @@ def leaked_companions(api: KubernetesApi, kind: JobKind, jobs: Iterable[Manifest
     return [each for each in found if _instance(each) not in instances and _is_abandoned(each, now)]
 
 
+def unneeded_etcds(
+    api: KubernetesApi, kind: JobKind, jobs: Iterable[Manifest], ended: Iterable[Manifest], now: datetime
+) -> list[Manifest]:
+    """Return the etcds without a job, and those of jobs that have ended.
+
+    A run that owns one without a job does not need it: unlike a Service it costs a pod, and a retry creates another.
+
+    Args:
+        jobs: All jobs of this kind that are ours.
+        ended: Those of them that ended long enough ago.
+    """
+    if not kind.traits.can_be_elastic:
+        return []
+    known, over = ({_label(job, ETCD_LABEL) for job in each} for each in (jobs, ended))
+    of_kind = f"{OURS},{ETCD_OF_LABEL}={kind.value}"
+    found = list_if_served(api, JobKind.BATCH_JOB.traits.resource, labelSelector=of_kind)
+    return [
+        each
+        for each in found
+        if (instance := _label(each, ETCD_LABEL)) in over or (instance not in known and _is_old(each, now))
+    ]
+
+
 def _is_abandoned(companion: Manifest, now: datetime) -> bool:
-    metadata = companion["metadata"]
-    is_old = now - datetime.fromisoformat(metadata["creationTimestamp"]) >= MINIMUM_AGE
-    return is_old and not metadata.get("ownerReferences")
+    return _is_old(companion, now) and not companion["metadata"].get("ownerReferences")
+
+
+def _is_old(companion: Manifest, now: datetime) -> bool:
+    return now - datetime.fromisoformat(companion["metadata"]["creationTimestamp"]) >= MINIMUM_AGE
 
 
 def _instance(manifest: Manifest) -> str | None:
-    return (manifest["metadata"].get("labels") or {}).get(INSTANCE_LABEL)
+    return _label(manifest, INSTANCE_LABEL)
+
+
+def _label(manifest: Manifest, name: str) -> str | None:
+    return (manifest["metadata"].get("labels") or {}).get(name)

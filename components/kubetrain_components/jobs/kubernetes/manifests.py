@@ -2,9 +2,22 @@
 
 from typing import Any
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, MANAGED_BY, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import LABEL_PREFIX, MANAGED_BY, TTL_ANNOTATION, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
-from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION, indexed_job, instance_label, service
+from kubetrain_components.jobs.kubernetes.etcd import (
+    etcd_label,
+    etcd_manifest,
+    etcd_service,
+    has_own_etcd,
+    rendezvous_of,
+)
+from kubetrain_components.jobs.kubernetes.indexed_job import (
+    NEEDED_ANNOTATION,
+    NEEDS_FIRST_ANNOTATION,
+    indexed_job,
+    instance_label,
+    service,
+)
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template, queue_label, rendezvous_port
 from kubetrain_components.jobs.kubernetes.train_job import runtime, train_job
 from kubetrain_components.jobs.kubernetes.validation import validate_for_operator
@@ -16,10 +29,15 @@ UNKNOWN_INSTANCE = "0" * 8
 
 def manifests_of(job: Job) -> list[Manifest]:
     """Return everything that is created for a job, in this order, with zeros for what is random."""
-    instance = UNKNOWN_INSTANCE if job.is_indexed else ""
+    instance = UNKNOWN_INSTANCE if needs_instance(job) else ""
     manifest = job_manifest(job, instance=instance)
-    companion = companion_manifest(job, None, instance)
-    return [*([companion] if companion else []), manifest]
+    companion, etcd = companion_manifest(job, None, instance), own_etcd_manifest(job, None, instance)
+    return [*([companion] if companion else []), *([etcd, etcd_service(etcd)] if etcd else []), manifest]
+
+
+def needs_instance(job: Job) -> bool:
+    """Return True if one creation of the job must differ from another of the same name."""
+    return job.is_indexed or job.meets_in_etcd
 
 
 def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") -> Manifest:
@@ -38,8 +56,14 @@ def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") ->
         "kind": job.kind.value,
         "metadata": {
             "name": job.identity.name,
-            "labels": {**MANAGED_BY, **queue_label(job.placement), **job.labels, **instance_label(instance)},
-            "annotations": {**job.identity.annotations(), **_launcher(job), **_needed(job)},
+            "labels": {
+                **MANAGED_BY,
+                **queue_label(job.placement),
+                **job.labels,
+                **(instance_label(instance) if job.is_indexed else {}),
+                **etcd_label(job, instance),
+            },
+            "annotations": {**job.identity.annotations(), **_launcher(job), **_needed(job), **_time_to_live(job)},
             **_owned_by(owner),
         },
         "spec": _spec(job, instance),
@@ -61,6 +85,20 @@ def companion_manifest(job: Job, owner: Manifest | None, instance: str) -> Manif
     return companion
 
 
+def own_etcd_manifest(job: Job, owner: Manifest | None, instance: str) -> Manifest | None:
+    """Return the etcd to create before the job; None if it needs none of its own.
+
+    Raises:
+        InvalidSetting: if the cluster would not run the job as intended.
+    """
+    if not has_own_etcd(job):
+        return None
+    validate_for_operator(job)
+    etcd = etcd_manifest(job, instance)
+    etcd["metadata"] |= _owned_by(owner)
+    return etcd
+
+
 def companion_resource(kind: JobKind) -> tuple[str, str]:
     return (TRAINER_API, "trainingruntimes") if kind is JobKind.TRAIN_JOB else ("v1", "services")
 
@@ -74,9 +112,19 @@ def _launcher(job: Job) -> dict[str, str]:
 
 
 def _needed(job: Job) -> dict[str, str]:
-    """Return the annotation that says of a job without an operator how many of its pods must have started."""
+    """Return the annotations that say which pods must have started, as far as the spec does not."""
     needed = job.elastic.min_replicas if job.elastic else job.total_replicas
-    return {NEEDED_ANNOTATION: str(needed)} if job.is_indexed else {}
+    return {
+        **({NEEDED_ANNOTATION: str(needed)} if job.is_indexed else {}),
+        **({NEEDS_FIRST_ANNOTATION: "false"} if job.meets_in_etcd else {}),
+    }
+
+
+def _time_to_live(job: Job) -> dict[str, str]:
+    """Return the annotation with which the reaper deletes a finished job that has no time to live of its own."""
+    is_kept = job.kind is JobKind.TRAIN_JOB or (job.kind is not JobKind.BATCH_JOB and _replaces_pods(job.replicas))
+    seconds = job.placement.ttl_seconds
+    return {TTL_ANNOTATION: str(seconds)} if is_kept and seconds else {}
 
 
 def replica_specs(kind: JobKind, manifest: Manifest) -> dict[str, Manifest]:
@@ -109,16 +157,20 @@ def _total_pods(kind: JobKind, manifest: Manifest) -> int:
 def _spec(job: Job, instance: str) -> Manifest:
     match job.kind:
         case JobKind.PYTORCH_JOB:
-            return _pytorch_job(job)
+            return _pytorch_job(job, instance)
         case JobKind.TF_JOB:
             return _tf_job(job)
+        case JobKind.MPI_JOB:
+            return _mpi_job(job)
+        case JobKind.XGBOOST_JOB | JobKind.PADDLE_JOB | JobKind.JAX_JOB:
+            return _command_job(job)
         case JobKind.TRAIN_JOB:
             return train_job(job, instance)
         case JobKind.BATCH_JOB:
             return indexed_job(job, instance) if job.is_indexed else _batch_job(job)
 
 
-def _pytorch_job(job: Job) -> Manifest:
+def _pytorch_job(job: Job, instance: str) -> Manifest:
     from kubeflow.training import models
 
     return _serialized(
@@ -126,7 +178,7 @@ def _pytorch_job(job: Job) -> Manifest:
             pytorch_replica_specs=_replicas(job),
             run_policy=_run_policy(job),
             nproc_per_node=str(job.processes_per_replica),  # the default, auto, counts a node's CPUs
-            elastic_policy=_elastic_policy(job, job.elastic) if job.elastic else None,
+            elastic_policy=_elastic_policy(job, job.elastic, instance) if job.elastic else None,
         )
     )
 
@@ -142,6 +194,26 @@ def _tf_job(job: Job) -> Manifest:
     )
 
 
+def _mpi_job(job: Job) -> Manifest:
+    from kubeflow.training import models
+
+    run_policy = _run_policy(job)
+    run_policy.clean_pod_policy = "Running"  # the Workers, which would wait for another mpirun
+    return _serialized(
+        models.KubeflowOrgV1MPIJobSpec(
+            mpi_replica_specs=_replicas(job),
+            run_policy=run_policy,
+            slots_per_worker=job.processes_per_replica,
+            main_container=job.kind.traits.container,
+        )
+    )
+
+
+def _command_job(job: Job) -> Manifest:
+    """Return the spec of a kind that has nothing but roles and a policy."""
+    return _serialized({job.kind.traits.replica_specs: _replicas(job), "runPolicy": _run_policy(job)})
+
+
 def _serialized(spec: Any) -> Manifest:
     from kubernetes.client import ApiClient
 
@@ -155,10 +227,15 @@ def _replicas(job: Job) -> dict[str, Any]:
         replica.role: models.KubeflowOrgV1ReplicaSpec(
             replicas=replica.count,
             restart_policy=replica.restart_policy.value,
-            template=pod_template(job, replica),
+            template=pod_template(job, replica, spec=_access(job, replica)),
         )
         for replica in job.replicas
     }
+
+
+def _access(job: Job, replica: Replica) -> Manifest:
+    """Let mpirun reach the Workers through the cluster's API, as the account that the operator creates for it."""
+    return {"automountServiceAccountToken": True} if job.lead_decides and replica.role == job.lead_role else {}
 
 
 def _run_policy(job: Job) -> Any:
@@ -172,7 +249,8 @@ def _run_policy(job: Job) -> Any:
         # counts deadline_seconds.
         # The operator also counts restarts that follow a lost node, over the job's whole life: the launcher counts.
         backoff_limit=None,
-        # Under ExitCode, a permanent failure sets no completion time, without which the operator's cleanup fails.
+        # Under ExitCode, a permanent failure sets no completion time, without which the operator's cleanup fails: the
+        # reaper deletes the job.
         ttl_seconds_after_finished=None if _replaces_pods(job.replicas) else placement.ttl_seconds or None,
         suspend=True if placement.scheduler == "kueue" else None,  # until Kueue admits it
         scheduling_policy=_scheduling_policy(job),
@@ -197,14 +275,16 @@ def _scheduling_policy(job: Job) -> Any:
     )
 
 
-def _elastic_policy(job: Job, elastic: Elastic) -> Any:
+def _elastic_policy(job: Job, elastic: Elastic, instance: str) -> Any:
     from kubeflow.training import models
 
+    elastic, (host, port) = rendezvous_of(job, elastic, ("", rendezvous_port(job, job.lead_role)), instance)
     return models.KubeflowOrgV1ElasticPolicy(
         min_replicas=elastic.min_replicas,
         max_replicas=elastic.max_replicas,
         rdzv_backend=elastic.rdzv_backend,
-        rdzv_port=rendezvous_port(job, job.lead_role),
+        rdzv_host=host or None,  # the first Worker
+        rdzv_port=port,
         rdzv_id=elastic.rdzv_id or None,
         rdzv_conf=[models.KubeflowOrgV1RDZVConf(key=key, value=value) for key, value in elastic.rdzv_conf.items()]
         or None,

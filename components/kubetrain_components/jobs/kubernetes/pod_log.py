@@ -3,7 +3,7 @@
 import logging
 import time
 
-from kubetrain_components.jobs.kubernetes.background import BackgroundReader
+from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Limits, Run
 from kubetrain_components.jobs.kubernetes.errors import (
     BadRequest,
@@ -25,7 +25,7 @@ PAUSE_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
-class PodLog(BackgroundReader):
+class PodLog(BackgroundThread):
     """
     The end of a stream does not prove the end of a log, because servers restart. A run counts as read once it is known
     to be over and then was read from the last position to the end of the stream.
@@ -51,7 +51,7 @@ class PodLog(BackgroundReader):
         """Return True if all lines of the runs that are over have been read."""
         return not self.is_alive() or (not pod.is_gone and self.log.has_read(pod.manifest))
 
-    def _read_all(self) -> None:
+    def _do_work(self) -> None:
         try:
             while not self.must_stop.is_set():
                 if self._could_read_runs():

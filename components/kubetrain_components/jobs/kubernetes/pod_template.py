@@ -5,11 +5,13 @@ Pods comply with the Pod Security level `restricted`, unless hostNetwork or RDMA
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, Replica
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
+from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.manifest import Manifest
 
 NCCL_PRESETS = {
@@ -40,7 +42,6 @@ HOST_PORTS = range(20_000, 30_000)
 ZONE = "topology.kubernetes.io/zone"
 ANY_NODE = "kubernetes.io/os"
 """A label with one value on all nodes that run these pods."""
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARED_MEMORY = "shared-memory"
 RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -55,7 +56,7 @@ def pod_template(
         environment: Variables in the order in which they refer to each other.
         spec: More fields of the spec.
     """
-    placement = job.placement
+    placement = placement_of(job, replica)
     return {
         "metadata": {
             "labels": {
@@ -96,7 +97,7 @@ def pod_template(
 
 
 def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> Manifest:
-    placement = job.placement
+    placement = placement_of(job, replica)
     return _without_empty(
         {
             "name": job.kind.traits.container,
@@ -161,6 +162,13 @@ def _threads(job: Job) -> dict[str, str]:
     quantity = job.placement.cpu_limit or job.placement.cpu
     cpus = whole_amount(quantity) if quantity else 1
     return {"OMP_NUM_THREADS": str(max(1, cpus // job.processes_per_replica))}
+
+
+def placement_of(job: Job, replica: Replica) -> Placement:
+    """Return the placement; without devices, and root for RDMA, in a pod that only starts processes in others."""
+    if not (job.lead_decides and replica.role == job.lead_role):
+        return job.placement
+    return replace(job.placement, gpus=0, rdma=0, extra_resources={}, resource_claims=[])
 
 
 def _resources(placement: Placement) -> Manifest:
@@ -256,7 +264,7 @@ def _after_the_first(job: Job) -> list[Manifest]:
     Kueue admit pods together, and a pod with a term of the user's would have to match both with one pod.
     """
     has_spare_pods = job.elastic is not None and job.elastic.min_replicas < job.elastic.max_replicas
-    if not has_spare_pods or job.placement.scheduler:
+    if not has_spare_pods or job.meets_in_etcd or job.placement.scheduler:
         return []
     first = {"matchLabels": {**_own_pods(job)["matchLabels"], job.kind.traits.index_label: "0"}}
     return [{"labelSelector": first, "topologyKey": ANY_NODE}]

@@ -3,9 +3,10 @@
 python -m kubetrain_components.jobs.kubernetes.reaper [--delete] [--hours 24]
 
 A launcher deletes its job when its run is terminated, and the cluster deletes it together with its Workflow. The reaper
-finds jobs that escape both: their run has ended, or their launcher left them, and no retry follows them. It keeps jobs
-that never had a Workflow. It also deletes the running pods of jobs that ended while no launcher looked, and the
-Services and TrainingRuntimes of jobs that a killed launcher never created.
+finds jobs that escape both: their run has ended, or their launcher left them, and no retry follows them. It keeps
+active jobs that never had a Workflow. It also deletes finished jobs after ttl_seconds if nothing else in the cluster
+does, the running pods and the etcd of jobs that ended while no launcher looked, and what a killed launcher created for
+a job that it never created: Services, TrainingRuntimes and etcd.
 """
 
 import argparse
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from kubetrain_components.jobs.job import LEFT_ANNOTATION, VERDICT_ANNOTATION, JobState
+from kubetrain_components.jobs.job import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION, JobState, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
-from kubetrain_components.jobs.kubernetes.leaked import OURS, leaked_companions
+from kubetrain_components.jobs.kubernetes.etcd import ETCD_OF_LABEL
+from kubetrain_components.jobs.kubernetes.leaked import OURS, leaked_companions, unneeded_etcds
 from kubetrain_components.jobs.kubernetes.manifests import companion_resource
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
 from kubetrain_components.jobs.kubernetes.served import list_if_served
@@ -59,7 +61,7 @@ def decide(found: Found, retry_window: timedelta, now: datetime) -> tuple[Action
     """Decide what to do with a job, and return the reason. If in doubt, keep it."""
     state = found.state
     if state.phase.is_final:
-        return _decide_on_pods(found, state, now)
+        return _by_time_to_live(found, state, now) or _decide_on_pods(found, state, now)
     if left_at := state.annotations.get(LEFT_ANNOTATION):
         return _by_time_left(left_at, retry_window, now)
     if (owner := _owner(found.job)) is None:
@@ -85,11 +87,20 @@ def _by_age(age: timedelta, retry_window: timedelta, what: str) -> tuple[Action,
     return (Action.DELETE, what) if age >= retry_window else (Action.KEEP, f"{what}; it may be retried")
 
 
+def _by_time_to_live(found: Found, state: JobState, now: datetime) -> tuple[Action, str] | None:
+    seconds, ended_at = state.annotations.get(TTL_ANNOTATION, ""), _ended_at(found.job)
+    if ended_at is None or not seconds.isdecimal() or (now - ended_at).total_seconds() < int(seconds):
+        return None
+    return Action.DELETE, f"has ended {_hours(now - ended_at)} ago and was kept for ttl_seconds={seconds}"
+
+
 def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Action, str]:
     """Clean the pods that no launcher will. One that judged the job has treated its pods as clean_pods says."""
     ended_at = _ended_at(found.job)
     if not found.pods or VERDICT_ANNOTATION in state.annotations or ended_at is None:
         return Action.KEEP, "has ended"
+    if state.phase is Phase.SUCCEEDED and found.kind.traits.succeeds_with_lead:
+        return Action.KEEP, "its lead has succeeded, but other pods still work"
     age = now - ended_at
     pods = f"has ended {_hours(age)} ago, but {len(found.pods)} of its pods still run"
     return (Action.CLEAN if age >= CLEANING_DELAY else Action.KEEP), pods
@@ -114,7 +125,9 @@ def _hours(age: timedelta) -> str:
 def _jobs(api: KubernetesApi, kind: JobKind) -> list[Manifest] | None:
     """Return our jobs of this kind; None if our role, of an earlier release, does not grant to list them."""
     try:
-        return list_if_served(api, kind.traits.resource, labelSelector=OURS)
+        found = list_if_served(api, kind.traits.resource, labelSelector=OURS)
+        # An etcd is judged by its training, not by its own state.
+        return [each for each in found if ETCD_OF_LABEL not in each["metadata"]["labels"]]
     except Forbidden as error:
         if kind is JobKind.BATCH_JOB:  # a role of any release grants it
             raise
@@ -168,6 +181,10 @@ class Reaper:
             name = f"{companion_resource(kind)[1].removesuffix('s')} {companion['metadata']['name']}"
             self._say(Action.DELETE, name, "no job has or needs it")
             self._delete(companion_resource(kind), [companion])
+        ended = [job for job in jobs if (at := _ended_at(job)) is not None and self.now - at >= CLEANING_DELAY]
+        for etcd in unneeded_etcds(self.api, kind, jobs, ended, self.now):
+            self._say(Action.DELETE, f"etcd {etcd['metadata']['name']}", "no job has or needs it")
+            self._delete(JobKind.BATCH_JOB.traits.resource, [etcd])
 
     def _reap_job(self, found: Found) -> None:
         action, reason = decide(found, self.retry_window, self.now)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from kubetrain_components.changes import Changes
-from kubetrain_components.jobs.kubernetes.background import BackgroundReader
+from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Limits, Run
 from kubetrain_components.jobs.kubernetes.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from kubetrain_components.jobs.kubernetes.pod_end import container_status, has_ended, status_of
@@ -84,7 +84,7 @@ class SampledLog:
         self.order = ended.get("finishedAt") or ""
         self.due, self._retries = 0.0, URGENT_RETRIES
 
-    def read(self, reader: BackgroundReader) -> None:
+    def read(self, reader: BackgroundThread) -> None:
         assert self.pod is not None
         try:
             self._read_runs(reader, Run.of(self.pod.manifest, self.log.container))
@@ -92,7 +92,7 @@ class SampledLog:
         except Exception as error:  # noqa: BLE001 - reported for all logs together; no log is a verdict
             self.error = error
 
-    def _read_runs(self, reader: BackgroundReader, run: Run | None) -> None:
+    def _read_runs(self, reader: BackgroundThread, run: Run | None) -> None:
         if run is None:
             return
         if run.number > self.log.runs_read:
@@ -102,7 +102,7 @@ class SampledLog:
             self._read(reader, run.number, is_over=run.is_over)
             self.log.runs_read += run.is_over
 
-    def _read(self, reader: BackgroundReader, run: int, *, is_over: bool, **query: Any) -> None:
+    def _read(self, reader: BackgroundThread, run: int, *, is_over: bool, **query: Any) -> None:
         try:
             self.log.read(reader, run, LIMITS, is_complete=is_over, tailLines=TAIL_LINES, **query)
         except (BadRequest, NotFound):  # the run has not begun, or its log is gone
@@ -211,7 +211,7 @@ def _reason(error: Exception | None) -> str:
     return str((error and error.__cause__) or error)
 
 
-class _Reader(BackgroundReader):
+class _Reader(BackgroundThread):
     """Reads one log after another."""
 
     def __init__(
@@ -223,7 +223,7 @@ class _Reader(BackgroundReader):
         super().__init__("sampled logs", changed)
         self._work, self._done = work, done
 
-    def _read_all(self) -> None:
+    def _do_work(self) -> None:
         while (sampled := self._work.get()[-1]) is not None and not self.must_stop.is_set():
             sampled.read(self)
             self._done.put(sampled)

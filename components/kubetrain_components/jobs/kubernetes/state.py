@@ -3,13 +3,14 @@
 The job's own status is not enough: Failed overrides Succeeded, and the newest pod of each replica counts as well.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kubetrain_components.jobs.etcd_settings import ETCD_STAGE
 from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX_ANNOTATION
-from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL
+from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL, NEEDS_FIRST_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests import needed_pods
 from kubetrain_components.jobs.kubernetes.pod_end import (
     container_status,
@@ -24,7 +25,8 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     was_taken,
 )
 from kubetrain_components.jobs.kubernetes.queue_troubles import is_suspended
-from kubetrain_components.jobs.kubernetes.troubles import troubles
+from kubetrain_components.jobs.kubernetes.troubles import pod_troubles, troubles
+from kubetrain_components.jobs.troubles import Trouble
 from kubetrain_components.manifest import Manifest
 
 # Failed comes first: it decides even if Succeeded is True as well.
@@ -45,11 +47,13 @@ def job_state(
     pods: Iterable[Manifest],
     events: Iterable[Manifest] = (),
     queues: Sequence[Manifest] | None = None,
+    etcd: Iterable[Manifest] = (),
 ) -> JobState:
     """Return the state of a job, without pods of other jobs. Deleted pods have "deleted": True in their manifest.
 
     Args:
         queues: The LocalQueues of Kueue that have the name of the job's; None if they are unknown.
+        etcd: The pods of the job's own etcd.
     """
     metadata = job["metadata"]
     handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
@@ -62,12 +66,19 @@ def job_state(
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
         needed=needed_pods(kind, job),
-        troubles=() if is_over else tuple(troubles(kind, job, newest, events, queues)),
+        needs_first=(metadata.get("annotations") or {}).get(NEEDS_FIRST_ANNOTATION) != "false",
+        troubles=() if is_over else (*troubles(kind, job, newest, events, queues), *_etcd_troubles(etcd)),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         message=message,
         is_deleting="deletionTimestamp" in metadata,
     )
+
+
+def _etcd_troubles(pods: Iterable[Manifest]) -> Iterator[Trouble]:
+    for pod in pods:
+        if not has_ended(pod):
+            yield from pod_troubles(ETCD_STAGE, pod)
 
 
 def pods_by_replica(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:

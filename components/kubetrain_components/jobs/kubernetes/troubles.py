@@ -18,7 +18,7 @@ from kubetrain_components.jobs.kubernetes.pod_end import (
     status_of,
 )
 from kubetrain_components.jobs.kubernetes.queue_troubles import queue_troubles
-from kubetrain_components.jobs.kubernetes.train_job import nodes_name
+from kubetrain_components.jobs.kubernetes.train_job import names_of_jobs
 from kubetrain_components.jobs.troubles import JOB, Trouble, TroubleKind
 from kubetrain_components.manifest import Manifest
 
@@ -34,6 +34,8 @@ WAITING = {
     "CrashLoopBackOff": TroubleKind.CRASH_LOOP,
 }
 """The kind of trouble for each reason of a waiting container."""
+NOT_CREATED_MESSAGE = re.compile(r"(?:Error creating|(?:launcher|worker) pod created failed): (.*)", re.DOTALL)
+"""The second is of MPIJobs."""
 NOT_CREATED = (
     ("exceeded quota", TroubleKind.QUOTA),
     (f'violates PodSecurity.*"{INIT_CONTAINER}"', TroubleKind.INIT_CONTAINER),
@@ -48,7 +50,9 @@ NOT_CREATED = (
 """The kind of trouble for each error of creating a pod or its service; the first match counts."""
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 IN_USE = re.compile(r"Multi-Attach error .* already used by pod\(s\) (?P<pods>.+)")
-POD_OF_A_JOB = re.compile(r"(?P<job>.+-[0-9a-f]{8})(-a\d+)?-([a-z0-9]{5}|[a-z]+-\d+|(n-0-)?\d+-[a-z0-9]{5})")
+POD_OF_A_JOB = re.compile(
+    r"(?P<job>.+-[0-9a-f]{8})(-a\d+)?-([a-z0-9]{5}|launcher|[a-z]+-\d+|((n|node|launcher)-0-)?\d+-[a-z0-9]{5})"
+)
 """Name of a pod of any run, as JobIdentity begins it."""
 
 
@@ -71,16 +75,21 @@ def troubles(
         by_uid[_concerned(event)].append(event)
     found = [*_deletion_troubles(job), *queue_troubles(kind, job, pods, latest_last, queues)]
     for name, pod in pods.items():
-        found += [*_scheduling_troubles(name, pod), *_container_troubles(name, pod)]
-        found += _volume_troubles(name, pod, by_uid[pod["metadata"]["uid"]])
-        if is_cut_off(pod):
-            found.append(_trouble(TroubleKind.NODE, name, pod["spec"]["nodeName"]))
+        found += [*pod_troubles(name, pod), *_volume_troubles(name, pod, by_uid[pod["metadata"]["uid"]])]
         if lingering := lingering_containers(kind.traits.container, pod):
             found.append(_trouble(TroubleKind.LINGERING, name, f"container {', '.join(lingering)}"))
     found += _creation_troubles(pods, [event for event in latest_last if _is_of_maker(job, event)])
     # Each attempt to create a pod has its own message: the last one counts.
     last = {(trouble.kind, trouble.subject): trouble for trouble in found}
     return list(last.values()) or _operator_trouble(kind, job, pods)
+
+
+def pod_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
+    """Yield the troubles that the pod itself shows, without events."""
+    yield from _scheduling_troubles(name, pod)
+    yield from _container_troubles(name, pod)
+    if is_cut_off(pod):
+        yield _trouble(TroubleKind.NODE, name, pod["spec"]["nodeName"])
 
 
 def _deletion_troubles(job: Manifest) -> Iterator[Trouble]:
@@ -125,15 +134,16 @@ def _container_troubles(name: str, pod: Manifest) -> Iterator[Trouble]:
 def _is_of_maker(job: Manifest, event: Manifest) -> bool:
     """Return True for events of the job, or of what makes the pods of a TrainJob."""
     concerned, name = event.get("involvedObject") or {}, job["metadata"]["name"]
-    made_by = (("JobSet", name), ("Job", nodes_name(name))) if job["kind"] == JobKind.TRAIN_JOB else ()
-    return concerned.get("uid") == job["metadata"]["uid"] or (concerned.get("kind"), concerned.get("name")) in made_by
+    made_by = [("JobSet", name), *(("Job", each) for each in names_of_jobs(name))]
+    is_of_maker = job["kind"] == JobKind.TRAIN_JOB and (concerned.get("kind"), concerned.get("name")) in made_by
+    return concerned.get("uid") == job["metadata"]["uid"] or is_of_maker
 
 
 def _creation_troubles(pods: Mapping[str, Manifest], events: Iterable[Manifest]) -> Iterator[Trouble]:
     """Ignore events of the job from before its newest pod: events stay for an hour."""
     newest = max((seconds(pod["metadata"]["creationTimestamp"]) for pod in pods.values()), default=0.0)
     for event in events:
-        error = re.fullmatch(r"Error creating: (.*)", event.get("message") or "", re.DOTALL)
+        error = NOT_CREATED_MESSAGE.fullmatch(event.get("message") or "")
         if error is not None and last_seen(event) >= newest:
             for kind in [kind for pattern, kind in NOT_CREATED if re.search(pattern, error[1], re.DOTALL)][:1]:
                 yield _trouble(kind, JOB, error[1])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX, variables
-from kubetrain_components.jobs.kubernetes.train_job import nodes_name
+from kubetrain_components.jobs.kubernetes.train_job import names_of_jobs
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -36,6 +36,8 @@ def _problems(job: Job) -> Iterator[str]:
         yield f"a pod needs at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
         yield "restart_policy Always also restarts pods that succeeded, so the job would never end: use OnFailure"
+    if job.lead_decides:
+        yield from _mpi_problems(job)
     if job.is_indexed:
         yield from _indexed_problems(job)
     elif job.kind is JobKind.BATCH_JOB:
@@ -60,7 +62,9 @@ def _pod_names(job: Job) -> list[str]:
     highest = job.elastic.max_replicas if job.elastic else 0
     if job.kind is JobKind.TRAIN_JOB:  # JobSet counts the random end of the names as well
         later = replace(job.identity, attempt=max(job.identity.attempt, LATE_ATTEMPT))
-        return [f"{nodes_name(later.name)}-{job.total_replicas - 1}-xxxxx"]
+        names = names_of_jobs(later.name)
+        parts = names[1:] if job.lead_decides else names[:1]
+        return [f"{each}-{job.total_replicas - 1}-xxxxx" for each in parts]
     return [f"{job.identity.name}-{role.lower()}-{max(count, highest) - 1}" for role, count in job.roles.items()]
 
 
@@ -86,11 +90,25 @@ def _batch_problems(job: Job) -> Iterator[str]:
 
 
 def _indexed_problems(job: Job) -> Iterator[str]:
+    if job.lead_decides and job.kind is JobKind.BATCH_JOB:
+        yield "nothing gives mpirun access to the other pods of a Job: use launcher training-operator or trainer"
     if job.placement.scheduler in ("volcano", "scheduler-plugins"):
         scheduler = job.placement.scheduler
         yield f"{scheduler} does not start a {job.kind} as a gang: use kueue, or launcher training-operator"
     if job.placement.scale_metrics:
         yield f"nothing scales a {job.kind}: remove scale_metrics, or use launcher training-operator"
+
+
+def _mpi_problems(job: Job) -> Iterator[str]:
+    placement = job.placement
+    if any(replica.restart_policy is RestartPolicy.EXIT_CODE for replica in job.replicas):
+        yield "mpirun also exits with code 1 when it loses a Worker, so ExitCode cannot tell: use OnFailure or Never"
+    if placement.scheduler == "kueue" and job.kind is JobKind.MPI_JOB:
+        yield "Kueue manages only the MPIJobs of MPI Operator 2: use launcher trainer, or remove scheduler and queue"
+    if placement.host_network and job.kind is JobKind.TRAIN_JOB:
+        yield "the SSH servers of two jobs would have one port of a node: remove host_network"
+    if placement.rdma and job.kind is JobKind.TRAIN_JOB:
+        yield "an SSH server of root cannot log in mpiuser: request the devices with extra_resources instead of rdma"
 
 
 def _role_problems(job: Job) -> Iterator[str]:
@@ -100,7 +118,7 @@ def _role_problems(job: Job) -> Iterator[str]:
     for role in job.roles:
         if role not in known:
             yield f"a {job.kind} cannot have the role '{role}': use {', '.join(sorted(known))}"
-    if job.roles.get(lead, 1) != 1:
+    if len(known) > 1 and job.roles.get(lead, 1) != 1:
         yield f"a job has one {lead}, not {job.roles[lead]}: increase the number of Workers"
 
 
@@ -110,6 +128,18 @@ def _static_problems(job: Job) -> Iterator[str]:
         yield f"Workers cannot find each other without a {lead} or an elastic policy: add one of them"
     if job.placement.scale_metrics:
         yield "scale_metrics apply only to elastic jobs: set min_workers, or remove scale_metrics"
+    if job.placement.rdzv_backend != "c10d" and job.is_training:
+        yield (
+            f"rdzv_backend {job.placement.rdzv_backend} applies only to elastic jobs, because others know their "
+            f"number and first pod: {_or_elastic(job)}remove rdzv_backend"
+        )
+    if job.placement.rdzv_conf and job.is_training:
+        yield f"rdzv_conf applies only to elastic jobs: {_or_elastic(job)}remove rdzv_conf"
+
+
+def _or_elastic(job: Job) -> str:
+    can_be_elastic = job.kind.traits.can_be_elastic and job.trains_with == "pytorch"
+    return "set min_workers, or " if can_be_elastic else ""
 
 
 def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
@@ -135,7 +165,7 @@ def _elastic_problems(job: Job, elastic: Elastic) -> Iterator[str]:
             "launcher trainer or job"
         )
     if elastic.rdzv_backend != "c10d":
-        yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server that kubetrain does not start: use c10d"
+        yield f"rdzv_backend '{elastic.rdzv_backend}' needs a server: set it in placement, which accepts etcd-v2"
     if any(not key or not value or re.search("[,=]", key + value) for key, value in elastic.rdzv_conf.items()):
         yield "torchrun reads rdzv_conf as key=value,key=value: remove entries that are empty or contain , or ="
     if any(replica.restart_policy is not RestartPolicy.ON_FAILURE for replica in job.replicas):

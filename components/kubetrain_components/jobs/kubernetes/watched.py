@@ -10,7 +10,7 @@ from typing import Any
 
 from kubetrain_components.changes import Changes
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.background import BackgroundReader
+from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.errors import Gone, KubernetesError, StreamCut, StreamSilent
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
@@ -40,7 +40,7 @@ class WatchedObject:
         return str(self.manifest["metadata"]["uid"])
 
 
-class Watched(BackgroundReader):
+class Watched(BackgroundThread):
     """A thread that keeps the objects at a path current until it is stopped or fails.
 
     It lists them again every minute, or if they are hundreds every few minutes, to find what the watch missed and to
@@ -83,7 +83,7 @@ class Watched(BackgroundReader):
         with self.changed.lock:
             return self._objects.get(uid)
 
-    def _read_all(self) -> None:
+    def _do_work(self) -> None:
         version = LIST_AGAIN
         while not self.must_stop.is_set():
             began = time.monotonic()

@@ -96,6 +96,9 @@ class LocalBackend:
             return True
         return False
 
+    def note(self, handle: JobHandle, values: Mapping[str, str]) -> None:
+        self.annotate(handle, values)
+
     def clean(self, handle: JobHandle, pods: str) -> None:
         """Do nothing: a local job that is over leaves nothing behind."""
 
