@@ -184,6 +184,11 @@ class TestTrain:
         assert (finished.exit_code, message in finished.output) == (2, True), finished.output
         assert "apiVersion" not in finished.output
 
+    def test_a_list_of_something_else_than_kubernetes_objects(self) -> None:
+        arguments = ("train", "--cluster", "--dry-run", "--data", "digits", "--output", "out", "--min-workers", "2")
+        finished = kubetrain(*arguments, "--set", "scale_metrics=[5]")
+        assert_one_sentence(finished, 2, "scale_metrics[0] is not an object")
+
     def test_a_dry_run_prints_what_is_created_beside_the_job(self) -> None:
         arguments = ("train", "--cluster", "--dry-run", "--data", "digits", "--output", "out")
         finished = kubetrain(*arguments, "--launcher", "job")
@@ -203,6 +208,29 @@ class TestTrain:
     def test_a_launcher_that_cannot_run_it(self, arguments: tuple[str, ...], message: str) -> None:
         finished = kubetrain("train", "--output", "out", "--set", "data=synthetic", *arguments)
         assert (finished.exit_code, message in finished.output) == (2, True), finished.output
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--framework", "mpi", "--", "mpirun"), "--framework mpi runs only on a cluster: add --cluster"),
+            (("--framework", "jax", "--cluster"), "--framework jax runs your own program: add -- and its command"),
+            (("--framework", "jax", "--cluster", "--", "python", "a.py"), "placement has no image: set image"),
+            (("--framework", "jax", "--cluster", "--workers", "0", "--", "x"), "--workers is 0"),
+            (("--framework", "jax", "--cluster", "--min-workers", "1", "--", "x"), "apply only to pytorch"),
+            (("--framework", "jax", "--cluster", "--processes-per-worker", "2", "--", "x"), "trainers and mpi"),
+            (("--framework", "jax", "--cluster", "--launcher", "x", "--", "x"), "launcher is 'x': use one of auto"),
+            (("--framework", "jax", "--cluster", "--set", "epochs=3", "--", "x"), "unknown setting 'epochs'"),
+            (("--framework", "jax", "--cluster", "--run-id", "../x", "--", "x"), "--run-id '../x'"),
+            (("--framework", "bogus", "--", "x"), "unknown framework 'bogus'"),
+            (("--framework", "jax", "python", "train.py", "--cluster"), "runs only on a cluster"),
+            (("--output", "out", "--", "python", "train.py"), "pytorch has its own trainer, so it takes no command"),
+            (("--data", "digits"), "--output is missing"),
+        ],
+    )
+    def test_a_command_that_cannot_run(self, arguments: tuple[str, ...], message: str) -> None:
+        options = ("--dry-run",) if "--cluster" in arguments else ()
+        finished = kubetrain("train", *options, *arguments)
+        assert_one_sentence(finished, 2, message)
 
     def test_a_dry_run_needs_cluster(self) -> None:
         finished = kubetrain("train", "--dry-run", "--output", "out", "--set", "data=synthetic")

@@ -18,6 +18,7 @@ from kubetrain_trainer.checkpoint_layout import MANIFEST, describe_files, intact
 from kubetrain_trainer.frameworks import package_of
 from support.own_tasks import TASKS
 from support.process_groups import start_python, tf_config, torchrun_variables
+from support.tiers import ONE_IN_CI
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ def steps_in(checkpoints: Path) -> list[int]:
     return [checkpoint.step for checkpoint in intact_checkpoints(checkpoints)]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_training_killed_while_it_writes_keeps_the_previous_checkpoint(framework: str, tmp_path: Path) -> None:
     checkpoints = tmp_path / "output" / "checkpoints"
     training = train_large(framework, tmp_path)
@@ -136,7 +137,7 @@ def plant(directory: Path, name: str, content: bytes) -> None:
     (directory / MANIFEST).write_text(json.dumps({**manifest, "files": describe_files(directory)}))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_one_process_resumes_where_two_were_killed_and_uses_each_remaining_sample_once(
     framework: str, tmp_path: Path
 ) -> None:

@@ -24,8 +24,18 @@ pytestmark = pytest.mark.slow
     [
         pytest.param("pytorch", (), "worker-0", SIGTERM, {"master-0", "worker-0"}, id="drained"),
         pytest.param("pytorch", ELASTIC, "worker-1", SIGKILL, {"worker-1"}, id="elastic-worker-killed"),
-        pytest.param("pytorch", ELASTIC, "worker-0", SIGKILL, {"worker-0", "worker-1"}, id="elastic-first-killed"),
-        pytest.param("pytorch", ELASTIC, "worker-1", SIGTERM, {"worker-1"}, id="elastic-drained"),
+        pytest.param(
+            "pytorch",
+            ELASTIC,
+            "worker-0",
+            SIGKILL,
+            {"worker-0", "worker-1"},
+            id="elastic-first-killed",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "pytorch", ELASTIC, "worker-1", SIGTERM, {"worker-1"}, id="elastic-drained", marks=pytest.mark.thorough
+        ),
         pytest.param("tensorflow", (), "chief-0", SIGKILL, {"chief-0", "worker-0"}, id="tensorflow-chief-killed"),
     ],
 )

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_ports
@@ -16,6 +17,7 @@ from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_messag
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
 from support.process_groups import start_python, tf_config, torchrun_variables
+from support.tiers import ONE_IN_CI
 
 FRAMEWORKS = ["pytorch", "tensorflow"]
 TASK = """
@@ -71,7 +73,7 @@ def finish(pair: list["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
     return [(process.returncode, output) for process, output in zip(pair, outputs, strict=True)]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_sigterm_to_one_stops_all_after_the_same_step_to_resume_from(framework: str, tmp_path: Path) -> None:
     prepare(framework, tmp_path)
     output = TrainingOutput(tmp_path / "output")
@@ -101,7 +103,7 @@ def test_sigterm_to_one_stops_all_after_the_same_step_to_resume_from(framework: 
     assert steps == sorted({*range(10, steps[-1] + 1, 10), checkpoint.step, steps[-1]}), "each step is measured once"
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str, tmp_path: Path) -> None:
     """It would take 20 seconds and comes after the last step: only the validation and the export are left."""
     prepare(framework, tmp_path, "slow-validation")
@@ -174,7 +176,9 @@ def test_a_launcher_exits_with_the_code_of_its_process(worker: str, exit_code: i
 
 
 def test_a_launcher_divides_the_cpus_among_its_processes(tmp_path: Path) -> None:
-    (tmp_path / "worker.py").write_text("import os\nprint('threads', os.environ['OMP_NUM_THREADS'])\n")
+    (tmp_path / "worker.py").write_text(
+        "import os, sys\nsys.stdout.write(f\"threads {os.environ['OMP_NUM_THREADS']}\\n\")\n"
+    )
     (tmp_path / "launch.py").write_text(
         "import sys\nfrom kubetrain_trainer import cpus\nfrom kubetrain_trainer.pytorch_ddp.launch import launch\n"
         "cpus.usable_cpus = lambda: 16\nsys.exit(launch(sys.argv[1:]))\n"
@@ -199,3 +203,43 @@ def test_a_launcher_waits_for_its_processes_to_exit_in_order(tmp_path: Path) -> 
         time.sleep(0.3)
     log, _ = launcher.communicate(timeout=60)
     assert (launcher.returncode, log) == (143, "ended in order\n")
+
+
+# A process that saves when its launcher has lost the others, while the kubelet stops the pod.
+SAVES = """
+import os, signal, sys, time
+launcher = os.getppid()
+def save(*_):
+    os.kill(launcher, signal.SIGTERM)
+    time.sleep(1)
+    print("launcher waits" if os.getppid() == launcher else "launcher is gone", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+def meet(folder: Path, endpoint: str, conf: str, worker: str) -> "subprocess.Popen[str]":
+    (folder / "worker.py").write_text(worker)
+    rendezvous = ("--nnodes", "2:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
+    return start_python("-m", "kubetrain_trainer.pytorch_ddp.launch", *rendezvous, "worker.py", cwd=folder)
+
+
+def test_a_launcher_that_lost_the_others_waits_for_a_save_when_it_is_stopped(tmp_path: Path) -> None:
+    endpoint = f"127.0.0.1:{free_ports(1)[0]}"
+    first, second = (meet(tmp_path, endpoint, f"is_host={host}", SAVES) for host in (1, 0))
+    for launcher in (first, second):
+        read_until(launcher, "ready")
+    for process in (*psutil.Process(first.pid).children(), first):
+        process.kill()
+    log, _ = second.communicate(timeout=120)
+    first.communicate()
+    assert (second.returncode, log) == (143, "launcher waits\n")
+
+
+def test_a_launcher_says_that_it_met_no_others_in_time(tmp_path: Path) -> None:
+    endpoint = f"127.0.0.1:{free_ports(1)[0]}"
+    log, _ = meet(tmp_path, endpoint, "is_host=1,join_timeout=1", "").communicate(timeout=120)
+    assert "this pod lost contact with the others, or never reached them: RendezvousTimeoutError" in log
+    assert "Traceback" not in log

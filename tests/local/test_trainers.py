@@ -11,6 +11,7 @@ from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain, processes_of, read_until, start
 from support.outside import tensorboard_scalars
+from support.tiers import ONE_IN_CI
 from support.training import largest_difference, newest
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ def training_processes(output: Path) -> list[psutil.Process]:
     return [process for process, command in commands.items() if ".train " in command and ".launch " not in command]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_run_killed_in_the_middle_of_an_epoch_ends_like_one_that_was_not(
     framework: str, digits: Path, tmp_path: Path
 ) -> None:
@@ -146,7 +147,7 @@ def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path
     ("framework", "model"),
     [
         ("pytorch", "torchvision:resnet18"),
-        ("pytorch", "torchvision:resnet50"),
+        pytest.param("pytorch", "torchvision:resnet50", marks=pytest.mark.thorough),
         ("tensorflow", "keras:resnet18"),
     ],
 )
@@ -167,6 +168,7 @@ def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_
     assert "saved step-00000002" in finished.output
 
 
+@pytest.mark.thorough
 def test_a_custom_task_trains_without_a_fork(tmp_path: Path) -> None:
     """The example: a text transformer on Python's own language reference."""
     example = Path(__file__).parents[2] / "examples" / "own_task"
