@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched

@@ -18,8 +18,9 @@ from kubetrain_components.expose_dataset.expose_version import expose_version
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import ClaimMount, LogLine
+from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.verdict import JobFailed

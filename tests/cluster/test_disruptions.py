@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
+from kubetrain_components.jobs.job import Job, RestartPolicy
+from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.cluster import pods_job

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from support.cluster import pods_job

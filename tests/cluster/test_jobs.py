@@ -6,10 +6,12 @@ from datetime import datetime
 
 import pytest
 
+from kubetrain_components.jobs.annotations import FAILURE_ANNOTATION
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, run_job
-from kubetrain_components.jobs.job import FAILURE_ANNOTATION, Phase, RestartPolicy
+from kubetrain_components.jobs.job import RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.troubles import TroubleKind

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.annotations import FAILURE_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.follow import create_or_attach, run_job
-from kubetrain_components.jobs.job import FAILURE_ANNOTATION, VERDICT_ANNOTATION, Phase
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.errors import UnknownKind

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import LABEL_PREFIX, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import TRAITS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher

@@ -9,8 +9,9 @@ import pytest
 
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
+from kubetrain_components.jobs.job import Job, RestartPolicy
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
+from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher

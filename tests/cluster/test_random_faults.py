@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, JobState, LogLine, RestartPolicy
+from kubetrain_components.jobs.job import Job, RestartPolicy
+from kubetrain_components.jobs.job_state import JobState, LogLine
 from kubetrain_components.jobs.kubernetes.access.connection import Material, User
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import JOB_RETRY_SECONDS, KubernetesBackend

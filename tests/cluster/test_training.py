@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_pipelines.images import TRAINERS

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.backend import JobBackend, JobExists
-from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine, Phase, RestartPolicy
+from kubetrain_components.jobs.job import Job, RestartPolicy
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.local.process_guard import marked_processes
 from support.jobs import MemoryBackend, job, script

@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine, Phase, Replica, RestartPolicy
+from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.local import operator as local_operator
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.jobs.verdict import JobFailed

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Self
 from kubetrain_components import IMAGE_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, LogLine, RestartPolicy
+from kubetrain_components.jobs.job import Job, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.access.connection import Material, User
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend

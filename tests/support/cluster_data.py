@@ -6,7 +6,7 @@ from typing import Any
 
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.run.parameters import RunParameters

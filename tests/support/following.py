@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Elastic, Job, JobState, LogLine, Phase, RestartPolicy
+from kubetrain_components.jobs.job import Elastic, Job, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobState, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher

@@ -10,8 +10,10 @@ from typing import ClassVar
 from weakref import WeakSet
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine, Phase, Replica, RestartPolicy
+from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.launchers import Launcher
 
 

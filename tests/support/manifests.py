@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, JobIdentity, Replica
+from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement

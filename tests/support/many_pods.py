@@ -19,7 +19,8 @@ import psutil
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
-from kubetrain_components.jobs.job import ClaimMount, Job, LogLine
+from kubetrain_components.jobs.job import ClaimMount, Job
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.kubernetes.state import replica_name

@@ -1,4 +1,4 @@
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.alarms import COUNT_SECONDS, MAX_SAME, Alarms
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import Job, JobIdentity, Replica
+from kubetrain_components.jobs.job import Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.job import FAILED, SUCCEEDED, VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import FAILED, SUCCEEDED, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import TRAINER_API, TRAINING_API, JobKind
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher

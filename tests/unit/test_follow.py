@@ -10,21 +10,13 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_components.jobs import following
+from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
-from kubetrain_components.jobs.job import (
-    PROGRESS_ANNOTATION,
-    SECONDS_RUNNING_ANNOTATION,
-    VERDICT_ANNOTATION,
-    Elastic,
-    Job,
-    JobHandle,
-    JobState,
-    LogLine,
-    Phase,
-)
+from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import JobLogs
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.errors import Unreachable
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.same_lines import together

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import PROGRESS_ANNOTATION, JobHandle, JobState
+from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import followed as followed_job
 from kubetrain_components.jobs.kubernetes import watched

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs import following
+from kubetrain_components.jobs.annotations import VERDICT_ANNOTATION
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import VERDICT_ANNOTATION, Job, JobState
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.kubernetes import backend as backends
 from kubetrain_components.jobs.kubernetes import followed, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi

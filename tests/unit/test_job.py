@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs import job
-from kubetrain_components.jobs.job import Job, JobIdentity, Replica, RestartPolicy
+from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.local.operator import wants_restart
 from kubetrain_components.jobs.placement import Placement

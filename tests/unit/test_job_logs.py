@@ -6,7 +6,7 @@ import sys
 
 SHOW_WITH_FOUR_THREADS = """
 import sys, threading
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.job_logs import print_line
 sys.setswitchinterval(1e-6)
 def show(pod):

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.annotations import FAILURE_ANNOTATION
 from kubetrain_components.jobs.follow import create_or_attach, run_job
-from kubetrain_components.jobs.job import FAILURE_ANNOTATION, Job, JobHandle, Phase
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, Phase
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
 from kubetrain_components.jobs.kubernetes import in_parallel, watched

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import JobState, Phase, PodState
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobState, Phase, PodState
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import describe

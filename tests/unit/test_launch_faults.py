@@ -15,15 +15,10 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs import following
+from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, PROGRESS_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.follow import create_or_attach, run_job
-from kubetrain_components.jobs.job import (
-    LEFT_ANNOTATION,
-    PROGRESS_ANNOTATION,
-    VERDICT_ANNOTATION,
-    Job,
-    JobState,
-    LogLine,
-)
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_state import JobState, LogLine
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
 from kubetrain_components.jobs.kubernetes import watched

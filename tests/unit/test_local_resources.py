@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.job import Job, JobIdentity, Replica
+from kubetrain_components.jobs.job import Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.local.resources import pod_shares, visible_gpus
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker
-from kubetrain_components.jobs.job import Elastic, Job, JobState, LogLine
+from kubetrain_components.jobs.job import Elastic, Job
 from kubetrain_components.jobs.job_kinds import INDEX_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
 from kubetrain_components.jobs.job_logs import JobLogs
+from kubetrain_components.jobs.job_state import JobState, LogLine
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_components.jobs.restarts import RestartCounter

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.job import TTL_ANNOTATION, ClaimMount, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.annotations import TTL_ANNOTATION
+from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of, replica_specs
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher

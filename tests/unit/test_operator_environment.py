@@ -2,7 +2,8 @@
 
 import pytest
 
-from kubetrain_components.jobs.job import Elastic, Job, JobIdentity, Replica
+from kubetrain_components.jobs.job import Elastic, Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting

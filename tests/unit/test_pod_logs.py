@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes import api as kubernetes_api
 from kubetrain_components.jobs.kubernetes import container_log, pod_log, pod_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.job import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, companion_resource, job_manifest

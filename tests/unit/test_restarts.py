@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubetrain_components.jobs.job import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.restarts import HEADWAY_SECONDS, RestartCounter, step_of
 
 PODS = 4

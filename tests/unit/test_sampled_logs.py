@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.job import LogLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes import alarms, pod_logs, sampled_logs, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.job import ClaimMount, Phase
+from kubetrain_components.jobs.job import ClaimMount
+from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import pod_environments

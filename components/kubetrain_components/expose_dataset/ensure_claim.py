@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kubetrain_components.expose_dataset.claims import CLAIM, Claims
 from kubetrain_components.expose_dataset.waiting import Say, Waiting
-from kubetrain_components.jobs.job import MANAGED_BY
+from kubetrain_components.jobs.annotations import MANAGED_BY
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import InvalidSetting

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_identity import JobIdentity
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
 from kubetrain_components.jobs.launchers import Launcher
 
 

@@ -18,21 +18,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
+from kubetrain_components.jobs.annotations import FAILED, LABEL_PREFIX, RESULT_ANNOTATION, SUCCEEDED, VERDICT_ANNOTATION
 from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.budgets import Budgets, Clock
 from kubetrain_components.jobs.following import Following
-from kubetrain_components.jobs.job import (
-    FAILED,
-    LABEL_PREFIX,
-    RESULT_ANNOTATION,
-    SUCCEEDED,
-    VERDICT_ANNOTATION,
-    Job,
-    JobHandle,
-    JobState,
-    LogLine,
-)
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine, is_large
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
 from kubetrain_components.jobs.restarts import step_of
 from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, judge, lead_words
 from kubetrain_components.jobs.waiting import Waiting, have_pods_ended

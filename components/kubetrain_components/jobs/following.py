@@ -4,18 +4,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
-from kubetrain_components.jobs.job import (
-    PROGRESS_ANNOTATION,
-    SECONDS_RUNNING_ANNOTATION,
-    Job,
-    JobHandle,
-    JobState,
-    LogLine,
-    Phase,
-)
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import JobLogs, is_large
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.restarts import RestartCounter
 from kubetrain_components.jobs.same_lines import together
 from kubetrain_components.jobs.trouble_notices import TroubleNotices

@@ -9,7 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.job import Job, LogLine
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.verdict import TAIL_LINES
 from kubetrain_trainer.progress_line import parse_progress
 

@@ -6,7 +6,7 @@ may wait for days, so its later restarts count. Progress gives restarts back.
 """
 
 from kubetrain_components.jobs.budgets import Clock
-from kubetrain_components.jobs.job import JobState
+from kubetrain_components.jobs.job_state import JobState
 from kubetrain_trainer.progress_line import parse_progress
 
 HEADWAY_SECONDS = 600.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kubetrain_components.jobs.budgets import Clock
-from kubetrain_components.jobs.job import JobState, LogLine
+from kubetrain_components.jobs.job_state import JobState, LogLine
 from kubetrain_components.jobs.troubles import Trouble, TroubleKind
 
 Key = tuple[TroubleKind, str]

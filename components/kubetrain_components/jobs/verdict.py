@@ -4,16 +4,9 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kubetrain_components.jobs.job import (
-    RESULT_ANNOTATION,
-    SUCCEEDED,
-    VERDICT_ANNOTATION,
-    Job,
-    JobState,
-    LogLine,
-    Phase,
-    PodState,
-)
+from kubetrain_components.jobs.annotations import RESULT_ANNOTATION, SUCCEEDED, VERDICT_ANNOTATION
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_state import JobState, LogLine, Phase, PodState
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_termination_message

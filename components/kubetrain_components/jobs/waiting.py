@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Clock
-from kubetrain_components.jobs.job import Job, JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
 from kubetrain_components.jobs.some_of import MAX_NAMED, some_of
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import JobFailed

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, Replica, RestartPolicy
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import MPI, JobKind
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.mpi_workers import SERVE, USER, WAIT, until_stopped

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_result
 from kubetrain_components.launch_training.command_job import CommandJob

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, JobIdentity, Replica, RestartPolicy
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import host_port
 from kubetrain_components.jobs.launchers import Launcher

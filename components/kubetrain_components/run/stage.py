@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kubetrain_components.interrupts import exit_code_of, interrupted_by_sigterm
-from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import print_line
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.run.events import EventLog
 from kubetrain_trainer.errors import KubetrainError

@@ -10,7 +10,8 @@ from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import ClaimMount, JobIdentity
+from kubetrain_components.jobs.job import ClaimMount
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher

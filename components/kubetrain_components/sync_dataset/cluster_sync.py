@@ -16,8 +16,9 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.expose_dataset.waiting import Say
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, LogLine, Replica
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.sync import STAGE, sync_dataset, transfer_job
 from kubetrain_trainer.errors import KubetrainError

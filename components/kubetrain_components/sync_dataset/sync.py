@@ -3,18 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import (
-    LABEL_LENGTH,
-    LABEL_PREFIX,
-    UNBUFFERED,
-    ClaimMount,
-    Job,
-    JobIdentity,
-    Replica,
-    slug,
-)
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica
+from kubetrain_components.jobs.job_identity import LABEL_LENGTH, JobIdentity, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement

@@ -18,7 +18,8 @@ from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClai
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, JobIdentity, Replica, RestartPolicy
+from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Self
 
-from kubetrain_components.jobs.job import LABEL_LENGTH, LABEL_PREFIX, PROGRESS_ANNOTATION, slug
+from kubetrain_components.jobs.annotations import LABEL_PREFIX, PROGRESS_ANNOTATION
+from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
 from kubetrain_components.jobs.job_kinds import PIPELINE_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound

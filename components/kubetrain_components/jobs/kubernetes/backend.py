@@ -11,21 +11,18 @@ from functools import partial
 from typing import Self
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import (
+from kubetrain_components.jobs.annotations import (
     FAILED,
     FAILURE_ANNOTATION,
     LEFT_ANNOTATION,
     LOG_POSITION_ANNOTATION,
     VERDICT_ANNOTATION,
-    Job,
-    JobHandle,
-    JobIdentity,
-    JobState,
-    LogLine,
-    Phase,
 )
+from kubetrain_components.jobs.backend import JobExists
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
 from kubetrain_components.jobs.kubernetes.companions import companions, create_beside, delete_etcd, own_companions

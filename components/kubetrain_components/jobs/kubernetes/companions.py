@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.job import Job, JobHandle
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, etcd_label, etcd_name, etcd_service

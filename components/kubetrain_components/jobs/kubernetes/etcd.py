@@ -5,8 +5,10 @@ The etcd of a job is a Job with one pod, so that a pod on a lost node is replace
 
 from dataclasses import replace
 
+from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY
 from kubetrain_components.jobs.etcd_settings import ETCD_BACKEND, ETCD_STAGE, PORT, Endpoint
-from kubetrain_components.jobs.job import LABEL_PREFIX, MANAGED_BY, Elastic, Job, JobIdentity, Replica
+from kubetrain_components.jobs.job import Elastic, Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import RESTRICTED, pod_template
 from kubetrain_components.jobs.placement import Placement

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from kubetrain_components.jobs.job import JobIdentity
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_components.jobs.kubernetes.served import is_served, list_if_served

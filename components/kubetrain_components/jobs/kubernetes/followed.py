@@ -7,14 +7,13 @@ from functools import partial
 
 from kubetrain_components.changes import Changes
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.job import (
+from kubetrain_components.jobs.annotations import (
     LOG_POSITION_ANNOTATION,
     PROGRESS_ANNOTATION,
     SECONDS_RUNNING_ANNOTATION,
-    JobHandle,
-    JobState,
 )
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, etcd_name

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.annotations import LABEL_PREFIX
+from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
 from kubetrain_components.jobs.kubernetes.indexed_environment import indexed_environment
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.manifest import Manifest

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from kubetrain_components.jobs.job import MANAGED_BY
+from kubetrain_components.jobs.annotations import MANAGED_BY
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.etcd import ETCD_LABEL, ETCD_OF_LABEL

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, MANAGED_BY, TTL_ANNOTATION, Elastic, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY, TTL_ANNOTATION
+from kubetrain_components.jobs.job import Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
 from kubetrain_components.jobs.kubernetes.etcd import (
     etcd_label,

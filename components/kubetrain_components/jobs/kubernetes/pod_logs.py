@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from kubetrain_components.jobs.job import LogLine
 from kubetrain_components.jobs.job_logs import is_alarming
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.kubernetes.alarms import Alarms
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.container_log import ContainerLog, Lines

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kubetrain_components.jobs.job import LABEL_PREFIX, ClaimMount, Job, JobIdentity, Replica
+from kubetrain_components.jobs.annotations import LABEL_PREFIX
+from kubetrain_components.jobs.job import ClaimMount, Job, Replica
+from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.jobs.shapes import REQUIRED

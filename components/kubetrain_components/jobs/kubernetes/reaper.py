@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from kubetrain_components.jobs.job import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION, JobState, Phase
+from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, UnknownKind
 from kubetrain_components.jobs.kubernetes.etcd import ETCD_OF_LABEL

@@ -6,9 +6,10 @@ The job's own status is not enough: Failed overrides Succeeded, and the newest p
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.etcd_settings import ETCD_STAGE
-from kubetrain_components.jobs.job import LABEL_PREFIX, JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.job_kinds import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL, JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX_ANNOTATION
 from kubetrain_components.jobs.kubernetes.indexed_job import INSTANCE_LABEL, NEEDS_FIRST_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests import needed_pods

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.job import Job, JobHandle, JobIdentity, JobState, LogLine
+from kubetrain_components.jobs.job import Job
+from kubetrain_components.jobs.job_identity import JobIdentity
+from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import LocalOperator, pod_environments
 from kubetrain_components.jobs.local.process_guard import process_guard

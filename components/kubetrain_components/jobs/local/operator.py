@@ -5,7 +5,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kubetrain_components.jobs.job import Job, Phase, RestartPolicy
+from kubetrain_components.jobs.job import Job, RestartPolicy
+from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_components.jobs.local.pod import LocalPod
 from kubetrain_components.jobs.local.record import LocalRecord

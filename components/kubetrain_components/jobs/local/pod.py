@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kubetrain_components.jobs.job import Phase, PodState, Replica
+from kubetrain_components.jobs.job import Replica
+from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.local.loopback import without_proxy
 from kubetrain_components.jobs.local.process_guard import end_marked
 from kubetrain_trainer.termination import LOG_VARIABLE

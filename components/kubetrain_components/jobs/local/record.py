@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 
 from kubetrain_components.jobs.backend import JobExists
-from kubetrain_components.jobs.job import Job, JobHandle, JobState, Phase, PodState
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_trainer.durable_files import read_json, write_json
 
 

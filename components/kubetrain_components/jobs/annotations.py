@@ -1,0 +1,18 @@
+"""Labels and annotations by which launchers find a job and know what has happened to it."""
+
+LABEL_PREFIX = "kubetrain/"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
+"""Label of everything that kubetrain creates on a cluster."""
+VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
+FAILURE_ANNOTATION = LABEL_PREFIX + "failure"
+"""The reason for which the launcher ended the job."""
+RESULT_ANNOTATION = LABEL_PREFIX + "result"
+"""Termination message of a job's lead pod, kept here because the pod may be deleted."""
+PROGRESS_ANNOTATION = LABEL_PREFIX + "progress"
+SECONDS_RUNNING_ANNOTATION = LABEL_PREFIX + "seconds-running"
+"""Time that counts for deadline_seconds, written with the progress for a launcher that restarts."""
+LOG_POSITION_ANNOTATION = LABEL_PREFIX + "log-position"
+LEFT_ANNOTATION = LABEL_PREFIX + "left-at"
+"""Time at which a launcher left the job without its run, for the reaper."""
+TTL_ANNOTATION = LABEL_PREFIX + "ttl-seconds"
+"""Time that the finished job is kept, for the reaper, if nothing in the cluster deletes such a job."""
