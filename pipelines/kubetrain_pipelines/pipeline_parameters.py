@@ -113,8 +113,8 @@ PARAMETERS = (
     Parameter(
         "processes_per_worker",
         int,
-        1,
-        "Training processes in each pod: one for each GPU.",
+        0,
+        "PyTorch processes in each pod; 0: one for each GPU, or one without GPUs.",
         pipelines=("train-pytorch",),
         is_local=True,
     ),
@@ -130,6 +130,12 @@ PARAMETERS = (
     _from_setting(Placement, "gpus"),
     _from_setting(Placement, "shm_size"),
     _object(Placement, "Other settings for where and how pods run, as a JSON object.", pipelines=PIPELINES),
+    Parameter(
+        "evaluation_placement",
+        dict[str, Any],
+        {},
+        "Settings of placement that differ for the evaluation, which has one GPU at most if this sets no gpus.",
+    ),
     _object(TrainConfig, "Training settings that differ from their defaults, as a JSON object.", is_local=True),
     Parameter(
         "min_accuracy",

@@ -85,6 +85,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         dataset=dataset,
         output_claim=output_claim,
         placement=trained.outputs["placement"],
+        evaluation_placement=given["evaluation_placement"],
         reused=reused,
         model=collected.outputs["model"],
         **run,

@@ -121,10 +121,14 @@ def test_the_runtime_of_mpi_has_the_names_that_trainer_knows() -> None:
     node, launcher = spec["template"]["spec"]["replicatedJobs"]
     assert (node["name"], launcher["name"]) == ("node", "launcher")
     assert launcher["dependsOn"] == [{"name": "node", "status": "Ready"}]
-    train_job = job_manifest(command("mpi", TRAINER, placement=replace(PLAIN, gpus=8)), instance="0a")["spec"][
-        "trainer"
-    ]
-    assert train_job["numProcPerNode"] == 1  # Trainer would take 1 in the runtime as the number of GPUs
+    with_gpus = replace(PLAIN, gpus=8)
+    by_processes = {
+        wanted: job_manifest(command("mpi", TRAINER, processes_per_worker=wanted, placement=with_gpus), instance="0a")[
+            "spec"
+        ]["trainer"]["numProcPerNode"]
+        for wanted in (0, 1)
+    }
+    assert by_processes == {0: 8, 1: 1}  # Trainer would take 1 in the runtime as the number of GPUs
     assert spec["template"]["spec"]["successPolicy"]["targetReplicatedJobs"] == ["launcher"]
 
 

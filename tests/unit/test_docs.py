@@ -44,6 +44,7 @@ def test_settings_for_administrators_are_ones_that_exist(path: Path) -> None:
         "min_workers",
         "max_workers",
         "processes_per_worker",
+        "evaluation_placement",
     }
     assert set(re.findall(r"`([a-z]+_[a-z_]+)`", path.read_text())) <= known
 

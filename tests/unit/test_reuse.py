@@ -171,7 +171,7 @@ class TestImagesWithoutDigest:
         assert "configuration" in reason(by_tag, capsys)
 
     def test_the_pod_that_finds_the_id_takes_no_gpu(self, by_tag: RunParameters) -> None:
-        training = replace(by_tag.placement, gpus=8, memory="64Gi", node_selector={"gpu": "h100"})
+        training = replace(by_tag.placement, gpus=2, memory="64Gi", node_selector={"gpu": "h100"})
         job = image_job(replace(by_tag, placement=training, pipeline="p", run_id="r"))
         assert (job.placement.image, job.placement.node_selector) == (TAG, {"gpu": "h100"})
         assert (job.placement.gpus, job.placement.memory) == (0, "128Mi")

@@ -3,14 +3,29 @@
 import os
 
 
-def describe_start(*, backend: str, world_size: int, transport: str, precision: str, threads: int, device: str) -> str:
-    """Return a line like "training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, fp32, 1 thread each, CPU"."""
+def describe_start(
+    *,
+    backend: str,
+    world_size: int,
+    transport: str,
+    precision: str,
+    threads: int,
+    device: str,
+    used_gpus: int = 0,
+    gpus: int = 0,
+) -> str:
+    """Return a line like "training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, fp32, 1 thread each, CPU".
+
+    Args:
+        gpus: GPUs of this pod, of which its processes use used_gpus.
+    """
     parts = [
         backend,
         _counted(world_size, "process", "processes"),
         _with_interface(transport),
         precision,
         _counted(threads, "thread", "threads") + " each" * (world_size > 1),
+        f"{used_gpus} of {_counted(gpus, 'GPU', 'GPUs')} in this pod" if gpus else "",
         device,
     ]
     return "training starts: " + ", ".join(part for part in parts if part)

@@ -41,6 +41,7 @@ class Placement(Settings):
     memory: str = setting("4Gi", "memory request of a pod, which includes /dev/shm")
     memory_limit: str = setting("", "memory limit of a pod; empty: the same as memory")
     gpus: int = setting(0, "GPUs of a pod", minimum=0)
+    allow_idle_gpus: bool = setting(False, "allow fewer PyTorch processes than a pod has GPUs")
     gpu_resource: str = setting("nvidia.com/gpu", "resource name of a GPU in the cluster")
     rdma: int = setting(
         0,
@@ -183,8 +184,10 @@ class Placement(Settings):
             raise InvalidSetting("scheduler kueue needs a LocalQueue: set queue to its name")
 
     @property
-    def has_gpus(self) -> bool:
-        return self.gpus > 0 or any(is_gpu(name) for name in self.extra_resources)
+    def gpu_count(self) -> int:
+        """The GPUs of a pod, as far as it requests them by number: what a resource claim stands for is not known."""
+        others = (amount(str(each)) for name, each in self.extra_resources.items() if is_gpu(name))
+        return self.gpus + int(sum(others))
 
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)

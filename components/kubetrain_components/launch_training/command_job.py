@@ -25,8 +25,8 @@ class CommandJob:
     dataset_digest: str = ""
     workers: int = 2
     """Number of pods that train; the Launcher of MPI comes in addition."""
-    processes_per_worker: int = 1
-    """Number of processes that mpirun starts in each pod; other frameworks start their own."""
+    processes_per_worker: int = 0
+    """Number of processes that mpirun starts in each pod, 0: one for each GPU; other frameworks start their own."""
     launcher: Launcher = Launcher.AUTO
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
@@ -43,7 +43,7 @@ class CommandJob:
             kind=kind,
             replicas=replicas,
             framework="" if kind.traits.framework else self.framework,
-            processes_per_replica=self.processes_per_worker,
+            processes_per_replica=self._processes_in_pod,
             backoff_limit=self.placement.max_restarts * self._pods_that_restart + 1,
             placement=self._placement,
             mounts=self.mounts,
@@ -53,6 +53,10 @@ class CommandJob:
     def _placement(self) -> Placement:
         is_user_open = self.placement.user == Placement().user
         return replace(self.placement, user=USER) if self.framework == MPI and is_user_open else self.placement
+
+    @property
+    def _processes_in_pod(self) -> int:
+        return self.processes_per_worker or (max(1, self.placement.gpu_count) if self.framework == MPI else 1)
 
     @property
     def _pods_that_restart(self) -> int:

@@ -46,7 +46,7 @@ def launch_training(
         train_config: Training settings.
         workers: Number of training pods, including the Master (PyTorch) or Chief (TensorFlow).
         min_workers: Minimum number of pods that training continues with after losing others; 0: all pods restart.
-        processes_per_worker: Training processes in each pod.
+        processes_per_worker: PyTorch processes in each pod; 0: one for each GPU.
         placement: Placement settings of the training pods.
         reused: Published model to reuse instead of training; empty: train.
         pipeline: Name of the pipeline.

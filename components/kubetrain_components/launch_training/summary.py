@@ -33,7 +33,7 @@ def training_summary(
         "job": f"{job.kind.value} `{name}`",
         "launcher": Launcher.of(job.kind).value,
         "image": f"`{training.placement.image}`",
-        "pods": f"{_pods(training)}, each with {_count(training.processes_per_worker, 'process', 'processes')}",
+        "pods": f"{_pods(training)}, each with {_count(training.processes_in_pod, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
         "last checkpoint": _checkpoint(result),
         "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",

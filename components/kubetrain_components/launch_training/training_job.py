@@ -11,6 +11,7 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import dataset_flags
 from kubetrain_components.run.parameters import check_growth
+from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
@@ -46,7 +47,8 @@ class TrainingJob:
     """Number of files in the dataset version; 0: unknown."""
     workers: int = 2
     """Number of pods, including the Master or Chief."""
-    processes_per_worker: int = 1
+    processes_per_worker: int = 0
+    """0: one for each GPU of a pod."""
     min_workers: int = 0
     """Minimum number of pods that training continues with after losing others; 0: all pods restart. PyTorch only."""
     max_workers: int = 0
@@ -65,6 +67,7 @@ class TrainingJob:
         if not 0 <= self.min_workers <= self.workers:
             raise InvalidSetting(f"min_workers: {self.min_workers} must be from 0 to workers, which is {self.workers}")
         check_growth(self.workers, self.min_workers, self.max_workers)
+        processes_in_pod(self.framework, self.processes_per_worker, self.placement)
 
     def to_job(self) -> Job:
         return Job(
@@ -82,7 +85,7 @@ class TrainingJob:
                 if count
             ),
             framework="" if self._kind.traits.framework else self.framework,
-            processes_per_replica=self.processes_per_worker,
+            processes_per_replica=self.processes_in_pod,
             elastic=self._elastic(),
             # If one pod is lost the others fail too, so that each restart of the training restarts every pod.
             backoff_limit=self.placement.max_restarts * self.most_workers + 1,
@@ -93,6 +96,10 @@ class TrainingJob:
     @property
     def most_workers(self) -> int:
         return self.max_workers or self.workers
+
+    @property
+    def processes_in_pod(self) -> int:
+        return processes_in_pod(self.framework, self.processes_per_worker, self.placement)
 
     @property
     def identity(self) -> JobIdentity:

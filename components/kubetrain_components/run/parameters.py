@@ -1,14 +1,16 @@
 """The validated parameters of a run."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.launchers import Launcher, check_launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_access, check_endpoint, check_uri, is_inside
+from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -39,7 +41,8 @@ class RunParameters:
     """Empty if the run only syncs the dataset."""
     train_config: TrainConfig = TrainConfig()
     workers: int = 1
-    processes_per_worker: int = 1
+    processes_per_worker: int = 0
+    """0: one for each GPU of a pod."""
     min_workers: int = 0
     max_workers: int = 0
     launcher: str = Launcher.AUTO
@@ -48,6 +51,8 @@ class RunParameters:
     skip_unchanged: bool = False
     placement: Placement = Placement()
     storage: Storage = Storage()
+    evaluation_placement: Mapping[str, Any] = field(default_factory=dict)
+    """Settings in which the evaluation's pod differs from those of the training."""
 
     def __post_init__(self) -> None:
         check_uri("dataset_uri", self.dataset_uri)
@@ -66,23 +71,24 @@ class RunParameters:
         package_of(self.framework)
         check_model(self.framework, self.train_config.model)
         _check_range("workers", self.workers, 1, MAX_WORKERS)
-        _check_range("processes_per_worker", self.processes_per_worker, 1, 64)
+        _check_range("processes_per_worker", self.processes_per_worker, 0, 64)
         _check_range("min_workers", self.min_workers, 0, self.workers)
         _check_range("max_workers", self.max_workers, 0, MAX_WORKERS)
         check_growth(self.workers, self.min_workers, self.max_workers)
         check_launcher("launcher", self.launcher)
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
-        if self.framework == "tensorflow" and self.processes_per_worker > 1:
-            raise InvalidSetting(
-                f"processes_per_worker is {self.processes_per_worker}, but a TensorFlow process uses every GPU of its "
-                "pod: leave it at 1 and raise workers"
-            )
+        processes_in_pod(self.framework, self.processes_per_worker, self.placement)
+        Placement.each_of(self.evaluation_placement)
         check_uri("model_uri", self.model_uri)
         if is_inside(self.model_uri, self.dataset_uri):
             raise InvalidSetting(
                 f"model_uri '{self.model_uri}' is inside dataset_uri '{self.dataset_uri}', so models would become "
                 "part of the next dataset: choose a model_uri (or a workspace) outside"
             )
+
+    @property
+    def processes_in_pod(self) -> int:
+        return processes_in_pod(self.framework, self.processes_per_worker, self.placement)
 
     def check_folders(self, folders: Sequence[str]) -> None:
         """Check that a dataset of these folders has the splits that the run uses.

@@ -57,8 +57,8 @@ def reason_to_train(latest: PublishedModel | None, parameters: RunParameters, da
 
 def _reason_of_processes(latest: PublishedModel, parameters: RunParameters) -> str:
     """The number of processes multiplies the batch size. An elastic training may end with any number of its range."""
-    least = (parameters.min_workers or parameters.workers) * parameters.processes_per_worker
-    most = (parameters.max_workers or parameters.workers) * parameters.processes_per_worker
+    least = (parameters.min_workers or parameters.workers) * parameters.processes_in_pod
+    most = (parameters.max_workers or parameters.workers) * parameters.processes_in_pod
     if least <= latest.processes <= most:
         return ""
     now = f"{most}" if least == most else f"{least} to {most}"

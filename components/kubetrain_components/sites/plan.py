@@ -4,6 +4,7 @@ from pathlib import Path
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
+from kubetrain_components.evaluate_model.place_evaluation import place_evaluation
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
@@ -70,7 +71,7 @@ def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> Job:
         data_dir=Path(DATA_PATH),
         dataset_digest=dataset.digest,
         manifest_sha256="",
-        placement=parameters.placement,
+        placement=place_evaluation(parameters.placement, parameters.evaluation_placement),
         mounts=dataset.mounts(parameters.storage.output_claim),
     )
     return evaluation_job(evaluation, TrainingOutput(Path(OUTPUT_PATH, parameters.run_id)))

@@ -30,7 +30,7 @@ def sync_dataset(
     workers: int = 1,
     min_workers: int = 0,
     max_workers: int = 0,
-    processes_per_worker: int = 1,
+    processes_per_worker: int = 0,
     launcher: str = "auto",
     cpu: str = "1",
     memory: str = "4Gi",
@@ -39,6 +39,7 @@ def sync_dataset(
     min_accuracy: float = 0.0,
     model_uri: str = "",
     skip_unchanged: bool = False,
+    evaluation_placement: dict = {},  # noqa: B006
 ) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict):
     """Check every parameter of the run, and sync the dataset to a version on the staging PVC.
 
@@ -64,7 +65,7 @@ def sync_dataset(
         workers: Number of training pods.
         min_workers: Minimum number of pods that training continues with after losing others; 0: all pods restart.
         max_workers: Maximum number of pods that an elastic training grows to; 0: as many as workers.
-        processes_per_worker: Training processes in each pod.
+        processes_per_worker: PyTorch processes in each pod; 0: one for each GPU.
         launcher: What runs the training pods: training-operator, trainer or job; auto: the first that the cluster has.
         cpu: CPU request of a pod.
         memory: Memory request of a pod.
@@ -73,6 +74,7 @@ def sync_dataset(
         min_accuracy: Minimum accuracy on the test split; 0: publish any model.
         model_uri: Destination of published models: s3://BUCKET/PREFIX.
         skip_unchanged: Reuse the latest model if training would only repeat it.
+        evaluation_placement: Placement settings of the evaluation that differ from the training's.
 
     Returns:
         The place of the dataset version, the placement of the training pods, and the model to reuse, if any.
@@ -118,6 +120,7 @@ def sync_dataset(
             min_accuracy=min_accuracy,
             model_uri=model_uri,
             skip_unchanged=skip_unchanged,
+            evaluation_placement=evaluation_placement,
         )
         check_model_store(parameters)
         stage.result = site.sync(parameters, backend, stage.on_line)

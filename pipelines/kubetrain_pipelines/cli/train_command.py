@@ -75,7 +75,7 @@ def _problems(options: TrainOptions) -> Iterator[str]:
         yield f"--workers is {options.workers}: use at least 1"
     if options.min_workers or options.max_workers:
         yield "--min-workers and --max-workers apply only to pytorch: leave them out"
-    if options.processes_per_worker < 1:
-        yield f"--processes-per-worker is {options.processes_per_worker}: use at least 1"
+    if options.processes_per_worker < 0:
+        yield f"--processes-per-worker is {options.processes_per_worker}: use at least 1, or leave it out"
     if options.processes_per_worker > 1 and framework != MPI:
         yield "--processes-per-worker applies only to trainers and mpi: let your program start its processes"

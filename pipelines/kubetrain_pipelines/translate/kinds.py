@@ -105,7 +105,8 @@ def take_processes(draft: Draft, torchrun: Torchrun, fields: list[tuple[Fields, 
             owner.drop_if(name, wanted, int(number), number)
     else:
         draft.note(f"a pod has '{wanted}' processes, which depends on its node: set processes_per_worker")
-    if gpus > draft.settings.get("processes_per_worker", 1):
+    if gpus > draft.settings.get("processes_per_worker", gpus):
+        draft.set("allow_idle_gpus", True)
         draft.note(f"a pod has {gpus} GPUs, but fewer processes: set processes_per_worker to {gpus} to use all of them")
 
 

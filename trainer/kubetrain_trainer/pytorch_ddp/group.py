@@ -37,6 +37,8 @@ class Group(ProcessGroup):
             precision=precision_of(config, self.device),
             threads=torch.get_num_threads(),
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else cpu_name(),
+            used_gpus=self.role.local_world_size,
+            gpus=torch.cuda.device_count(),
         )
 
     def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:

@@ -48,7 +48,9 @@ class Group(ProcessGroup):
             transport=transport if self.role.world_size > 1 else "",
             precision=precision_of(config),
             threads=tf.config.threading.get_intra_op_parallelism_threads(),
-            device=" and ".join(names) or cpu_name(),
+            device=" and ".join(sorted({*names})) or cpu_name(),
+            used_gpus=self.local_replicas,
+            gpus=len(gpus),
         )
 
     def from_chief(self, decide: Callable[[], Decision], *, takes_long: bool = False) -> Decision:
