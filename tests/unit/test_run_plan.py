@@ -60,6 +60,18 @@ def test_a_custom_image_trains_and_evaluates() -> None:
     assert [images(each) for each in plan(placement={"image": "mine:2"})[3:]] == [{"mine:2"}, {"mine:2"}]
 
 
+def test_each_gpu_has_a_process_and_the_evaluation_has_one_gpu() -> None:
+    training, evaluation = plan(gpus=8, evaluation_placement={"memory": "8Gi"})[3:]
+    assert training["spec"]["nprocPerNode"] == "8"
+    master = training["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    limits = [each["spec"]["containers"][0]["resources"]["limits"] for each in (master, evaluation["spec"]["template"])]
+    assert limits == [{"nvidia.com/gpu": "8", "memory": "4Gi"}, {"nvidia.com/gpu": "1", "memory": "8Gi"}]
+    with pytest.raises(InvalidSetting, match="6 of a pod's 8 GPUs would be idle"):
+        plan(gpus=8, processes_per_worker=2)
+    with pytest.raises(InvalidSetting, match="unknown setting 'gpu'.*gpus"):
+        plan(evaluation_placement={"gpu": 1})
+
+
 def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:
     assert [each["kind"] for each in plan(framework="")] == ["PersistentVolumeClaim", "Job"]
 
