@@ -262,7 +262,8 @@ def test_logs_that_may_not_be_read_are_a_warning(server: ApiServer, launch: Laun
 def test_a_launcher_survives_that_nobody_reads_its_output() -> None:
     """`kubetrain train | head` closes stdout after ten lines."""
     program = (
-        "from kubetrain_components.jobs.job import LogLine; from kubetrain_components.jobs.job_logs import print_line\n"
+        "from kubetrain_components.jobs.job_logs import print_line\n"
+        "from kubetrain_components.jobs.job_state import LogLine\n"
         "for number in range(1000): print_line(LogLine('chief-0', 'x' * 1000))\n"
         "print('trained')"
     )
