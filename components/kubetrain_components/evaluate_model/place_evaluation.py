@@ -1,4 +1,4 @@
-"""Where the evaluation runs: like a training pod, but its one process needs one GPU and no RDMA."""
+"""Where the evaluation runs: like a training pod, but its one process needs only one GPU."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,8 @@ def place_evaluation(training: Placement, own: Mapping[str, Any]) -> Placement:
 
 
 def _with_one_gpu(training: Placement) -> Placement:
+    """Keep RDMA devices: as pods with them run as root, no other user can write to the output."""
     others = {name: each for name, each in training.extra_resources.items() if not is_gpu(name)}
     gpus = [name for name in training.extra_resources if is_gpu(name)]
     first = {} if training.gpus else dict.fromkeys(gpus[:1], 1)
-    return replace(training, gpus=min(training.gpus, 1), rdma=0, extra_resources=others | first)
+    return replace(training, gpus=min(training.gpus, 1), extra_resources=others | first)
