@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -785,6 +786,21 @@ def test_the_reports_of_pods() -> None:
         "read-only mount": OK,
     }
     assert (found["S3 dataset"][1], found["S3 model"][1]) == ("access denied", "it stays")
+
+
+@pytest.mark.parametrize(
+    ("task", "status"),
+    [
+        ({"task": "'own:build' can be imported"}, OK),
+        ({"task": "warning: importing 'own:build' without GPU and dataset raised RuntimeError: no GPU"}, WARNING),
+        (JobFailed("import failed: import-0: cannot import 'own' of 'own:build'"), MISSING),
+        (KubetrainError("not tried"), UNKNOWN),
+    ],
+)
+def test_a_task_of_your_own_is_imported(task: probes.Outcome, status: Status) -> None:
+    tried = replace(planned(), task=probes.task_job("0a", "own:build", Placement(image="trainer:1", gpus=8)))
+    found = {each.check: each for each in judge_outcomes(tried, probes.Outcomes({}, {}, {}, task), [])}
+    assert found["task"].status is status
 
 
 def test_an_image_that_cannot_be_pulled_leaves_the_rest_unknown() -> None:

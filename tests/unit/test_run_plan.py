@@ -72,6 +72,26 @@ def test_each_gpu_has_a_process_and_the_evaluation_has_one_gpu() -> None:
         plan(evaluation_placement={"gpu": 1})
 
 
+def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
+    fetch = {"name": "fetch-code", "image": "git:1"}
+    placement = {
+        **{"gpus": 8, "memory": "200Gi", "shm_size": "64Gi", "init_containers": [fetch]},
+        **{"volumes": [{"name": "code", "emptyDir": {}}], "volume_mounts": [{"name": "code", "mountPath": "/code"}]},
+        **{"env": {"PYTHONPATH": "/code"}, "node_selector": {"pool": "train"}},
+    }
+    first = plan(placement=placement, train_config={"model": "team.task:build"})[0]
+    pod = first["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert first["metadata"]["name"].startswith("train-pytorch-check-imports")
+    assert container["command"] == ["python", "-m", "kubetrain_trainer.check_imports", "team.task:build"]
+    assert (container["image"], pod["nodeSelector"]) == ("trainer:1", {"pool": "train"})
+    assert container["resources"] == {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "200Gi"}}
+    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/code"]
+    assert [each["name"] for each in pod["initContainers"]] == ["fetch-code"]
+    small = plan(memory="1Gi", train_config={"model": "team.task:build"})[0]["spec"]["template"]["spec"]
+    assert small["containers"][0]["resources"]["requests"]["memory"] == "1Gi"
+
+
 def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:
     assert [each["kind"] for each in plan(framework="")] == ["PersistentVolumeClaim", "Job"]
 

@@ -20,7 +20,7 @@ WORKSPACE_VARIABLE = "KUBETRAIN_WORKSPACE"
 
 class Site(Protocol):
     def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
-        """Sync the dataset of a run and return a report, which has the fields of a DatasetPlace."""
+        """Import a task of your own, then sync the dataset. Return a report, which has the fields of a DatasetPlace."""
         ...
 
     def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:

@@ -15,6 +15,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.image_job import image_job
@@ -33,6 +34,7 @@ class ClusterSite:
         for manifest in planned_manifests(_with_launcher(parameters, backend)):
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             print(f"planned: {kind} {name}", flush=True)
+        check_imports(parameters, backend, on_line)
         return sync_on_cluster(parameters, backend, KubernetesClaims.connect(), on_line)
 
     def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:

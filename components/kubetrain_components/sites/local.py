@@ -9,6 +9,7 @@ from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
@@ -26,6 +27,7 @@ class LocalSite:
         return self.workspace / "staging"
 
     def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
+        check_imports(parameters, backend, on_line)
         return sync_dataset(parameters, transfer_job(parameters, self.staging), backend, on_line)
 
     def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:

@@ -1,5 +1,6 @@
 """Everything that a run will create on a cluster, checked by its first step and printed by `kubetrain render`."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
@@ -11,6 +12,7 @@ from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.run.check_imports import import_jobs
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.image_job import image_job, image_job_is_needed
 from kubetrain_components.run.parameters import RunParameters
@@ -29,7 +31,11 @@ def planned_manifests(parameters: RunParameters) -> list[Manifest]:
         InvalidSetting: if the cluster would reject a manifest, or not run it as intended.
     """
     claims = [wanted.manifest() for wanted in wanted_claims(parameters)]
-    return [*claims, *(manifest for job in _jobs(parameters) for manifest in manifests_of(job))]
+    return [*_manifests(import_jobs(parameters)), *claims, *_manifests(_jobs(parameters))]
+
+
+def _manifests(jobs: Sequence[Job]) -> Iterator[Manifest]:
+    return (manifest for job in jobs for manifest in manifests_of(job))
 
 
 def _jobs(parameters: RunParameters) -> list[Job]:

@@ -26,11 +26,14 @@ OTHER_STORAGE = (
 )
 OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
 FIX_ETCD = "correct rdzv_endpoint or the files in rdzv_conf, or leave rdzv_endpoint empty for an etcd of the job's own"
+FIX_TASK = "correct model, or build an image of the trainer that contains the module: --set image=REGISTRY/IMAGE"
 FIX_S3 = "correct the URI, s3_endpoint (as pods reach it) or the secret, or grant access"
 FIX_S3_OF_STEP = (
     f"{FIX_S3} to the service account of the runs; "
     "for a private CA, set CABUNDLE_CONFIGMAP_NAME on the deployment ml-pipeline"
 )
+UPDATE_SERVER = "update the server, or change its policy"
+EXPECTED = "nothing, if the module needs a GPU or the dataset while it is imported"
 
 
 def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> Iterator[Finding]:
@@ -38,7 +41,7 @@ def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> I
     Args:
         s3: The names of the S3 tests that ran.
     """
-    step, writer, reader = (job.placement.image for job in probes.jobs)
+    step, writer, reader = (job.placement.image for job in (probes.step, probes.writer, probes.reader))
     yield _judge_image(step, outcomes.step, PROVIDE_STEP_IMAGE).named("step image")
     if "model" in s3:
         yield _judge_test("model", outcomes.step, FIX_S3_OF_STEP).named("S3 model")
@@ -48,6 +51,8 @@ def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> I
         yield _judge_test("dataset", outcomes.writer, FIX_S3).named("S3 dataset")
     yield _judge_image(reader, outcomes.reader, PROVIDE_IMAGE).named("trainer image")
     yield _judge_test("read_only", outcomes.reader, OTHER_EXPOSURE).named("read-only mount")
+    if outcomes.task is not None:
+        yield _judge_test("task", outcomes.task, FIX_TASK).named("task")
     if probes.reader.placement.rdzv_endpoint:
         yield _judge_test("etcd", outcomes.reader, FIX_ETCD).named("etcd")
 
@@ -69,7 +74,7 @@ def _judge_test(name: str, outcome: Outcome, remedy: str) -> Finding:
     if seen.startswith(ERROR):
         return missing(seen.removeprefix(ERROR), remedy)
     if seen.startswith(WARNING):
-        return warning(seen.removeprefix(WARNING), "update the server, or change its policy")
+        return warning(seen.removeprefix(WARNING), EXPECTED if name == "task" else UPDATE_SERVER)
     return ok(seen)
 
 

@@ -1,8 +1,9 @@
-"""Run three small jobs, one after the other, to check images, mounts, and S3 as pods see it.
+"""Run small jobs, one after the other, to check images, mounts, your own task, and S3 as pods see it.
 
-The step resembles a pod of Kubeflow Pipelines: it writes to the store of the models. The writer resembles a dataset
-transfer: it writes to new PVCs and reads the dataset. The reader resembles a training without devices: it mounts
-read-only what training pods would mount. Everything created is deleted, also on Ctrl-C.
+The step resembles a pod of Kubeflow Pipelines: it writes to the store of the models. Another pod imports the task, if
+it is your own. The writer resembles a dataset transfer: it writes to new PVCs and reads the dataset. The reader
+resembles a training without devices: it mounts read-only what training pods would mount. Everything created is deleted,
+also on Ctrl-C.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
 from kubetrain_components.expose_dataset.expose import Exposure
@@ -28,6 +30,7 @@ from kubetrain_components.jobs.placement import WITHOUT_DEVICES, Placement
 from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.run.check_imports import import_job
 from kubetrain_trainer.errors import KubetrainError
 
 Say = Callable[[str], None]
@@ -68,10 +71,12 @@ class Probes:
     step: Job
     writer: Job
     reader: Job
+    task: Job | None = None
+    """Imports a task of your own."""
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
-        return self.step, self.writer, self.reader
+    def jobs(self) -> list[Job]:
+        return [job for job in (self.step, self.task, self.writer, self.reader) if job]
 
     @property
     def exposed(self) -> list[Manifest]:
@@ -92,6 +97,7 @@ class Outcomes:
     step: Outcome
     writer: Outcome
     reader: Outcome
+    task: Outcome | None = None
 
 
 def probe_claim(wanted: WantedClaim, token: str) -> Manifest:
@@ -117,10 +123,17 @@ def reader_job(
     return _job("read", token, placement, (mount,), {"read_only": ["/data", "mark" if is_ours else ""], **(etcd or {})})
 
 
+def task_job(token: str, model: str, training: Placement) -> Job:
+    settings: dict[str, Any] = {**WITHOUT_QUEUE, **TIMES}
+    identity = JobIdentity(pipeline="doctor", stage="import", run_id=token)
+    return import_job(identity, model, replace(training, **settings))
+
+
 def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> Outcomes:
     with _cleaned_up(probes, api, say), KubernetesBackend(api) as backend:
         say(f"a pod like those of Kubeflow Pipelines starts ({probes.step.placement.image})")
         step = _outcome(probes.step, backend)
+        task = _import_task(probes.task, backend, say)
         say(f"a pod writes to new PVCs ({probes.writer.placement.image})")
         try:
             keeper = api.create(api.path(*JobKind.BATCH_JOB.traits.resource), probes.keeper)
@@ -129,9 +142,16 @@ def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> Outcomes:
             # After the writer has ended, because a copy of the volume may lack what is written later.
             _create(probes.exposed, keeper, api)
         except KubetrainError as error:
-            return Outcomes(step, error, error)
+            return Outcomes(step, error, error, task)
         say(f"a pod mounts the PVC read-only ({probes.reader.placement.image})")
-        return Outcomes(step, written, _outcome(probes.reader, backend))
+        return Outcomes(step, written, _outcome(probes.reader, backend), task)
+
+
+def _import_task(job: Job | None, backend: KubernetesBackend, say: Say) -> Outcome | None:
+    if job is None:
+        return None
+    say(f"a pod imports {job.replicas[0].command[-1]} ({job.placement.image})")
+    return _outcome(job, backend)
 
 
 def _create(manifests: Iterable[Manifest], keeper: Manifest, api: KubernetesApi) -> None:
