@@ -25,6 +25,7 @@ TRAINING_PARAMETERS = (
     "max_workers",
     "processes_per_worker",
     "launcher",
+    "evaluation_placement",
 )
 PUBLISHING_PARAMETERS = ("model_uri", "s3_endpoint", "min_accuracy")
 
@@ -85,7 +86,6 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         dataset=dataset,
         output_claim=output_claim,
         placement=trained.outputs["placement"],
-        evaluation_placement=given["evaluation_placement"],
         reused=reused,
         model=collected.outputs["model"],
         **run,

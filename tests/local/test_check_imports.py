@@ -5,6 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.jobs.job_logs import print_line
+from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_components.run.check_imports import check_imports
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
 from support.cli import kubetrain
 from support.process_groups import start_python
 
@@ -14,27 +20,66 @@ TASKS = {
     "nested": "import not_installed",
     "misspelled": "def biuld(config, data_dir): ...",
     "broken": "def build(:",
+    "long": "raise RuntimeError('x' * 10_000)",
     "early": "open('/data/train/classes.txt')",
 }
 
 
 @pytest.mark.parametrize(
-    ("module", "exit_code", "message"),
+    ("module", "message"),
     [
-        ("fine", 0, "'fine:build' can be imported"),
-        ("absent", 1, "error: cannot import 'absent' of 'absent:build' (No module named 'absent')"),
-        ("nested", 1, "error: cannot import 'nested' of 'nested:build' (No module named 'not_installed')"),
-        ("misspelled", 1, "error: module 'misspelled' has no function 'build': did you mean 'biuld'?"),
-        ("broken", 1, "error: cannot import 'broken:build': invalid syntax (broken.py, line 1)"),
-        ("early", 0, "warning: importing 'early:build' without GPU and dataset raised FileNotFoundError"),
+        ("fine", "'fine:build' can be imported"),
+        ("absent", "error: cannot import 'absent' of 'absent:build' (No module named 'absent')"),
+        ("nested", "error: cannot import 'nested' of 'nested:build' (No module named 'not_installed')"),
+        ("misspelled", "error: module 'misspelled' has no function 'build': did you mean 'biuld'?"),
+        ("broken", "error: cannot import 'broken:build': invalid syntax (broken.py, line 1)"),
+        ("long", "warning: importing 'long:build' without GPU and dataset raised RuntimeError: xxxx"),
+        ("early", "warning: importing 'early:build' without GPU and dataset raised FileNotFoundError"),
     ],
 )
-def test_only_what_no_pod_could_import_is_an_error(tmp_path: Path, module: str, exit_code: int, message: str) -> None:
+def test_only_what_no_pod_could_import_is_an_error(tmp_path: Path, module: str, message: str) -> None:
     for name, text in TASKS.items():
         (tmp_path / f"{name}.py").write_text(text)
-    program = start_python(*PROGRAM, f"{module}:build", cwd=tmp_path)
+    log = tmp_path / "termination-log"
+    log.touch()
+    program = start_python(*PROGRAM, f"{module}:build", cwd=tmp_path, KUBETRAIN_TERMINATION_LOG=str(log))
     output, _ = program.communicate(timeout=60)
-    assert (program.returncode, message in output) == (exit_code, True), output
+    assert program.returncode == 0, output
+    assert json.loads(log.read_text())["seen"]["task"].startswith(message)
+    assert message in output
+
+
+def parameters(folder: Path, model: str) -> RunParameters:
+    return RunParameters(
+        dataset_uri="s3://bucket/dataset",
+        pipeline="train-pytorch",
+        run_id="r1",
+        framework="pytorch",
+        train_config=TrainConfig(model=model),
+        model_uri=folder.as_uri(),
+    )
+
+
+def test_a_retry_of_the_step_finds_the_module_that_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LocalBackend(tmp_path / "jobs") as backend:
+        with pytest.raises(InvalidSetting, match=r"No module named 'added'.*; if only the training pods have"):
+            check_imports(parameters(tmp_path, "added:build"), backend, print_line)
+        (tmp_path / "added.py").write_text(TASKS["fine"])
+        check_imports(parameters(tmp_path, "added:build"), backend, print_line)
+    assert "'added:build' can be imported" in capsys.readouterr().out
+
+
+def test_a_job_that_cannot_tell_is_only_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "killed.py").write_text("import os; os.kill(os.getpid(), 9)")
+    with LocalBackend(tmp_path / "jobs") as backend:
+        check_imports(parameters(tmp_path, "killed:build"), backend, print_line)
+    assert "the training will try to import the task" in capsys.readouterr().out
 
 
 def test_a_missing_module_fails_the_run_before_the_dataset_is_read(tmp_path: Path) -> None:

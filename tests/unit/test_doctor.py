@@ -793,7 +793,7 @@ def test_the_reports_of_pods() -> None:
     [
         ({"task": "'own:build' can be imported"}, OK),
         ({"task": "warning: importing 'own:build' without GPU and dataset raised RuntimeError: no GPU"}, WARNING),
-        (JobFailed("import failed: import-0: cannot import 'own' of 'own:build'"), MISSING),
+        ({"task": "error: cannot import 'own' of 'own:build'"}, MISSING),
         (KubetrainError("not tried"), UNKNOWN),
     ],
 )

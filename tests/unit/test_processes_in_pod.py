@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.evaluate_model.place_evaluation import place_evaluation
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.run.place_evaluation import place_evaluation
 from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -18,7 +18,11 @@ from kubetrain_trainer.errors import InvalidSetting
         ("pytorch", 0, {"gpus": 8}, 8),
         ("pytorch", 8, {"gpus": 8}, 8),
         ("pytorch", 2, {"gpus": 8, "allow_idle_gpus": True}, 2),
-        ("pytorch", 0, {"extra_resources": {"nvidia.com/mig-1g.5gb": "2", "example.com/fpga": 4}}, 2),
+        ("pytorch", 0, {"extra_resources": {"amd.com/gpu": "2", "example.com/fpga": 4}}, 2),
+        ("pytorch", 0, {"gpus": 2, "gpu_resource": "example.com/a100"}, 2),
+        ("pytorch", 0, {"gpus": 2, "gpu_resource": "nvidia.com/gpu.shared"}, 1),
+        ("pytorch", 0, {"extra_resources": {"nvidia.com/mig-1g.5gb": 1}}, 1),
+        ("pytorch", 0, {"extra_resources": {"gpu.intel.com/i915": 1, "gpu.intel.com/memory.max": "8G"}}, 1),
         ("pytorch", 4, {"resource_claims": [{"name": "gpu", "resourceClaimTemplateName": "four"}]}, 4),
         ("tensorflow", 0, {"gpus": 8}, 1),
         ("tensorflow", 1, {"gpus": 8}, 1),
@@ -52,6 +56,7 @@ def test_gpus_that_do_not_fit_are_refused(framework: str, wanted: int, gpus: int
             {},
             {"extra_resources": {"amd.com/gpu": 1, "example.com/fpga": 4}},
         ),
+        ({"extra_resources": {"nvidia.com/gpu": "0"}}, {}, {}),
         ({}, {}, {}),
     ],
 )

@@ -86,8 +86,12 @@ def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
     assert container["command"] == ["python", "-m", "kubetrain_trainer.check_imports", "team.task:build"]
     assert (container["image"], pod["nodeSelector"]) == ("trainer:1", {"pool": "train"})
     assert container["resources"] == {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "200Gi"}}
-    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/code"]
+    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/dev/shm", "/code"]
     assert [each["name"] for each in pod["initContainers"]] == ["fetch-code"]
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert "check-imports" not in str(
+        plan(placement={"check_imports": False}, train_config={"model": "team.task:build"})
+    )
     small = plan(memory="1Gi", train_config={"model": "team.task:build"})[0]["spec"]["template"]["spec"]
     assert small["containers"][0]["resources"]["requests"]["memory"] == "1Gi"
 

@@ -2,19 +2,19 @@
 
 python -m kubetrain_trainer.check_imports package.module:function
 
-A module or function that is missing fails. Another error is only a warning: this pod has no GPU and no dataset, which
-the module may need while it is imported.
+It reports one sentence. A module or function that is missing is an error. Anything else that goes wrong is a warning:
+this pod has no GPU and no dataset, which the module may need while it is imported.
 """
 
 import sys
 from functools import partial
 
-from kubetrain_trainer.entry_point import run
-from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.entry_point import SENTENCE_LENGTH, run
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.termination import report_result
 
-WARNING = "warning: "
+ERROR, WARNING = "error: ", "warning: "
 
 
 def check_imports(path: str) -> None:
@@ -24,20 +24,19 @@ def check_imports(path: str) -> None:
 
 
 def _import(path: str) -> str:
-    """Return what happened.
-
-    Raises:
-        InvalidSetting: if no pod could import it.
-    """
     try:
         load_function(path)
-    except KubetrainError:
-        raise
+    except KubetrainError as error:
+        return f"{ERROR}{_short(error)}"
     except SyntaxError as error:
-        raise InvalidSetting(f"cannot import '{path}': {error}") from error
+        return f"{ERROR}cannot import '{path}': {_short(error)}"
     except Exception as error:  # noqa: BLE001 - whatever the user's code may raise
-        return f"{WARNING}importing '{path}' without GPU and dataset raised {type(error).__name__}: {error}"
+        return f"{WARNING}importing '{path}' without GPU and dataset raised {type(error).__name__}: {_short(error)}"
     return f"'{path}' can be imported"
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:SENTENCE_LENGTH]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ def evaluate_model(
     metrics: dsl.Output[dsl.Metrics],
     confusion: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
-    evaluation_placement: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
 ) -> None:
     """Evaluate the model on the test split. A poor result does not fail the step, so its artifacts are kept.
 
@@ -26,7 +25,7 @@ def evaluate_model(
         framework: pytorch or tensorflow.
         dataset: Dataset version to evaluate on, and how pods mount it.
         output_claim: PVC for the output.
-        placement: Placement settings of the training pods.
+        placement: Placement settings of the evaluation's pod.
         reused: Published, already evaluated model if training was skipped; else empty.
         pipeline: Name of the pipeline.
         run_id: ID of the run.
@@ -34,13 +33,11 @@ def evaluate_model(
         metrics: Loss and metrics on the test split.
         confusion: Confusion matrix of a classifier; with two classes also the ROC curve.
         report: HTML page with curves, confusion matrix and misclassified samples.
-        evaluation_placement: Placement settings of the evaluation that differ from the training's.
     """
     from pathlib import Path
 
     from kubetrain_components.evaluate_model.confusion import most_confused, roc_columns
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
-    from kubetrain_components.evaluate_model.place_evaluation import place_evaluation
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.run.dataset_place import DatasetPlace
@@ -61,7 +58,7 @@ def evaluate_model(
         dataset_digest=place.digest,
         dataset_files=place.files,
         manifest_sha256=model.metadata["manifest_sha256"],
-        placement=place_evaluation(Placement.from_dict(placement), evaluation_placement),
+        placement=Placement.from_dict(placement),
         mounts=site.mounts(place, output_claim),
     )
     with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:

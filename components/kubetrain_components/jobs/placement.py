@@ -13,6 +13,8 @@ from kubetrain_trainer.settings import Settings, setting
 QUANTITIES = ("cpu", "cpu_limit", "memory", "memory_limit", "shm_size")
 GPU = re.compile(r".+/(gpu|gpu\..+|mig-.+)|gpu\.intel\.com/.+")
 """Resource names of GPUs, including shared ones and MIG slices."""
+PART_OF_GPU = re.compile(r".+/(gpu\..+|mig-.+)|gpu\.intel\.com/(?!i915$|xe$).+")
+"""Names of what is only a part of a GPU: a process can use no more than one, or it is no device."""
 NCCL_NAMES = re.compile(r"NCCL_[A-Z0-9_]+")
 OBSOLETE_NCCL = {
     "NCCL_MIN_NRINGS": "is deprecated: use NCCL_MIN_NCHANNELS",
@@ -108,6 +110,7 @@ class Placement(Settings):
     labels: dict[str, Any] = setting({}, "labels of the pods")
     annotations: dict[str, Any] = setting({}, "annotations of the pods")
 
+    check_imports: bool = setting(True, "import a task of your own in a pod before the dataset is synced")
     scale_metrics: list[Any] = setting(
         [],
         "metrics in Kubernetes' format by which an autoscaler scales an elastic job from min_workers to max_workers; "
@@ -184,10 +187,15 @@ class Placement(Settings):
             raise InvalidSetting("scheduler kueue needs a LocalQueue: set queue to its name")
 
     @property
+    def has_gpus(self) -> bool:
+        return self.gpus > 0 or any(is_gpu(name) for name in self.extra_resources)
+
+    @property
     def gpu_count(self) -> int:
-        """The GPUs of a pod, as far as it requests them by number: what a resource claim stands for is not known."""
-        others = (amount(str(each)) for name, each in self.extra_resources.items() if is_gpu(name))
-        return self.gpus + int(sum(others))
+        """The whole GPUs that a pod requests by number; those of resource claims are not known."""
+        others = ((name, number) for name, number in self.extra_resources.items() if is_gpu(name))
+        requests = [(self.gpu_resource, self.gpus), *others]
+        return sum(int(amount(str(number))) for name, number in requests if not PART_OF_GPU.fullmatch(name))
 
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)

@@ -36,6 +36,7 @@ def launch_training(
     summary: dsl.Output[dsl.Markdown],
     launcher: str = "auto",
     max_workers: int = 0,
+    evaluation_placement: dict = {},  # noqa: B006 - KFP reads the default, nothing changes it
 ) -> NamedTuple("Training", checkpoint=str, step=int, image=str, image_id=str, placement=dict):
     """Train in several pods and follow them until they finish.
 
@@ -55,9 +56,10 @@ def launch_training(
         summary: Summary of the job, with its duration, its manifest, and commands to inspect it.
         launcher: What runs the pods: training-operator, trainer or job; auto: the first that the cluster has.
         max_workers: Maximum number of pods that an elastic training grows to; 0: as many as workers.
+        evaluation_placement: Placement settings of the evaluation that differ from the training's.
 
     Returns:
-        The last checkpoint, its step, the name and ID of the image that trained it, and the placement.
+        The last checkpoint, its step, the name and ID of the image that trained it, and the evaluation's placement.
     """
     from dataclasses import asdict
     from pathlib import Path
@@ -70,6 +72,7 @@ def launch_training(
     from kubetrain_components.launch_training.training_job import TrainingJob
     from kubetrain_components.run.combined_settings import combine_settings
     from kubetrain_components.run.dataset_place import DatasetPlace
+    from kubetrain_components.run.place_evaluation import place_evaluation
     from kubetrain_components.run.site import this_site
     from kubetrain_trainer.config import TrainConfig
 
@@ -84,6 +87,7 @@ def launch_training(
     with site.stage("launch_training", run_id) as stage, site.backend() as backend:
         of_task = placement_settings(asdict(task_config))
         placed = combine_settings(Placement, {"the run's parameters": placement, "the launch task": of_task})
+        evaluation = place_evaluation(placed, evaluation_placement)
         training = TrainingJob(
             framework=framework,
             config=TrainConfig.from_dict(train_config),
@@ -107,4 +111,4 @@ def launch_training(
             text = training_summary(training, stage.result, stage.seconds(), stage.progress)
             Path(summary.path).write_text(text)
     result = stage.result
-    return result["checkpoint"], result["step"], placed.image, result["image_id"], placed.changed_settings()
+    return result["checkpoint"], result["step"], placed.image, result["image_id"], evaluation.changed_settings()

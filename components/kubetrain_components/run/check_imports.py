@@ -1,47 +1,65 @@
-"""The job that imports a task of your own in the training image, before the run moves any data."""
+"""The job that imports a task of your own in the training image, before the run moves any data.
+
+Only what this job has proven ends the run. If the job cannot start or end, the training finds out.
+"""
 
 from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.backend import JobBackend
+from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import UNBUFFERED, Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import UNBUFFERED, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
+from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.placement import WITHOUT_DEVICES, Placement
 from kubetrain_components.jobs.quantity import amount
+from kubetrain_components.jobs.troubles import TroubleKind
+from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_trainer.check_imports import ERROR, WARNING
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import is_import_path
 
 STAGE = "check_imports"
 MEMORY = "2Gi"
-SMALL: dict[str, Any] = {
-    **WITHOUT_DEVICES,
-    "cpu": "500m",
-    "cpu_limit": "",
-    "shm_size": "",
-    "network": "",
-    "together": "",
-}
+SMALL: dict[str, Any] = {**WITHOUT_DEVICES, **{"cpu": "500m", "cpu_limit": "", "network": "", "together": ""}}
 """Settings that differ from those of the training pods."""
+BUDGETS = Budgets(
+    queue_seconds=60,
+    start_seconds=600,  # to pull the image
+    run_seconds=180,
+    troubles={TroubleKind.UNSCHEDULABLE: 30, TroubleKind.QUOTA: 5, TroubleKind.REFUSED: 5},
+)
 
 
 def check_imports(parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> None:
     """
     Raises:
-        JobFailed: if the training image has no such module or function.
+        InvalidSetting: if the training image has no such module or function.
     """
     for job in import_jobs(parameters):
-        run_job(job, backend, on_line)
+        try:
+            state = run_job(job, backend, on_line, BUDGETS)
+        except KubetrainError as error:
+            on_line(LogLine(STAGE, f"{WARNING}{error}; the training will try to import the task"))
+            continue
+        seen = str(lead_result(job, state).get("seen", {}).get("task", ""))
+        if seen.startswith(ERROR):
+            backend.delete(state.handle)  # so that a retry of the step tries again
+            remedy = "if only the training pods have the module, set check_imports=false"
+            raise InvalidSetting(f"{seen.removeprefix(ERROR)}; {remedy}")
 
 
 def import_jobs(parameters: RunParameters) -> list[Job]:
     """Return the job, if the run trains a task of your own."""
-    if not parameters.framework or not is_import_path(parameters.train_config.model):
+    model, placement = parameters.train_config.model, parameters.placement
+    if not parameters.framework or not is_import_path(model) or not placement.check_imports:
         return []
     identity = JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id)
-    return [import_job(identity, parameters.train_config.model, parameters.placement)]
+    return [import_job(identity, model, placement)]
 
 
 def import_job(identity: JobIdentity, model: str, training: Placement) -> Job:
@@ -49,16 +67,23 @@ def import_job(identity: JobIdentity, model: str, training: Placement) -> Job:
     return Job(
         identity=identity,
         kind=JobKind.BATCH_JOB,
-        replicas=(
-            Replica(role="Import", count=1, command=command, env=UNBUFFERED, restart_policy=RestartPolicy.NEVER),
-        ),
+        replicas=(Replica(role="Import", count=1, command=command, env=UNBUFFERED),),
+        backoff_limit=3,
         placement=_placement(training),
     )
 
 
 def _placement(training: Placement) -> Placement:
     """Request little, but limit memory as for the training. Volumes and init containers may provide the code."""
-    memory = min(MEMORY, training.memory or MEMORY, key=amount)
-    limit = training.memory_limit or training.memory
-    kept = {"init_containers": training.init_containers, "memory": memory, "memory_limit": limit}
+    kept = {
+        "init_containers": training.init_containers,
+        "memory": min(MEMORY, training.memory or MEMORY, key=amount),
+        "memory_limit": training.memory_limit or training.memory,
+        "tolerations": [*training.tolerations, *_of_gpu_nodes(training)],
+    }
     return replace(training, **{**SMALL, **kept})
+
+
+def _of_gpu_nodes(training: Placement) -> list[Any]:
+    """Return the toleration that some clusters add only to pods with GPUs."""
+    return [{"key": training.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}] if training.gpus else []

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
-from kubetrain_components.evaluate_model.place_evaluation import place_evaluation
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
@@ -16,6 +15,7 @@ from kubetrain_components.run.check_imports import import_jobs
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.image_job import image_job, image_job_is_needed
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.place_evaluation import place_evaluation
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
 from kubetrain_trainer.training_output import TrainingOutput
 

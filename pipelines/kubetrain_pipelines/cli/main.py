@@ -136,7 +136,12 @@ def pack(**options: Any) -> None:
     "--min-workers", type=int, default=0, help="Min pods to continue with when others are lost (PyTorch); 0: all."
 )
 @click.option("--max-workers", type=int, default=0, help="Max pods to grow to, with --min-workers; 0: --workers.")
-@click.option("--processes-per-worker", type=int, default=0, help="Processes in each pod. Default: one for each GPU.")
+@click.option(
+    "--processes-per-worker",
+    type=int,
+    default=0,
+    help="Processes in each pod. Default: one for each of its GPUs (pytorch, mpi).",
+)
 @click.option("--max-restarts", type=int, help="Restarts of the training at which it fails (default: 3).")
 @click.option(
     "--launcher",

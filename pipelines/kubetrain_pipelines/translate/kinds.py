@@ -1,5 +1,6 @@
 """The kinds of jobs that can be translated, each into the parameters of a pipeline."""
 
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.pods import main_container, take_pod
@@ -8,6 +9,7 @@ from kubetrain_trainer.errors import InvalidSetting
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 CLEAN_PODS = ("Running", "All", "None")
+GPU_SETTINGS = ("gpus", "gpu_resource", "extra_resources")
 OPERATORS = ("kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller")
 
 
@@ -95,19 +97,27 @@ def take_processes(draft: Draft, torchrun: Torchrun, fields: list[tuple[Fields, 
     """Take the number of processes in a pod: the option of torchrun, or else the first field."""
     given = [str(owner.get(name, (str, int))) for owner, name in fields if name in owner.content]
     wanted = next(iter([*([torchrun.processes] if torchrun.processes else []), *given]), "")
-    gpus = draft.settings.get("gpus", 0)
+    gpus = _placement(draft).gpu_count
     if not wanted:
         wanted = default if torchrun.is_used else "1"
-    number = wanted if wanted.isdigit() else str(gpus) if wanted in ("auto", "gpu") and gpus else ""
+    is_by_gpus = wanted in ("auto", "gpu") and gpus > 0
+    number = str(gpus) if is_by_gpus else wanted
     if number.isdigit() and int(number):
-        draft.set("processes_per_worker", int(number))
+        if not is_by_gpus:
+            draft.set("processes_per_worker", int(number))
         for owner, name in fields:
             owner.drop_if(name, wanted, int(number), number)
     else:
         draft.note(f"a pod has '{wanted}' processes, which depends on its node: set processes_per_worker")
     if gpus > draft.settings.get("processes_per_worker", gpus):
         draft.set("allow_idle_gpus", True)
-        draft.note(f"a pod has {gpus} GPUs, but fewer processes: set processes_per_worker to {gpus} to use all of them")
+        draft.note(
+            f"a pod has {gpus} GPUs, but fewer processes: remove processes_per_worker and allow_idle_gpus to use all"
+        )
+
+
+def _placement(draft: Draft) -> Placement:
+    return Placement.from_dict({name: draft.settings[name] for name in GPU_SETTINGS if name in draft.settings})
 
 
 def _take_replicas(

@@ -159,7 +159,7 @@ def _threads(job: Job) -> dict[str, str]:
 
     Pods with GPUs keep the default: their CPUs only load data.
     """
-    if job.placement.gpu_count:
+    if job.placement.has_gpus:
         return {}
     quantity = job.placement.cpu_limit or job.placement.cpu
     cpus = whole_amount(quantity) if quantity else 1

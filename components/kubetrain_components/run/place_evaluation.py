@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.placement import Placement, is_gpu
+from kubetrain_components.jobs.quantity import amount
 
 
 def place_evaluation(training: Placement, own: Mapping[str, Any]) -> Placement:
@@ -19,6 +20,6 @@ def place_evaluation(training: Placement, own: Mapping[str, Any]) -> Placement:
 def _with_one_gpu(training: Placement) -> Placement:
     """Keep RDMA devices: as pods with them run as root, no other user can write to the output."""
     others = {name: each for name, each in training.extra_resources.items() if not is_gpu(name)}
-    gpus = [name for name in training.extra_resources if is_gpu(name)]
+    gpus = [name for name, each in training.extra_resources.items() if is_gpu(name) and amount(str(each))]
     first = {} if training.gpus else dict.fromkeys(gpus[:1], 1)
     return replace(training, gpus=min(training.gpus, 1), extra_resources=others | first)
