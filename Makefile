@@ -77,7 +77,7 @@ test-slow: $(INSTALLED) ## run the slow tests: faults of real processes (ALL=1 a
 
 test-cluster: $(INSTALLED) ## run real jobs on the cluster that KUBECONFIG names (ALL=1 adds the tests CI skips)
 	@test -n "$$KUBECONFIG" || { echo "no cluster to test on: export KUBECONFIG=FILE" >&2; exit 2; }
-	$(BIN)/pytest -m '$(if $(ALL),cluster,core)' --timeout 600
+	$(BIN)/pytest -m '$(if $(ALL),cluster,core and not thorough)' --timeout 600
 
 docs: $(INSTALLED) ## write docs/settings.md from the declarations
 	$(BIN)/python -m kubetrain_pipelines.settings_page > docs/settings.new

@@ -67,9 +67,7 @@ def test_an_etcd_goes_with_its_job(kind: JobKind, api: KubernetesApi, backend: K
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="etcd is built from its Go module: install Go")
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "launcher", [Launcher.TRAINING_OPERATOR, Launcher.TRAINER, pytest.param(Launcher.JOB, marks=pytest.mark.core)]
-)
+@pytest.mark.parametrize("launcher", [Launcher.TRAINING_OPERATOR, Launcher.TRAINER, Launcher.JOB])
 def test_a_training_meets_in_its_etcd_and_goes_on_without_its_first_pod(namespace: str, launcher: Launcher) -> None:
     cluster = Cluster(namespace, Bucket("unused"))
     training = cluster.synthetic_training(epochs=40, workers=2, min_workers=1, launcher=launcher)

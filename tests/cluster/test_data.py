@@ -183,6 +183,7 @@ def test_a_shared_staging_pvc_is_mounted_directly(cluster: Cluster) -> None:
     assert cluster.names() == [STORAGE.staging_claim], "a run that trains nothing has no output"
 
 
+@pytest.mark.thorough
 def test_a_pvc_of_the_administrator_over_the_same_storage(cluster: Cluster) -> None:
     storage = replace(STORAGE, exposure="static", static_claim="admins")
     with pytest.raises(KubetrainError, match="no PVC admins: create it"):
@@ -253,6 +254,7 @@ def test_two_runs_at_once_create_one_pvc(cluster: Cluster) -> None:
     assert len(cluster.claims.all(CLAIM)) == 2
 
 
+@pytest.mark.thorough
 def test_unused_versions_are_pruned(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, reports = replace(STORAGE, keep_versions=1), []
     for number in range(3):

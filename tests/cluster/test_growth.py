@@ -18,7 +18,6 @@ from support.cluster import Bucket, await_that
 from support.training_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
-CORE = pytest.mark.core
 CPU_METRIC = {
     "type": "Resource",
     "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
@@ -81,9 +80,7 @@ def waiting(api: KubernetesApi) -> set[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "launcher", [Launcher.TRAINING_OPERATOR, Launcher.TRAINER, pytest.param(Launcher.JOB, marks=CORE)]
-)
+@pytest.mark.parametrize("launcher", [Launcher.TRAINING_OPERATOR, Launcher.TRAINER, Launcher.JOB])
 def test_a_pod_that_joins_later_costs_no_step(namespace: str, cluster: Cluster, launcher: Launcher) -> None:
     with two_seats(namespace) as seats:
         training = growing(cluster, launcher, extra_resources={seats.name: 1})

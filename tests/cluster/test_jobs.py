@@ -75,6 +75,7 @@ def test_pods_that_still_run_after_a_failure_are_deleted(backend: KubernetesBack
     raise AssertionError("the Chief still runs")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [JobKind.TF_JOB, JobKind.PYTORCH_JOB])
 def test_a_training_that_restarts_too_often_stays_as_a_failed_job_without_pods(
     backend: KubernetesBackend, api: KubernetesApi, kind: JobKind
@@ -141,6 +142,7 @@ def test_pods_that_pod_security_rejects(backend: KubernetesBackend) -> None:
     assert "violates PodSecurity" in str(error)
 
 
+@pytest.mark.thorough
 def test_a_quota_that_is_used_up(backend: KubernetesBackend, api: KubernetesApi) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "0"}}}
     api.create(api.path("v1", "resourcequotas"), quota)
@@ -214,6 +216,7 @@ def ended(job: dict) -> float:
     return datetime.fromisoformat(job["status"]["completionTime"]).timestamp()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not API_SERVER.is_file(), reason="only the test cluster's API server may be stopped")
 def test_an_api_server_outage_of_twenty_seconds(backend: KubernetesBackend) -> None:
     counting = "import time\nfor i in range(60): print('line', i, flush=True); time.sleep(0.5)"

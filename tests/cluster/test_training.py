@@ -46,14 +46,7 @@ def test_training_pods_cannot_write_to_the_dataset(cluster: Cluster) -> None:
     assert [line.text for line in lines if not line.text.startswith("waiting: ")] == ["EROFS"]
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        Launcher.TRAINING_OPERATOR,
-        Launcher.TRAINER,
-        pytest.param(Launcher.JOB, marks=CORE),
-    ],
-)
+@pytest.mark.parametrize("launcher", [Launcher.TRAINING_OPERATOR, Launcher.TRAINER, Launcher.JOB])
 def test_a_killed_worker_costs_no_more_than_its_steps_since_the_checkpoint(
     cluster: Cluster, launcher: Launcher
 ) -> None:

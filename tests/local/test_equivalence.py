@@ -19,6 +19,7 @@ from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.schedule import averaging_decay
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start, tf_config, torchrun_variables
+from support.tiers import ONE_IN_CI
 from support.training import parameters
 
 SAMPLES = 45
@@ -118,7 +119,7 @@ def start_group(framework: str, folder: Path, world_size: int, trainings: dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_path: Path) -> None:
     (tmp_path / "points.py").write_text(TASKS[framework])
     in_two = {

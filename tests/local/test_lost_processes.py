@@ -22,7 +22,9 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "flags", "pod", "signal", "restarted"),
     [
-        pytest.param("pytorch", (), "worker-0", SIGTERM, {"master-0", "worker-0"}, id="drained"),
+        pytest.param(
+            "pytorch", (), "worker-0", SIGTERM, {"master-0", "worker-0"}, id="drained", marks=pytest.mark.thorough
+        ),
         pytest.param("pytorch", ELASTIC, "worker-1", SIGKILL, {"worker-1"}, id="elastic-worker-killed"),
         pytest.param(
             "pytorch",

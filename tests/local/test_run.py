@@ -40,7 +40,7 @@ def second(workspace: Path, first: object) -> tuple[Finished, dict]:
     return finished, run_json(workspace)
 
 
-@pytest.mark.parametrize("which", ["first", pytest.param("second", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["first", pytest.param("second", marks=[pytest.mark.slow, pytest.mark.thorough])])
 class TestBothFrameworks:
     @pytest.fixture
     def run(self, which: str, request: pytest.FixtureRequest) -> tuple[Finished, dict]:
@@ -88,6 +88,7 @@ class TestBothFrameworks:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_only_the_first_run_downloads_the_dataset(
     first: tuple[Finished, dict],
     second: tuple[Finished, dict],
@@ -100,12 +101,14 @@ def test_only_the_first_run_downloads_the_dataset(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_launcher_makes_no_difference_on_this_machine(workspace: Path, second: object) -> None:
     log = (workspace / "logs" / "pipeline.log").read_text()
     assert "launcher: training-operator (this machine" in log
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_everything_that_runs_leave_behind_verifies(workspace: Path, second: object) -> None:
     outputs = list((workspace / "output").iterdir())
     assert len(outputs) == 2

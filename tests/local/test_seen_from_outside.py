@@ -67,7 +67,9 @@ def test_a_training_of_two_processes_is_scraped_while_it_runs_and_ends_at_ctrl_c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "workers"), [("pytorch", 2), ("tensorflow", 1)])
+@pytest.mark.parametrize(
+    ("framework", "workers"), [("pytorch", 2), pytest.param("tensorflow", 1, marks=pytest.mark.thorough)]
+)
 def test_a_training_is_scraped_again_after_its_chief_was_killed(
     framework: str, workers: int, digits: Path, tmp_path: Path
 ) -> None:

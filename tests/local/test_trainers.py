@@ -65,7 +65,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_like_one_that_was_not(
     assert processes_of(tmp_path / "output") == []
 
 
-@pytest.fixture(scope="module", params=FRAMEWORKS)
+@pytest.fixture(scope="module", params=ONE_IN_CI)
 def finished_run(request: pytest.FixtureRequest, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The arguments of a completed run of one process."""
     output = tmp_path_factory.mktemp("output")
@@ -134,6 +134,7 @@ def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
     assert newest(tmp_path / "output" / "run").step == 20
 
 
+@pytest.mark.thorough
 def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path: Path) -> None:
     """Loading processes must not be forked from the training, whose threads could make them hang."""
     for workers in (0, 2):
@@ -148,7 +149,7 @@ def test_samples_that_other_processes_load_train_the_same(digits: Path, tmp_path
     [
         ("pytorch", "torchvision:resnet18"),
         pytest.param("pytorch", "torchvision:resnet50", marks=pytest.mark.thorough),
-        ("tensorflow", "keras:resnet18"),
+        pytest.param("tensorflow", "keras:resnet18", marks=pytest.mark.thorough),
     ],
 )
 def test_models_by_name_train_on_synthetic_data(framework: str, model: str, tmp_path: Path) -> None:
