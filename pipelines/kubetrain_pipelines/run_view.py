@@ -94,12 +94,16 @@ class BarView:
 
 def describe_progress(progress: dict[str, Any]) -> str:
     """Return a line such as: step 100/300 · loss 0.0259 · 4127 samples/s."""
-    parts = [f"{name} {progress[name]}" for name in COUNTED if name in progress]
+    parts = [f"{name} {_whole(progress[name])}" for name in COUNTED if name in progress]
     parts += [f"loss {progress['loss']:.4f}"] if "loss" in progress else []
     parts += [f"{progress['samples_per_second']:.0f} samples/s"] if "samples_per_second" in progress else []
     waiting = progress.get("data_wait_share", 0.0)
     parts += [f"waiting for data {waiting:.0%} of the time"] if waiting >= LARGE_WAIT_SHARE else []
     return " · ".join(parts)
+
+
+def _whole(count: str | float) -> str:
+    return f"{count:.0f}" if isinstance(count, float) else count
 
 
 def fraction_done(progress: dict[str, Any]) -> tuple[float, float | None]:

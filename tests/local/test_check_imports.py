@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,11 +43,43 @@ def test_only_what_no_pod_could_import_is_an_error(tmp_path: Path, module: str, 
         (tmp_path / f"{name}.py").write_text(text)
     log = tmp_path / "termination-log"
     log.touch()
-    program = start_python(*PROGRAM, f"{module}:build", cwd=tmp_path, KUBETRAIN_TERMINATION_LOG=str(log))
+    program = start_python(*PROGRAM, "--model", f"{module}:build", cwd=tmp_path, KUBETRAIN_TERMINATION_LOG=str(log))
     output, _ = program.communicate(timeout=60)
     assert program.returncode == 0, output
     assert json.loads(log.read_text())["seen"]["task"].startswith(message)
     assert message in output
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"script": "fine.py"}, "'fine.py' can start"),
+        ({"command": ["python", "-u", "fine.py"]}, "'python' can start"),
+        ({"script": "absent.py"}, "error: entry: the training image has no script 'absent.py' in "),
+        ({"command": ["absent"]}, "error: entry: the training image has no program 'absent'"),
+        ({"command": ["python", "absent.py"]}, "error: entry: the training image has no script 'absent.py' in "),
+        ({"script": "nested.py"}, "error: entry: the script 'nested.py' imports what is missing here: not_installed"),
+        ({"script": "broken.py"}, "error: cannot import 'broken.py': invalid syntax (broken.py, line 1)"),
+        ({"script": "optional.py"}, "'optional.py' can start"),
+        ({"script": "finds_more.py"}, "'finds_more.py' can start"),
+        (
+            {"script": "fine.py", "evaluation": {"script": "absent.py"}},
+            "error: entry: the training image has no script",
+        ),
+    ],
+)
+def test_a_script_is_not_run(tmp_path: Path, entry: dict[str, Any], message: str) -> None:
+    scripts = {
+        "optional": "try:\n    import not_installed\nexcept ImportError: ...",
+        "finds_more": "import sys\nsys.path.append('/more')\nimport not_installed",
+    }
+    for name, text in (TASKS | scripts | {"fine": "import fine_too, torch.nn, json\nraise SystemExit(1)"}).items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "fine_too.py").touch()
+    program = start_python(*PROGRAM, "--entry", json.dumps(entry), cwd=tmp_path)
+    output, _ = program.communicate(timeout=60)
+    assert program.returncode == 0, output
+    assert output.startswith(message)
 
 
 def parameters(folder: Path, model: str) -> RunParameters:
@@ -79,7 +112,7 @@ def test_a_job_that_cannot_tell_is_only_a_warning(
     (tmp_path / "killed.py").write_text("import os; os.kill(os.getpid(), 9)")
     with LocalBackend(tmp_path / "jobs") as backend:
         check_imports(parameters(tmp_path, "killed:build"), backend, print_line)
-    assert "the training will try to import the task" in capsys.readouterr().out
+    assert "the training will find out" in capsys.readouterr().out
 
 
 def test_a_missing_module_fails_the_run_before_the_dataset_is_read(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
-"""Tries to import a task of your own before any data is moved.
+"""Tries a task, script or command of your own before any data is moved.
 
-python -m kubetrain_trainer.check_imports package.module:function
+python -m kubetrain_trainer.check_imports --model package.module:function
 
-It reports one sentence. A module or function that is missing is an error. Anything else that goes wrong is a warning:
-this pod has no GPU and no dataset, which the module may need while it is imported.
+It reports one sentence. A module, function, script or program that is missing is an error. Anything else that goes
+wrong is a warning: this pod has no GPU and no dataset, which the module may need while it is imported.
 """
 
-import sys
-from functools import partial
+import argparse
 
+from kubetrain_trainer.check_script import check_entry
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.entry_point import SENTENCE_LENGTH, run
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.import_path import load_function
@@ -17,27 +19,37 @@ from kubetrain_trainer.termination import report_result
 ERROR, WARNING = "error: ", "warning: "
 
 
-def check_imports(path: str) -> None:
-    seen = _import(path)
+def check_imports(config: TrainConfig) -> None:
+    seen = _try(config)
     print(seen, flush=True)
     report_result({"status": "completed", "seen": {"task": seen}})
 
 
-def _import(path: str) -> str:
+def _try(config: TrainConfig) -> str:
+    entry = parse_entry(config.entry)
+    tried = entry.name if entry else config.model
     try:
-        load_function(path)
+        if entry:
+            return check_entry(entry)
+        load_function(config.model)
     except KubetrainError as error:
         return f"{ERROR}{_short(error)}"
     except SyntaxError as error:
-        return f"{ERROR}cannot import '{path}': {_short(error)}"
+        return f"{ERROR}cannot import '{tried}': {_short(error)}"
     except Exception as error:  # noqa: BLE001 - whatever the user's code may raise
-        return f"{WARNING}importing '{path}' without GPU and dataset raised {type(error).__name__}: {_short(error)}"
-    return f"'{path}' can be imported"
+        return f"{WARNING}importing '{tried}' without GPU and dataset raised {type(error).__name__}: {_short(error)}"
+    return f"'{tried}' can be imported"
 
 
 def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:SENTENCE_LENGTH]
 
 
+def _config() -> TrainConfig:
+    parser = argparse.ArgumentParser(description="Try to import code of your own.", allow_abbrev=False)
+    TrainConfig.add_flags(parser)
+    return TrainConfig.from_flags(parser.parse_args())
+
+
 if __name__ == "__main__":
-    run(partial(check_imports, *sys.argv[1:]))
+    run(lambda: check_imports(_config()))

@@ -117,12 +117,13 @@ def _put_in_place(partial: Path, final: Path) -> None:
 
 
 def describe_files(directory: Path) -> list[dict[str, Any]]:
-    """Flush each file to disk and return its name, size and hash."""
+    """Flush each file to disk, in subfolders too, and return its path in the directory, its size and its hash."""
     described = []
-    for path in sorted(directory.iterdir()):
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         flush_file(path)
         path.chmod(0o644)
-        described.append({"name": path.name, "size": path.stat().st_size, "sha256": sha256_of(path)})
+        name = path.relative_to(directory).as_posix()
+        described.append({"name": name, "size": path.stat().st_size, "sha256": sha256_of(path)})
     return described
 
 

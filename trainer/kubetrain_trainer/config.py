@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
 
@@ -19,6 +20,11 @@ class TrainConfig(Settings):
 
     model: str = setting(
         "digits_cnn", "digits_cnn, torchvision:NAME, keras:NAME, or package.module:function that builds your own Task"
+    )
+    entry: dict[str, Any] = setting(
+        {},
+        "script or command of your own that runs instead of the trainer's loop: script with args, or command; "
+        "evaluation, with the same keys, evaluates the model",
     )
     model_args: dict[str, Any] = setting({}, "extra keyword arguments for the model, or options of your own task")
     data: str = setting(
@@ -132,6 +138,8 @@ class TrainConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if parse_entry(self.entry):  # it exports what it chooses, when it ends
+            object.__setattr__(self, "select_checkpoint", "last")
         if "/" in self.resume_from or self.resume_from in (".", ".."):
             raise InvalidSetting(f"resume_from must be the id of another run, not the path '{self.resume_from}'")
         if self.select_checkpoint == "best" and self.best_is == "unknown":

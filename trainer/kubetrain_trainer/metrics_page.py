@@ -33,12 +33,12 @@ class MetricsPage:
         self._stalls: tuple[float, int] = (0.0, 0)
         self._saved = time.monotonic()
 
-    def show_steps(self, row: Mapping[str, Any], window: StepWindow) -> None:
+    def show_steps(self, row: Mapping[str, Any], window: StepWindow | None = None) -> None:
         shown = [name for name in GAUGES if name in row]
         gauges = [line for name in shown for line in _metric(name, "gauge", GAUGES[name], {}, row[name])]
         skipped = row.get("skipped_steps", 0)
         counter = _metric("skipped_steps_total", "counter", "Steps skipped because of NaN or infinity.", {}, skipped)
-        self._newest = [*gauges, *counter, *_step_times(window)]
+        self._newest = [*gauges, *counter, *(_step_times(window) if window else ())]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
         self._saved = time.monotonic()

@@ -44,6 +44,11 @@ def is_import_path(model: str) -> bool:
     return function.isidentifier() and not _is_library(module)
 
 
+def is_own_code(config: TrainConfig) -> bool:
+    """Return True if the training runs a script, a command or a task of the user's own."""
+    return bool(config.entry) or is_import_path(config.model)
+
+
 def _is_library(module: str) -> bool:
     """Return True if this is a model library, perhaps misspelled, such as torchvison."""
     libraries = [library for library, _ in LIBRARIES.values()]

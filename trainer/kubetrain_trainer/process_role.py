@@ -52,6 +52,15 @@ def tensorflow_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
     return ProcessRole(rank=first + int(task["index"]), world_size=chiefs + workers)
 
 
+def own_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
+    """Return the role of a process of your own: that of torchrun or TF_CONFIG, or else the rank of its pod."""
+    if "LOCAL_RANK" in environment:
+        return torchrun_role(environment)
+    if environment.get("TF_CONFIG"):
+        return tensorflow_role(environment)
+    return ProcessRole(rank=int(environment.get("RANK", 0)), world_size=int(environment.get("WORLD_SIZE", 1)))
+
+
 def check_gpus(config: TrainConfig, role: ProcessRole, gpus: int) -> None:
     """Check that the pod has as many GPUs as the settings need.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import (
+    MANIFEST,
     Checkpoint,
     TrainingProgress,
     WriteFiles,
@@ -168,6 +169,24 @@ class TrainingOutput:
         shutil.rmtree(self.export, ignore_errors=True)
         partial.rename(self.export)
         flush_directory(self.path)
+
+    def adopt_export(self, checkpoint: Checkpoint) -> None:
+        """Complete the export that a script of your own has written into the folder, by adding its manifest.
+
+        Raises:
+            KubetrainError: if there is none.
+        """
+        manifest = self.export / MANIFEST
+        if manifest.exists() and read_json(manifest).get("schema") != EXPORT_SCHEMA:
+            raise KubetrainError(f"{manifest} has a name that kubetrain uses: give this file of the model another one")
+        manifest.unlink(missing_ok=True)  # of an interrupted end of this training
+        files = describe_files(self.export)
+        if not files:
+            raise KubetrainError(
+                f"the training ended with exit code 0, but there is no model in {self.export}: write it to the folder "
+                "export of $KUBETRAIN_OUTPUT, or call session.finish()"
+            )
+        write_json(manifest, {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **self._origin(), "files": files})
 
     def read_export(self) -> dict[str, Any]:
         """Verify the export's files and return its manifest."""

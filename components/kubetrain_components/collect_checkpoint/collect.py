@@ -42,5 +42,7 @@ def collect_checkpoint(output: TrainingOutput, destination: Path) -> dict[str, A
 def _copy_export(export: Path, destination: Path, size: int) -> None:
     destination.mkdir(parents=True, exist_ok=True)
     is_small = size <= MAX_COPY_BYTES
-    for path in export.iterdir() if is_small else [export / "manifest.json"]:
-        shutil.copyfile(path, destination / path.name)
+    if is_small:
+        shutil.copytree(export, destination, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(export / "manifest.json", destination / "manifest.json")

@@ -52,6 +52,7 @@ def evaluate_model(
     output = site.output(run_id)
     request = EvaluationRequest(
         framework=framework,
+        entry=output.train_config().entry,
         pipeline=pipeline,
         run_id=run_id,
         data_dir=site.data_dir(place),

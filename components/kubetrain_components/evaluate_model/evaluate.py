@@ -1,6 +1,10 @@
-"""The step: evaluate the exported model on the test split, in a job with one pod."""
+"""The step: evaluate the exported model on the test split, in a job with one pod.
 
-from dataclasses import dataclass
+The model of a script of your own is evaluated by its evaluation entry, or it has the metrics that the script wrote.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.dataset_place import dataset_flags
 from kubetrain_components.run.stages import EVALUATE
+from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.training_output import TrainingOutput
@@ -23,6 +28,8 @@ STAGE = EVALUATE.name
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
     framework: str
+    entry: Mapping[str, Any] = field(default_factory=dict)
+    """The training's entry; empty: the trainer's own loop."""
     pipeline: str
     run_id: str
     data_dir: Path
@@ -35,6 +42,13 @@ class EvaluationRequest:
     mounts: tuple[ClaimMount, ...] = ()
     """The PVCs with data_dir and the output; empty on the local machine."""
 
+    @property
+    def program(self) -> str:
+        """The module that evaluates; empty: nothing does."""
+        if (entry := parse_entry(self.entry)) is None:
+            return f"{package_of(self.framework)}.evaluate"
+        return "kubetrain_trainer.own_evaluation" if entry.evaluation else ""
+
 
 def evaluate_model(
     request: EvaluationRequest, output: TrainingOutput, backend: JobBackend, on_line: OnLine
@@ -45,8 +59,11 @@ def evaluate_model(
         JobFailed: if the evaluation job failed.
         KubetrainError: if evaluation.json belongs to another model.
     """
-    run_job(evaluation_job(request, output), backend, on_line)
+    if request.program:
+        run_job(evaluation_job(request, output), backend, on_line)
     evaluation = output.read_evaluation()
+    if not evaluation["metrics"]:
+        print("the model is not evaluated: your code wrote no metrics.json, and entry has no evaluation", flush=True)
     if evaluation["manifest_sha256"] != request.manifest_sha256:
         raise KubetrainError(
             f"{output.path / 'evaluation.json'} belongs to {evaluation['checkpoint']}, not to the collected model: "
@@ -56,7 +73,7 @@ def evaluate_model(
 
 
 def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
-    command = ("python", "-m", f"{package_of(request.framework)}.evaluate")
+    command = ("python", "-m", request.program)
     paths = ("--data-dir", str(request.data_dir), "--output-dir", str(output.path))
     return Job(
         identity=JobIdentity(

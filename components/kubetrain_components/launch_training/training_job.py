@@ -14,6 +14,7 @@ from kubetrain_components.run.parameters import check_growth
 from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.frameworks import package_of
 
@@ -67,6 +68,11 @@ class TrainingJob:
         if not 0 <= self.min_workers <= self.workers:
             raise InvalidSetting(f"min_workers: {self.min_workers} must be from 0 to workers, which is {self.workers}")
         check_growth(self.workers, self.min_workers, self.max_workers)
+        if self.min_workers and self._runs_command:
+            raise InvalidSetting(
+                "min_workers: a command of your own cannot tell which of its pods is the first: use a script as entry, "
+                "or leave min_workers out"
+            )
         processes_in_pod(self.framework, self.processes_per_worker, self.placement)
 
     def to_job(self) -> Job:
@@ -129,14 +135,20 @@ class TrainingJob:
             metrics=tuple(self.placement.scale_metrics),
         )
 
+    @property
+    def _runs_command(self) -> bool:
+        """Return True if a command of your own starts the processes of a pod."""
+        entry = parse_entry(self.config.entry)
+        return entry is not None and bool(entry.command)
+
     def command(self) -> tuple[str, ...]:
         package = package_of(self.framework)
         # Even one process needs a launcher, because the operator sets RANK to the rank of the node.
-        launcher = ("-m", f"{package}.launch") if self.framework == "pytorch" else ()
+        launcher = ("-m", f"{package}.launch") if self.framework == "pytorch" and not self._runs_command else ()
         return (
             "python",
             *launcher,
-            *("-m", f"{package}.train"),
+            *("-m", f"{package}.{'own_code' if self.config.entry else 'train'}"),
             *("--data-dir", str(self.data_dir)),
             *("--output-dir", str(self.output_dir)),
             *dataset_flags(self.dataset_digest, self.dataset_files),

@@ -1,4 +1,4 @@
-"""The job that imports a task of your own in the training image, before the run moves any data.
+"""The job that tries your own task, script or command in the training image, before the run moves any data.
 
 Only what this job has proven ends the run. If the job cannot start or end, the training finds out.
 """
@@ -20,8 +20,9 @@ from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_trainer.check_imports import ERROR, WARNING
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.model_names import is_import_path
+from kubetrain_trainer.model_names import is_own_code
 
 STAGE = "check_imports"
 MEMORY = "2Gi"
@@ -38,32 +39,33 @@ BUDGETS = Budgets(
 def check_imports(parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> None:
     """
     Raises:
-        InvalidSetting: if the training image has no such module or function.
+        InvalidSetting: if the training image has no such module, function, script or program.
     """
     for job in import_jobs(parameters):
         try:
             state = run_job(job, backend, on_line, BUDGETS)
         except KubetrainError as error:
-            on_line(LogLine(STAGE, f"{WARNING}{error}; the training will try to import the task"))
+            on_line(LogLine(STAGE, f"{WARNING}{error}; the training will find out"))
             continue
         seen = str(lead_result(job, state).get("seen", {}).get("task", ""))
         if seen.startswith(ERROR):
             backend.delete(state.handle)  # so that a retry of the step tries again
-            remedy = "if only the training pods have the module, set check_imports=false"
+            remedy = "if only the training pods have it, set check_imports=false"
             raise InvalidSetting(f"{seen.removeprefix(ERROR)}; {remedy}")
 
 
 def import_jobs(parameters: RunParameters) -> list[Job]:
-    """Return the job, if the run trains a task of your own."""
-    model, placement = parameters.train_config.model, parameters.placement
-    if not parameters.framework or not is_import_path(model) or not placement.check_imports:
+    """Return the job, if the run trains with code of your own."""
+    config, placement = parameters.train_config, parameters.placement
+    if not parameters.framework or not is_own_code(config) or not placement.check_imports:
         return []
     identity = JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id)
-    return [import_job(identity, model, placement)]
+    return [import_job(identity, config, placement)]
 
 
-def import_job(identity: JobIdentity, model: str, training: Placement) -> Job:
-    command = ("python", "-m", "kubetrain_trainer.check_imports", model)
+def import_job(identity: JobIdentity, config: TrainConfig, training: Placement) -> Job:
+    tried = TrainConfig(entry=config.entry) if config.entry else TrainConfig(model=config.model)
+    command = ("python", "-m", "kubetrain_trainer.check_imports", *tried.to_flags())
     return Job(
         identity=identity,
         kind=JobKind.BATCH_JOB,

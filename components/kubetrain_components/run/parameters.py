@@ -15,7 +15,7 @@ from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
-from kubetrain_trainer.model_names import check_model, is_import_path
+from kubetrain_trainer.model_names import check_model, is_own_code
 
 LAYOUTS = {"image_folder": image_folder.LAYOUT, "tar_shards": tar_shards.LAYOUT}
 MAX_WORKERS = 10_000
@@ -69,7 +69,8 @@ class RunParameters:
 
     def _check_training(self) -> None:
         package_of(self.framework)
-        check_model(self.framework, self.train_config.model)
+        if not self.train_config.entry:
+            check_model(self.framework, self.train_config.model)
         _check_range("workers", self.workers, 1, MAX_WORKERS)
         _check_range("processes_per_worker", self.processes_per_worker, 0, 64)
         _check_range("min_workers", self.min_workers, 0, self.workers)
@@ -97,7 +98,7 @@ class RunParameters:
             KubetrainError: for a split that is missing.
         """
         config = self.train_config
-        if not self.framework or config.data not in LAYOUTS or is_import_path(config.model):
+        if not self.framework or config.data not in LAYOUTS or is_own_code(config):
             return
         for setting, split in (
             ("the training", "train"),

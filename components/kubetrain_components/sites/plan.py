@@ -47,7 +47,7 @@ def _jobs(parameters: RunParameters) -> list[Job]:
         digest=UNKNOWN_DIGEST, claim=claim_name(name, UNKNOWN_DIGEST), sub_path=f"{version_path(UNKNOWN_DIGEST)}/data"
     )
     image = [image_job(parameters)] if image_job_is_needed(parameters) else []
-    return [transfer, *image, _training(parameters, dataset).to_job(), _evaluation(parameters, dataset)]
+    return [transfer, *image, _training(parameters, dataset).to_job(), *_evaluation(parameters, dataset)]
 
 
 def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
@@ -69,9 +69,10 @@ def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
     )
 
 
-def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> Job:
+def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> list[Job]:
     evaluation = EvaluationRequest(
         framework=parameters.framework,
+        entry=parameters.train_config.entry,
         pipeline=parameters.pipeline,
         run_id=parameters.run_id,
         data_dir=Path(DATA_PATH),
@@ -80,4 +81,5 @@ def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> Job:
         placement=place_evaluation(parameters.placement, parameters.evaluation_placement),
         mounts=dataset.mounts(parameters.storage.output_claim),
     )
-    return evaluation_job(evaluation, TrainingOutput(Path(OUTPUT_PATH, parameters.run_id)))
+    output = TrainingOutput(Path(OUTPUT_PATH, parameters.run_id))
+    return [evaluation_job(evaluation, output)] if evaluation.program else []

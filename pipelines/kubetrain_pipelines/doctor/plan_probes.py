@@ -19,7 +19,7 @@ from kubetrain_pipelines.doctor import data, probes
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.pod_program import CA_OF_STEPS
 from kubetrain_trainer.errors import InvalidSetting
-from kubetrain_trainer.model_names import is_import_path
+from kubetrain_trainer.model_names import is_own_code
 
 
 def plan_probes(
@@ -30,7 +30,7 @@ def plan_probes(
         account: The service account of the run's steps.
         s3: Arguments of the tests "dataset", by the transfer's pod, and "model", by a step's pod.
     """
-    token, storage, model = secrets.token_hex(4), parameters.storage, parameters.train_config.model
+    token, storage, config = secrets.token_hex(4), parameters.storage, parameters.train_config
     claims = tuple(probes.probe_claim(_like_existing(cluster, wanted), token) for wanted in wanted_claims(parameters))
     wanted = replace(storage.exposure_of(parameters.dataset_uri), dataset_name="doctor", digest=token.rjust(16, "0"))
     try:
@@ -49,7 +49,7 @@ def plan_probes(
             is_ours=exposure is None or exposure.mode is not ExposureMode.STATIC,
             etcd=etcd_test(parameters.placement),
         ),
-        task=probes.task_job(token, model, parameters.placement) if is_import_path(model) else None,
+        task=probes.task_job(token, config, parameters.placement) if is_own_code(config) else None,
     )
 
 

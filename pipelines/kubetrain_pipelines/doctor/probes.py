@@ -31,6 +31,7 @@ from kubetrain_components.jobs.troubles import TroubleKind
 from kubetrain_components.jobs.verdict import lead_result
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.check_imports import import_job
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 
 Say = Callable[[str], None]
@@ -123,10 +124,10 @@ def reader_job(
     return _job("read", token, placement, (mount,), {"read_only": ["/data", "mark" if is_ours else ""], **(etcd or {})})
 
 
-def task_job(token: str, model: str, training: Placement) -> Job:
+def task_job(token: str, config: TrainConfig, training: Placement) -> Job:
     settings: dict[str, Any] = {**WITHOUT_QUEUE, **TIMES}
     identity = JobIdentity(pipeline="doctor", stage="import", run_id=token)
-    return import_job(identity, model, replace(training, **settings))
+    return import_job(identity, config, replace(training, **settings))
 
 
 def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> Outcomes:

@@ -35,7 +35,9 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
         rows.append(("checkpoint", checkpoint["checkpoint"]))
     if evaluation := record.result_of(EVALUATE):
         rows += [(f"test {name}", _number(value)) for name, value in sorted(evaluation["metrics"].items())]
-        rows.append(("test samples", f"{evaluation['samples']} of {evaluation['split']}/"))
+        rows += (
+            [("test samples", f"{evaluation['samples']} of {evaluation['split']}/")] if evaluation["samples"] else []
+        )
     if model := record.model:
         rows += [("model", model["uri"])] if not names_directory(model["uri"]) else []
         rows += [("model files", model["path"])] if model["path"] else []

@@ -1,0 +1,73 @@
+"""A script of your own by torchrun, and a command, in two pods of each launcher."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
+from kubetrain_components.launch_training.training_job import TrainingJob
+from support.cluster import Bucket
+from support.training_cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+CORE = pytest.mark.core
+SCRIPT = """
+import torch
+from torch import distributed as dist
+from kubetrain_trainer import session
+
+dist.init_process_group("gloo")
+for step in range(3):
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    session.log(step + 1, total=one)
+session.save(3, lambda folder: (folder / "state").write_text("3"))
+session.finish(lambda folder: torch.save(one, folder / "model.pt"), {"total": one})
+dist.destroy_process_group()
+"""
+COMMAND = """
+import os
+from pathlib import Path
+
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+if os.environ["RANK"] == "0":
+    Path(os.environ["KUBETRAIN_OUTPUT"], "export").mkdir()
+    Path(os.environ["KUBETRAIN_OUTPUT"], "export", "weights").write_text("1")
+"""
+
+
+@pytest.fixture
+def cluster(namespace: str) -> Cluster:
+    return Cluster(namespace, Bucket("unused"))
+
+
+def training(cluster: Cluster, entry: dict[str, Any], launcher: Launcher) -> TrainingJob:
+    synthetic = cluster.synthetic_training(epochs=1, launcher=launcher)
+    config = replace(synthetic.config, entry=entry)
+    code = {"name": "code", "emptyDir": {}}
+    mount = {"name": "code", "mountPath": "/code"}
+    writer = {
+        "name": "write-code",
+        "image": synthetic.placement.image,
+        "command": ["python", "-c", f"open('/code/train.py', 'w').write({SCRIPT!r})"],
+        "volumeMounts": [mount],
+    }
+    placed = replace(synthetic.placement, init_containers=[writer], volumes=[code], volume_mounts=[mount])
+    return replace(synthetic, config=config, placement=placed)
+
+
+@pytest.mark.parametrize(
+    "launcher", [pytest.param(each, marks=CORE if each is Launcher.JOB else ()) for each in LAUNCHERS]
+)
+def test_a_script_meets_by_torchrun_and_saves_by_the_session(cluster: Cluster, launcher: Launcher) -> None:
+    result = cluster.launch(training(cluster, {"script": "/code/train.py"}, launcher))
+    assert (result["step"], result["checkpoint"]) == (3, "step-00000003")
+    assert "[kubetrain] step=3 total=2" in {line.text for line in cluster.lines}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_command_runs_once_in_each_pod(cluster: Cluster, launcher: Launcher) -> None:
+    result = cluster.launch(training(cluster, {"command": ["python", "-c", COMMAND]}, launcher))
+    assert (result["step"], result["checkpoint"]) == (0, "step-00000000")
+    assert {line.text for line in cluster.lines} >= {"rank 0 of 2", "rank 1 of 2"}

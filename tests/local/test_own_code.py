@@ -1,0 +1,200 @@
+"""Scripts and commands of your own in place of the trainer's loop, as real processes."""
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.termination import LOG_VARIABLE
+from kubetrain_trainer.training_output import TrainingOutput
+from support.process_groups import start_python
+
+BARE = """
+import json, os, sys
+from pathlib import Path
+
+output = Path(os.environ["KUBETRAIN_OUTPUT"])
+print("data", os.environ["KUBETRAIN_DATA"], "run", os.environ["KUBETRAIN_RUN_ID"], "arguments", *sys.argv[1:])
+print("settings", json.loads(os.environ["KUBETRAIN_CONFIG"])["model_args"])
+(output / "export" / "variables").mkdir(parents=True)
+(output / "export" / "variables" / "weights").write_text("1 2 3")
+(output / "metrics.json").write_text('{"accuracy": 0.75}')
+"""
+IN_SESSION = """
+import os, time
+from kubetrain_trainer import session
+
+checkpoint = session.resume()
+total = int((checkpoint.path / "total").read_text()) if checkpoint else 0
+for step in range(checkpoint.step if checkpoint else 0, 40):
+    total += step
+    time.sleep(0.05 if os.path.exists("slow") else 0)
+    session.log(step + 1, loss=1 / total if total else 1)
+    if session.should_stop() or (step + 1) % 10 == 0:
+        session.save(step + 1, lambda folder: (folder / "total").write_text(str(total)))
+session.finish(lambda folder: (folder / "model").write_text(str(total)), {"total": total})
+"""
+
+
+def started(folder: Path, entry: dict[str, Any], *flags: str) -> "subprocess.Popen[str]":
+    (folder / "message").touch()
+    return start_python(
+        *("-u", "-m", "kubetrain_trainer.pytorch_ddp.own_code", "--data-dir", "/data", "--output-dir", folder / "run"),
+        *("--metrics-port", "0", "--entry", json.dumps(entry), *flags),
+        cwd=folder,
+        **{LOG_VARIABLE: str(folder / "message")},
+    )
+
+
+def run(folder: Path, entry: dict[str, Any], *flags: str) -> tuple[int, str, dict[str, Any]]:
+    """Return the exit code, the log and the termination message."""
+    (folder / "message").write_text("")
+    process = started(folder, entry, *flags)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output, json.loads((folder / "message").read_text() or "{}")
+
+
+def test_a_script_learns_by_variables_and_its_export_is_its_success(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BARE)
+    settings = ("--model-args", '{"layers": 2}')
+    code, output, message = run(tmp_path, {"script": "train.py", "args": ["--epochs", 3]}, *settings)
+    assert code == 0, output
+    assert "data /data run run arguments --epochs 3\nsettings {'layers': 2}\n" in output
+    result = TrainingOutput(tmp_path / "run")
+    assert message == result.read_result()
+    assert result.verify_result(message).manifest["world_size"] == 1
+    assert [file["name"] for file in result.read_export()["files"]] == ["variables/weights"]
+    assert result.read_evaluation()["metrics"] == {"accuracy": 0.75}
+
+
+def test_a_restart_after_the_end_only_reports_the_result(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BARE)
+    _, _, first = run(tmp_path, {"script": "train.py"})
+    code, output, again = run(tmp_path, {"script": "train.py"})
+    assert (code, again) == (0, first)
+    assert "arguments" not in output
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "error"),
+    [
+        ("", 1, "there is no model in .*/export: write it to the folder export"),
+        (f"{BARE}\n(output / 'metrics.json').write_text('[1]')", 1, "metrics.json must be a JSON object of numbers"),
+        (f"{BARE}\n(output / 'export/manifest.json').write_text('{{}}')", 1, "manifest.json has a name that kubetrain"),
+        ("raise ValueError('broken on purpose')", 1, "ValueError: broken on purpose"),
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import os; os._exit(7)", 7, ""),
+    ],
+)
+def test_nothing_else_is_a_success(tmp_path: Path, text: str, code: int, error: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    exit_code, output, message = run(tmp_path, {"script": "train.py"})
+    assert exit_code == code, output
+    assert re.search(error, message.get("error", ""))
+    assert TrainingOutput(tmp_path / "run").read_result() is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ({"script": "train.py"}, "entry: the training image has no script 'train.py' in "),
+        ({"command": ["a-trainer"]}, "entry: the training image has no program 'a-trainer'"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, entry: dict[str, Any], error: str) -> None:
+    code, _, message = run(tmp_path, entry)
+    assert code == 1
+    assert message["error"].startswith(error)
+
+
+@pytest.mark.parametrize(("ending", "code"), [("", 0), ("; exit 5", 5), ("; kill -9 $$", 137)])
+def test_a_command_ends_with_its_own_exit_code(tmp_path: Path, ending: str, code: int) -> None:
+    command = f'mkdir "$KUBETRAIN_OUTPUT/export" && echo 1 > "$KUBETRAIN_OUTPUT/export/weights"{ending}'
+    exit_code, output, message = run(tmp_path, {"command": ["sh", "-c", command]})
+    assert exit_code == code, output
+    assert message.get("status") == (None if code else "completed")
+
+
+def test_a_command_gets_the_sigterm_of_its_pod(tmp_path: Path) -> None:
+    process = started(
+        tmp_path, {"command": ["python", "-c", "import time; print('begun', flush=True); time.sleep(60)"]}
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143
+
+
+def test_a_session_saves_when_it_must_stop_and_resumes_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_SESSION)
+    (tmp_path / "slow").touch()
+    process = started(tmp_path, {"script": "train.py"})
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "step=13" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    rest, _ = process.communicate(timeout=20)
+    assert process.returncode == 143, rest
+    message = json.loads((tmp_path / "message").read_text())
+    assert message["status"] == "stopped"
+    assert 13 <= message["step"] < 20
+    (tmp_path / "slow").unlink()
+    code, output, message = run(tmp_path, {"script": "train.py"})
+    assert code == 0, output
+    assert f"resumes from {tmp_path}/run/checkpoints/step-000000" in output
+    result = TrainingOutput(tmp_path / "run")
+    assert (result.export / "model").read_text() == str(sum(range(40)))
+    assert [row["step"] for row in read_metrics(result.metrics)] == list(range(1, 41))
+    assert result.read_evaluation()["metrics"] == {"total": sum(range(40))}
+    assert [each.step for each in complete_checkpoints(result.checkpoints)] == [20, 30, 40]
+    assert message["step"] == 40
+
+
+def test_a_killed_script_resumes_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_SESSION)
+    (tmp_path / "slow").touch()
+    process = started(tmp_path, {"script": "train.py"})
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "step=13" in line:
+            process.kill()
+            break
+    process.communicate()
+    (tmp_path / "slow").unlink()
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert code == 0, output
+    assert "resumes from" in output
+    assert "step=11 " in output
+    assert "step=10 " not in output
+
+
+def test_without_kubetrain_a_session_only_prints(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_SESSION)
+    process = start_python("train.py", cwd=tmp_path)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "this script runs without kubetrain: nothing is saved\n[kubetrain] step=1 loss=1" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_an_evaluation_of_your_own_measures_the_model(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BARE)
+    (tmp_path / "test.py").write_text(
+        "import json, os\nfrom pathlib import Path\n"
+        "weights = Path(os.environ['KUBETRAIN_MODEL'], 'variables/weights').read_text().split()\n"
+        "Path(os.environ['KUBETRAIN_OUTPUT'], 'metrics.json').write_text(json.dumps({'weights': len(weights)}))\n"
+    )
+    code, output, _ = run(tmp_path, {"script": "train.py", "evaluation": {"script": "test.py"}})
+    assert code == 0, output
+    program = ("-m", "kubetrain_trainer.own_evaluation", "--data-dir", "/data", "--output-dir", tmp_path / "run")
+    process = start_python(*program, cwd=tmp_path)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert TrainingOutput(tmp_path / "run").read_evaluation()["metrics"] == {"weights": 3}

@@ -1,0 +1,117 @@
+"""The setting `entry`: a script or command of your own in place of the trainer's loop."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.run.check_imports import import_jobs
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry import Entry, parse_entry
+from kubetrain_trainer.errors import InvalidSetting
+
+SCRIPT = {"script": "train.py", "args": ["--epochs", 3, "--rate=0.1"]}
+COMMAND = {"command": ["torchrun", "train.py"]}
+
+
+def test_numbers_of_a_command_line_are_text() -> None:
+    assert parse_entry(SCRIPT) == Entry(script="train.py", args=("--epochs", "3", "--rate=0.1"))
+    assert parse_entry({**COMMAND, "evaluation": {"script": "test.py"}}) == Entry(
+        command=("torchrun", "train.py"), evaluation=Entry(script="test.py")
+    )
+    assert parse_entry({}) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"args": ["--epochs=3"]}, "entry needs either a script or a command: write"),
+        ({**SCRIPT, **COMMAND}, "entry needs either a script or a command: write"),
+        ({**COMMAND, "args": ["--epochs=3"]}, "entry: args belong to a script; add them to the command"),
+        ({"scrip": "train.py"}, "entry has an unknown key 'scrip': did you mean 'script'?"),
+        ({"script": ["train.py"]}, r"entry.script must be a string, not \['train.py'\]"),
+        ({"command": "python train.py"}, "entry.command must be a JSON list, such as .*, not 'python train.py'"),
+        ({**SCRIPT, "args": [None]}, "each part of entry.args must be a string, not None"),
+        ({**SCRIPT, "evaluation": {"args": []}}, "entry.evaluation needs either a script or a command"),
+        ({**SCRIPT, "evaluation": "test.py"}, "entry.evaluation must be a JSON object, not 'test.py'"),
+        (
+            {**SCRIPT, "evaluation": {**SCRIPT, "evaluation": SCRIPT}},
+            "entry.evaluation has an unknown key 'evaluation'",
+        ),
+    ],
+)
+def test_a_wrong_entry_is_refused(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        TrainConfig(entry=entry)
+
+
+def training(framework: str, entry: dict[str, Any], **changes: Any) -> TrainingJob:
+    return TrainingJob(
+        framework=framework,
+        config=TrainConfig(entry=entry),
+        pipeline="p",
+        run_id="r",
+        data_dir=Path("/data"),
+        output_dir=Path("/output/r"),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "entry", "programs"),
+    [
+        ("pytorch", {}, ["kubetrain_trainer.pytorch_ddp.launch", "kubetrain_trainer.pytorch_ddp.train"]),
+        ("pytorch", SCRIPT, ["kubetrain_trainer.pytorch_ddp.launch", "kubetrain_trainer.pytorch_ddp.own_code"]),
+        ("pytorch", COMMAND, ["kubetrain_trainer.pytorch_ddp.own_code"]),
+        ("tensorflow", SCRIPT, ["kubetrain_trainer.tensorflow_multiworker.own_code"]),
+    ],
+)
+def test_torchrun_starts_scripts_but_not_commands(framework: str, entry: dict[str, Any], programs: list[str]) -> None:
+    command = training(framework, entry).command()
+    assert [after for flag, after in pairwise(command) if flag == "-m"] == programs
+
+
+def test_a_command_cannot_be_elastic() -> None:
+    assert training("pytorch", SCRIPT, min_workers=1).to_job().elastic
+    with pytest.raises(InvalidSetting, match="a command of your own cannot tell which of its pods is the first"):
+        training("pytorch", COMMAND, min_workers=1)
+
+
+def parameters(entry: dict[str, Any]) -> RunParameters:
+    return RunParameters(
+        dataset_uri="s3://bucket/data",
+        model_uri="s3://bucket/models",
+        pipeline="train-pytorch",
+        run_id="r",
+        framework="pytorch",
+        components_image="components:1",
+        placement=Placement(image="trainer:1"),
+        train_config=TrainConfig(entry=entry, model="what the script makes of it"),
+    )
+
+
+@pytest.mark.parametrize(("evaluation", "stages"), [({}, 0), ({"script": "test.py"}, 1)])
+def test_only_an_evaluation_of_your_own_evaluates_the_model(evaluation: dict[str, Any], stages: int) -> None:
+    planned = planned_manifests(parameters({**SCRIPT, **({"evaluation": evaluation} if evaluation else {})}))
+    names = [each["metadata"]["name"] for each in planned]
+    assert sum("evaluate-model" in name for name in names) == stages
+    assert sum("check-imports" in name for name in names) == 1
+
+
+def test_the_entry_is_tried_before_data_is_moved() -> None:
+    (job,) = import_jobs(parameters(SCRIPT))
+    assert job.replicas[0].command[2:4] == ("kubetrain_trainer.check_imports", "--entry")
+
+
+def test_the_last_checkpoint_of_a_script_is_its_model() -> None:
+    assert TrainConfig(entry=SCRIPT).select_checkpoint == "last"
+    assert TrainConfig().select_checkpoint == "best"
+
+
+def test_configurations_without_an_entry_keep_their_digest() -> None:
+    assert TrainConfig(entry={}).digest == TrainConfig().digest != TrainConfig(entry=SCRIPT).digest

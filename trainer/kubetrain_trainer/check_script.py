@@ -1,0 +1,59 @@
+"""Finds out without running it whether a script or command of your own can start here."""
+
+import ast
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kubetrain_trainer.entry import Entry
+from kubetrain_trainer.errors import InvalidSetting
+
+PYTHON = ("python", "python3", "torchrun")
+
+
+def check_entry(entry: Entry) -> str:
+    """Return a sentence for the log.
+
+    Raises:
+        InvalidSetting: if a script, a program or a module that a script imports is missing.
+        SyntaxError: if a script is not Python.
+    """
+    for each in (entry, entry.evaluation):
+        if each is not None:
+            _check(each)
+    return f"'{entry.name}' can start"
+
+
+def _check(entry: Entry) -> None:
+    if entry.command and shutil.which(entry.command[0]) is None:
+        raise InvalidSetting(f"entry: the training image has no program '{entry.command[0]}'")
+    if script := entry.script or _script_of(entry.command):
+        _check_script(script)
+
+
+def _script_of(command: Sequence[str]) -> str:
+    """Return the script that a command of Python runs; empty if it is not known."""
+    is_python = Path(command[0]).name in PYTHON
+    return next((part for part in command[1:] if part.endswith(".py")), "") if is_python else ""
+
+
+def _check_script(script: str) -> None:
+    path = Path(script)
+    if not path.is_file():
+        raise InvalidSetting(f"entry: the training image has no script '{script}' in {Path.cwd()}")
+    text = path.read_text()
+    sys.path.insert(0, str(path.resolve().parent))
+    missing = sorted({name for name in _imported(ast.parse(text, script)) if importlib.util.find_spec(name) is None})
+    if missing and "sys.path" not in text:  # which may add the folders that have them
+        raise InvalidSetting(f"entry: the script '{script}' imports what is missing here: {', '.join(missing)}")
+
+
+def _imported(module: ast.Module) -> Iterator[str]:
+    """Yield the packages that the script imports in any case: neither in a function nor in a `try`."""
+    for statement in module.body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            yield statement.module.partition(".")[0]

@@ -1,0 +1,202 @@
+"""Functions by which a script of your own saves, resumes, reports and stops as kubetrain's trainers do.
+
+    from kubetrain_trainer import session
+
+    checkpoint = session.resume()
+    if checkpoint:
+        model.load_state_dict(torch.load(checkpoint.path / "model.pt"))
+    for step in range(checkpoint.step if checkpoint else 0, STEPS):
+        loss = train_step()
+        session.log(step + 1, loss=loss)
+        if session.should_stop() or (step + 1) % 100 == 0:
+            session.save(step + 1, lambda folder: torch.save(model.state_dict(), folder / "model.pt"))
+    session.finish(lambda folder: torch.save(model.state_dict(), folder / "model.pt"), {"accuracy": accuracy})
+
+Every process calls these functions, in the same order; only the one of rank 0 writes. Call them after
+init_process_group(), or session.use(strategy). Without kubetrain, they only print the progress.
+"""
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, open_checkpoint, remove_partial
+from kubetrain_trainer.checkpoint_retention import remove_superseded
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.event_file import EventFile
+from kubetrain_trainer.metrics_log import MetricsLog
+from kubetrain_trainer.metrics_page import MetricsPage
+from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.own_code import (
+    finish_output,
+    last_checkpoint,
+    numbers,
+    read_own_metrics,
+)
+from kubetrain_trainer.process_role import own_role
+from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.saving_marks import mark_as_saving_until_exit, marked_as_saving
+from kubetrain_trainer.session_peers import Peers, peers_of
+from kubetrain_trainer.stop_signal import EXIT_CODE
+from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.training_output import TrainingOutput
+
+Write = Callable[[Path], object]
+"""A function that writes files into a folder."""
+NO_METRICS: Mapping[str, float] = {}
+
+
+def use(strategy: Any) -> None:
+    """Name the tf.distribute strategy, by which the processes of TensorFlow agree."""
+    _session().strategy = strategy
+
+
+def resume() -> Checkpoint | None:
+    """Return the newest intact checkpoint, the same in every process, or None at the beginning of a training.
+
+    Its `path` is the folder that save() has written, its `step` the number that save() got.
+    """
+    return _session().resume()
+
+
+def log(step: int, **values: Any) -> None:
+    """Report numbers of a step: in the log, metrics.jsonl, TensorBoard and on the page of metrics."""
+    _session().log(step, numbers(values))
+
+
+def should_stop() -> bool:
+    """Return True in every process if any of them was asked to end. Call it after each step, then save()."""
+    return _session().should_stop()
+
+
+def save(step: int, write: Write, metrics: Mapping[str, Any] = NO_METRICS) -> None:
+    """Write a checkpoint, which is complete or does not exist. If the training has to stop, do not return."""
+    _session().save(step, write, numbers(metrics))
+
+
+def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS) -> None:
+    """Write the model, with the metrics that the gate reads, and record that the training is complete."""
+    _session().finish(write_export, numbers(metrics))
+
+
+@functools.cache
+def _session() -> "Session | WithoutKubetrain":
+    if output := os.environ.get("KUBETRAIN_OUTPUT"):
+        return Session(TrainingOutput(Path(output)), TrainConfig.from_dict(json.loads(os.environ["KUBETRAIN_CONFIG"])))
+    print("this script runs without kubetrain: nothing is saved", flush=True)
+    return WithoutKubetrain()
+
+
+class Session:
+    def __init__(self, output: TrainingOutput, config: TrainConfig) -> None:
+        self.strategy: Any = None
+        self._output = output
+        self._config = config
+        self._role = own_role()
+        self._step = 0
+        self._saved: Checkpoint | None = None
+        self._is_stopping = False
+
+    @functools.cached_property
+    def _peers(self) -> Peers:
+        return peers_of(self._role, self.strategy)
+
+    @functools.cached_property
+    def _report(self) -> "Report":
+        return Report(self._output, self._config, self._role.world_size, self._step)
+
+    def resume(self) -> Checkpoint | None:
+        path = self._peers.from_chief(self._find_checkpoint)
+        if path is None:
+            return None
+        checkpoint = open_checkpoint(Path(path))
+        print(f"rank {self._role.rank} resumes from {checkpoint.path}", flush=True)
+        self._step = checkpoint.step
+        return checkpoint
+
+    def _find_checkpoint(self) -> str | None:
+        remove_partial(self._output.checkpoints)
+        checkpoint = self._output.checkpoint_to_resume(self._config.resume_from)
+        return str(checkpoint.path) if checkpoint else None
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        if self._role.is_chief:
+            self._report.show(step, values)
+
+    def should_stop(self) -> bool:
+        self._is_stopping = self._is_stopping or self._peers.must_stop()
+        return self._is_stopping
+
+    def save(self, step: int, write: Write, metrics: Mapping[str, float]) -> None:
+        if self._is_stopping:
+            mark_as_saving_until_exit()
+        if self._role.is_chief:
+            self._write(step, write, metrics)
+        if self._is_stopping:
+            self._stop()
+
+    def _write(self, step: int, write: Write, metrics: Mapping[str, float]) -> None:
+        details = {"world_size": self._role.world_size, "metrics": dict(metrics)}
+        with marked_as_saving():
+            self._saved = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
+            remove_superseded(self._saved, self._config)
+        print(f"saved {self._saved.name}", flush=True)
+
+    def _stop(self) -> None:
+        """End every process when the checkpoint is complete."""
+        report_result(self._peers.from_chief(lambda: self._output.stopped_result(self._saved) if self._saved else {}))
+        self._peers.leave()
+        sys.exit(EXIT_CODE)
+
+    def finish(self, write_export: Write, metrics: Mapping[str, float]) -> None:
+        if self._role.is_chief:
+            self._export(write_export, {**read_own_metrics(self._output), **metrics})
+        self._peers.from_chief(lambda: None)  # wait for it
+        self._peers.leave()
+
+    def _export(self, write_export: Write, measured: Mapping[str, float]) -> None:
+        with marked_as_saving():
+            last = last_checkpoint(self._output, self._step, self._role.world_size, measured)
+            self._output.write_export(last, {}, write_export)
+            finish_output(self._output, last, measured)
+
+
+class Report:
+    """The chief's measurements."""
+
+    def __init__(self, output: TrainingOutput, config: TrainConfig, world_size: int, resumed_step: int) -> None:
+        self._events = EventFile(output.tensorboard, resumed_step)
+        self._metrics = MetricsLog(output.metrics, resumed_step)
+        self._page = MetricsPage(output.path.name, world_size, self._events.restarts)
+        if config.metrics_port:
+            serve_metrics(config.metrics_port, self._page.text)
+
+    def show(self, step: int, values: Mapping[str, float]) -> None:
+        row = {"step": step, **values}
+        self._metrics.append(row)
+        self._events.append(row)
+        self._page.show_steps(row)
+        print(format_progress(**row), flush=True)
+
+
+class WithoutKubetrain:
+    strategy: Any = None
+
+    def resume(self) -> None:
+        return None
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        print(format_progress(step=step, **values), flush=True)
+
+    def should_stop(self) -> bool:
+        return False
+
+    def save(self, *_: object) -> None:
+        pass
+
+    def finish(self, *_: object) -> None:
+        pass

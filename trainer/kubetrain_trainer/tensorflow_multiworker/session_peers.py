@@ -1,0 +1,26 @@
+"""How the processes of a TensorFlow script of your own agree: by its strategy."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from kubetrain_trainer.process_group import Decision
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.tensorflow_multiworker.group import Group
+from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
+
+
+class GroupPeers:
+    def __init__(self, role: ProcessRole, strategy: tf.distribute.Strategy) -> None:
+        self._group = Group(role, strategy)
+        self._stop = Stop(strategy)
+        self._stop.__enter__()
+
+    def from_chief(self, decide: Callable[[], Decision]) -> Decision:
+        return self._group.from_chief(decide)
+
+    def must_stop(self) -> bool:
+        return self._stop.is_due_now()
+
+    def leave(self) -> None:
+        self._stop.__exit__(None, None, None)
