@@ -38,6 +38,7 @@ from kubetrain_pipelines.doctor.needs import NeededSecret, Needs
 from kubetrain_pipelines.doctor.pipelines_api import check_pipelines
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import ApiServer, answer, hang
 from support.faulty_s3 import FaultyS3, refused
@@ -798,7 +799,8 @@ def test_the_reports_of_pods() -> None:
     ],
 )
 def test_a_task_of_your_own_is_imported(task: probes.Outcome, status: Status) -> None:
-    tried = replace(planned(), task=probes.task_job("0a", "own:build", Placement(image="trainer:1", gpus=8)))
+    job = probes.task_job("0a", TrainConfig(model="own:build"), Placement(image="trainer:1", gpus=8))
+    tried = replace(planned(), task=job)
     found = {each.check: each for each in judge_outcomes(tried, probes.Outcomes({}, {}, {}, task), [])}
     assert found["task"].status is status
 
