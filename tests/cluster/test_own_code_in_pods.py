@@ -30,8 +30,8 @@ COMMAND = """
 import os
 from pathlib import Path
 
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
-if os.environ["RANK"] == "0":
+print("pod", os.environ["PET_NODE_RANK"], "of", os.environ["PET_NNODES"])
+if os.environ["PET_NODE_RANK"] == "0":
     Path(os.environ["KUBETRAIN_OUTPUT"], "export").mkdir()
     Path(os.environ["KUBETRAIN_OUTPUT"], "export", "weights").write_text("1")
 """
@@ -70,4 +70,4 @@ def test_a_script_meets_by_torchrun_and_saves_by_the_session(cluster: Cluster, l
 def test_a_command_runs_once_in_each_pod(cluster: Cluster, launcher: Launcher) -> None:
     result = cluster.launch(training(cluster, {"command": ["python", "-c", COMMAND]}, launcher))
     assert (result["step"], result["checkpoint"]) == (0, "step-00000000")
-    assert {line.text for line in cluster.lines} >= {"rank 0 of 2", "rank 1 of 2"}
+    assert {line.text for line in cluster.lines} >= {"pod 0 of 2", "pod 1 of 2"}

@@ -53,12 +53,13 @@ def tensorflow_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
 
 
 def own_role(environment: Mapping[str, str] = os.environ) -> ProcessRole:
-    """Return the role of a process of your own: that of torchrun or TF_CONFIG, or else the rank of its pod."""
+    """Return the role of a process of your own: that of torchrun or TF_CONFIG, or else that of its pod."""
     if "LOCAL_RANK" in environment:
         return torchrun_role(environment)
     if environment.get("TF_CONFIG"):
         return tensorflow_role(environment)
-    return ProcessRole(rank=int(environment.get("RANK", 0)), world_size=int(environment.get("WORLD_SIZE", 1)))
+    # With every launcher, unlike RANK.
+    return ProcessRole(rank=int(environment.get("PET_NODE_RANK", 0)), world_size=int(environment.get("PET_NNODES", 1)))
 
 
 def check_gpus(config: TrainConfig, role: ProcessRole, gpus: int) -> None:
