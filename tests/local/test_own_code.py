@@ -85,8 +85,11 @@ def test_a_restart_after_the_end_only_reports_the_result(tmp_path: Path) -> None
     ("text", "code", "error"),
     [
         ("", 1, "there is no model in .*/export: write it to the folder export"),
+        ("from kubetrain_trainer import session\nsession.finish(lambda folder: None)", 1, "there is no model in "),
         (f"{BARE}\n(output / 'metrics.json').write_text('[1]')", 1, "metrics.json must be a JSON object of numbers"),
         (f"{BARE}\n(output / 'export/manifest.json').write_text('{{}}')", 1, "manifest.json has a name that kubetrain"),
+        (f"{BARE}\n(output / 'export/model.json').write_text('{{}}')", 1, "model.json has a name that kubetrain"),
+        (f"{BARE}\n(output / 'export/latest').symlink_to('variables')", 1, "export/latest is a link"),
         ("raise ValueError('broken on purpose')", 1, "ValueError: broken on purpose"),
         ("import sys; sys.exit(3)", 3, ""),
         ("import os; os._exit(7)", 7, ""),
@@ -98,6 +101,34 @@ def test_nothing_else_is_a_success(tmp_path: Path, text: str, code: int, error: 
     assert exit_code == code, output
     assert re.search(error, message.get("error", ""))
     assert TrainingOutput(tmp_path / "run").read_result() is None
+
+
+def test_a_model_of_an_attempt_that_was_killed_is_not_accepted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        f"import sys\nif __import__('os').path.exists('again'): sys.exit()\n{BARE}\nos._exit(9)"
+    )
+    assert run(tmp_path, {"script": "train.py"})[0] == 9
+    (tmp_path / "again").touch()
+    code, output, message = run(tmp_path, {"script": "train.py"})
+    assert code == 1, output
+    assert message["error"].startswith("there is no model in ")
+
+
+def test_later_steps_can_read_what_a_script_of_strict_rights_writes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"import os\nos.umask(0o077)\n{BARE}")
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert code == 0, output
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644) or path.parent.name == "run", path
+
+
+def test_messages_of_the_scripts_own_logging_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        f"import logging\nlogging.basicConfig(level=10, format='mine: %(message)s')\nlogging.debug('here')\n{BARE}"
+    )
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert "mine: here" in output
+    assert code == 0
 
 
 @pytest.mark.parametrize(
@@ -129,6 +160,89 @@ def test_a_command_gets_the_sigterm_of_its_pod(tmp_path: Path) -> None:
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 143
+
+
+def test_a_command_that_a_sigterm_ends_early_is_no_success(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print('begun', flush=True); signal.pause()"
+    )
+    process = started(tmp_path, {"command": ["python", "-c", program]})
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143
+
+
+def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal\nfrom kubetrain_trainer import session\n"
+        "session.should_stop()\nos.kill(os.getpid(), signal.SIGTERM)\nassert session.should_stop()\n"
+        "session.finish(lambda folder: (folder / 'model').touch())\n"
+    )
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert code == 143
+    assert "stopped before the end without session.save()" in output
+    assert TrainingOutput(tmp_path / "run").read_result() is None
+
+
+FORKING = """
+import multiprocessing, time
+from kubetrain_trainer import session
+
+session.should_stop()
+context = multiprocessing.get_context("fork")
+begun = context.Event()
+child = context.Process(target=lambda: (begun.set(), time.sleep(60)))
+child.start()
+begun.wait()
+child.terminate()
+child.join(10)
+print("ended with", child.exitcode)
+session.finish(lambda folder: (folder / "model").touch())
+"""
+
+
+def test_processes_that_a_script_forks_end_at_sigterm(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FORKING)
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert code == 0, output
+    assert "ended with -15" in output
+
+
+def test_a_training_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    """The end of a training without checkpoints is proven by one without files, from which nothing can resume."""
+    (tmp_path / "train.py").write_text(
+        "import os\nfrom kubetrain_trainer import session\n"
+        "print('resumes' if session.resume() else 'begins')\n"
+        "session.finish(lambda folder: (folder / 'model').touch() if os.path.exists('again') else os._exit(9))\n"
+    )
+    assert run(tmp_path, {"script": "train.py"})[0] == 9
+    (tmp_path / "again").touch()
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert code == 0, output
+    assert "begins" in output
+
+
+def test_a_run_resumes_from_another_runs_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_SESSION)
+    assert run(tmp_path, {"script": "train.py"})[0] == 0
+    (tmp_path / "train.py").write_text(f"{BARE}\nprint('from', os.environ['KUBETRAIN_RESUME_FROM'])")
+    flags = ("--output-dir", str(tmp_path / "second"), "--resume-from")
+    code, output, _ = run(tmp_path, {"script": "train.py"}, *flags, "run")
+    assert code == 0, output
+    assert f"from {tmp_path}/run/checkpoints/step-00000040\n" in output
+    _, output, _ = run(
+        tmp_path, {"script": "train.py"}, "--output-dir", str(tmp_path / "third"), "--resume-from", "none"
+    )
+    assert "resume_from: there is no complete checkpoint in " in output
+
+
+def test_a_checkpoint_with_a_reserved_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from kubetrain_trainer import session\nsession.save(1, lambda folder: (folder / 'manifest.json').touch())\n"
+    )
+    _, _, message = run(tmp_path, {"script": "train.py"})
+    assert "manifest.json has a name that kubetrain uses" in message["error"]
 
 
 def test_a_session_saves_when_it_must_stop_and_resumes_there(tmp_path: Path) -> None:
@@ -180,21 +294,24 @@ def test_without_kubetrain_a_session_only_prints(tmp_path: Path) -> None:
     process = start_python("train.py", cwd=tmp_path)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
-    assert "this script runs without kubetrain: nothing is saved\n[kubetrain] step=1 loss=1" in output
+    assert "this script runs without kubetrain's training: nothing is saved\n[kubetrain] step=1 loss=1" in output
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_an_evaluation_of_your_own_measures_the_model(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BARE)
     (tmp_path / "test.py").write_text(
-        "import json, os\nfrom pathlib import Path\n"
+        "import json, os\nfrom pathlib import Path\nfrom kubetrain_trainer import session\n"
+        "session.log(1, loss=1)\n"
         "weights = Path(os.environ['KUBETRAIN_MODEL'], 'variables/weights').read_text().split()\n"
         "Path(os.environ['KUBETRAIN_OUTPUT'], 'metrics.json').write_text(json.dumps({'weights': len(weights)}))\n"
     )
     code, output, _ = run(tmp_path, {"script": "train.py", "evaluation": {"script": "test.py"}})
     assert code == 0, output
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 7}\n')
     program = ("-m", "kubetrain_trainer.own_evaluation", "--data-dir", "/data", "--output-dir", tmp_path / "run")
     process = start_python(*program, cwd=tmp_path)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert TrainingOutput(tmp_path / "run").read_evaluation()["metrics"] == {"weights": 3}
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 7}\n', "the training's"

@@ -11,6 +11,8 @@ from kubetrain_trainer.entry import Entry
 from kubetrain_trainer.errors import InvalidSetting
 
 PYTHON = ("python", "python3", "torchrun")
+MODULE_OR_TEXT = ("-m", "--module", "-c")
+"""Options after which no script follows."""
 
 
 def check_entry(entry: Entry) -> str:
@@ -35,8 +37,10 @@ def _check(entry: Entry) -> None:
 
 def _script_of(command: Sequence[str]) -> str:
     """Return the script that a command of Python runs; empty if it is not known."""
-    is_python = Path(command[0]).name in PYTHON
-    return next((part for part in command[1:] if part.endswith(".py")), "") if is_python else ""
+    if Path(command[0]).name not in PYTHON:
+        return ""
+    first = next((part for part in command[1:] if part in MODULE_OR_TEXT or part.endswith(".py")), "")
+    return "" if first in MODULE_OR_TEXT else first
 
 
 def _check_script(script: str) -> None:

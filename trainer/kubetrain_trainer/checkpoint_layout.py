@@ -117,13 +117,21 @@ def _put_in_place(partial: Path, final: Path) -> None:
 
 
 def describe_files(directory: Path) -> list[dict[str, Any]]:
-    """Flush each file to disk, in subfolders too, and return its path in the directory, its size and its hash."""
+    """Flush each file to disk, in subfolders too, and return its path in the directory, its size and its hash.
+
+    Raises:
+        KubetrainError: for a link, or a file with the name of the manifest.
+    """
     described = []
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-        flush_file(path)
-        path.chmod(0o644)
+    for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
-        described.append({"name": name, "size": path.stat().st_size, "sha256": sha256_of(path)})
+        if path.is_symlink() or name == MANIFEST:
+            reason = "is a link" if path.is_symlink() else "has a name that kubetrain uses"
+            raise KubetrainError(f"{path} {reason}: write a file with another name")
+        path.chmod(0o755 if path.is_dir() else 0o644)  # later steps read it as other users
+        if path.is_file():
+            flush_file(path)
+            described.append({"name": name, "size": path.stat().st_size, "sha256": sha256_of(path)})
     return described
 
 
@@ -224,8 +232,13 @@ def _is_intact(path: Path, described: Mapping[str, Any]) -> bool:
 
 
 def intact_checkpoints(directory: Path) -> Iterator[Checkpoint]:
-    """Yield the checkpoints whose files all match their manifests, the newest first, and log those that do not."""
-    return _intact(directory, reversed(complete_checkpoints(directory)))
+    """Yield the checkpoints that a training can resume from, the newest first, and log those that are not intact."""
+    return _intact(directory, reversed(resumable_checkpoints(directory)))
+
+
+def resumable_checkpoints(directory: Path) -> list[Checkpoint]:
+    """Return the complete checkpoints that have files: others only prove that a training ended."""
+    return [checkpoint for checkpoint in complete_checkpoints(directory) if checkpoint.manifest["files"]]
 
 
 def _intact(directory: Path, checkpoints: Iterable[Checkpoint]) -> Iterator[Checkpoint]:

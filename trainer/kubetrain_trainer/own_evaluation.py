@@ -8,14 +8,8 @@ import os
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.own_code import (
-    METRICS_FILE,
-    environment,
-    own_entry,
-    read_own_metrics,
-    run_entry,
-    write_own_evaluation,
-)
+from kubetrain_trainer.own_code import environment, own_entry, run_entry
+from kubetrain_trainer.own_output import METRICS_FILE, read_own_metrics, saving, write_own_evaluation
 from kubetrain_trainer.termination import report_result
 
 
@@ -32,7 +26,8 @@ def evaluate(arguments: Arguments) -> None:
         raise KubetrainError(
             f"the evaluation, {evaluation.name}, ended with exit code 0, but wrote no {output.path / METRICS_FILE}"
         )
-    write_own_evaluation(output, metrics, "test")
+    with saving():
+        write_own_evaluation(output, metrics, "test")
     report_result({"status": "completed", "metrics": metrics})
 
 

@@ -19,7 +19,7 @@ init_process_group(), or session.use(strategy). Without kubetrain, they only pri
 import functools
 import json
 import os
-import sys
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,16 @@ from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
-from kubetrain_trainer.own_code import (
-    finish_output,
-    last_checkpoint,
-    numbers,
-    read_own_metrics,
-)
+from kubetrain_trainer.own_output import numbers, proof_of_end, read_own_metrics, record_end, saving
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.saving_marks import mark_as_saving_until_exit, marked_as_saving
+from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.session_peers import Peers, peers_of
-from kubetrain_trainer.stop_signal import EXIT_CODE
-from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.stop_signal import EXIT_CODE, exit_on_sigterm
+from kubetrain_trainer.termination import end_process, report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
+NEEDED = ("KUBETRAIN_OUTPUT", "KUBETRAIN_CONFIG")
 Write = Callable[[Path], object]
 """A function that writes files into a folder."""
 NO_METRICS: Mapping[str, float] = {}
@@ -52,6 +48,7 @@ NO_METRICS: Mapping[str, float] = {}
 
 def use(strategy: Any) -> None:
     """Name the tf.distribute strategy, by which the processes of TensorFlow agree."""
+    exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
     _session().strategy = strategy
 
 
@@ -85,9 +82,13 @@ def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS) -> None
 
 @functools.cache
 def _session() -> "Session | WithoutKubetrain":
-    if output := os.environ.get("KUBETRAIN_OUTPUT"):
-        return Session(TrainingOutput(Path(output)), TrainConfig.from_dict(json.loads(os.environ["KUBETRAIN_CONFIG"])))
-    print("this script runs without kubetrain: nothing is saved", flush=True)
+    is_training = all(os.environ.get(name) for name in NEEDED) and "KUBETRAIN_MODEL" not in os.environ
+    if is_training:
+        output, config = (os.environ[name] for name in NEEDED)
+        # The processes that load data would inherit the handler, and survive SIGTERM.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+        return Session(TrainingOutput(Path(output)), TrainConfig.from_dict(json.loads(config)))
+    print("this script runs without kubetrain's training: nothing is saved", flush=True)
     return WithoutKubetrain()
 
 
@@ -98,7 +99,6 @@ class Session:
         self._config = config
         self._role = own_role()
         self._step = 0
-        self._saved: Checkpoint | None = None
         self._is_stopping = False
 
     @functools.cached_property
@@ -132,37 +132,36 @@ class Session:
         return self._is_stopping
 
     def save(self, step: int, write: Write, metrics: Mapping[str, float]) -> None:
+        """Save while the other processes wait, because they could take long storage for a lost process."""
         if self._is_stopping:
             mark_as_saving_until_exit()
-        if self._role.is_chief:
-            self._write(step, write, metrics)
+        result = self._peers.from_chief(lambda: self._write(step, write, metrics))
         if self._is_stopping:
-            self._stop()
+            report_result(result)
+            end_process(EXIT_CODE)
 
-    def _write(self, step: int, write: Write, metrics: Mapping[str, float]) -> None:
+    def _write(self, step: int, write: Write, metrics: Mapping[str, float]) -> dict[str, Any]:
         details = {"world_size": self._role.world_size, "metrics": dict(metrics)}
-        with marked_as_saving():
-            self._saved = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
-            remove_superseded(self._saved, self._config)
-        print(f"saved {self._saved.name}", flush=True)
-
-    def _stop(self) -> None:
-        """End every process when the checkpoint is complete."""
-        report_result(self._peers.from_chief(lambda: self._output.stopped_result(self._saved) if self._saved else {}))
-        self._peers.leave()
-        sys.exit(EXIT_CODE)
+        with saving():
+            saved = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
+            remove_superseded(saved, self._config)
+        print(f"saved {saved.name}", flush=True)
+        return self._output.stopped_result(saved)
 
     def finish(self, write_export: Write, metrics: Mapping[str, float]) -> None:
-        if self._role.is_chief:
-            self._export(write_export, {**read_own_metrics(self._output), **metrics})
-        self._peers.from_chief(lambda: None)  # wait for it
+        if self._is_stopping:
+            print(
+                "stopped before the end without session.save(): this run resumes from its last checkpoint", flush=True
+            )
+            end_process(EXIT_CODE)
+        self._peers.from_chief(lambda: self._export(write_export, {**read_own_metrics(self._output), **metrics}))
         self._peers.leave()
 
-    def _export(self, write_export: Write, measured: Mapping[str, float]) -> None:
-        with marked_as_saving():
-            last = last_checkpoint(self._output, self._step, self._role.world_size, measured)
+    def _export(self, write_export: Write, metrics: Mapping[str, float]) -> None:
+        with saving():
+            last = proof_of_end(self._output, self._step, self._role.world_size, metrics)
             self._output.write_export(last, {}, write_export)
-            finish_output(self._output, last, measured)
+            record_end(self._output, last, metrics)
 
 
 class Report:

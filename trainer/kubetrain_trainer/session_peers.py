@@ -50,14 +50,15 @@ def _peers(framework: str, *arguments: Any) -> Peers:
 
 class NoPeers:
     def __init__(self) -> None:
-        self._signal = StopSignal()
-        self._signal.__enter__()
+        self._signal: StopSignal | None = None
 
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
         return decide()
 
     def must_stop(self) -> bool:
+        self._signal = self._signal or StopSignal().__enter__()
         return self._signal.is_requested
 
     def leave(self) -> None:
-        self._signal.__exit__(None, None, None)
+        if self._signal:
+            self._signal.__exit__(None, None, None)

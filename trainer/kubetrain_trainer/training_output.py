@@ -35,6 +35,8 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 CONFIG_SCHEMA = "kubetrain/config/v1"
 EXPORT_SCHEMA = "kubetrain/export/v1"
 EVALUATION_SCHEMA = "kubetrain/evaluation/v1"
+PUBLISHED_DESCRIPTION = "model.json"
+"""The file beside a published model that describes it."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class TrainingOutput:
         try:
             with with_filename(self.export):
                 write_files(partial)
-            write_json(partial / "manifest.json", {**identity, "files": describe_files(partial)})
+            write_json(partial / MANIFEST, {**identity, "files": describe_export(partial)})
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)  # otherwise it would keep a full disk full
             raise
@@ -176,17 +178,8 @@ class TrainingOutput:
         Raises:
             KubetrainError: if there is none.
         """
-        manifest = self.export / MANIFEST
-        if manifest.exists() and read_json(manifest).get("schema") != EXPORT_SCHEMA:
-            raise KubetrainError(f"{manifest} has a name that kubetrain uses: give this file of the model another one")
-        manifest.unlink(missing_ok=True)  # of an interrupted end of this training
-        files = describe_files(self.export)
-        if not files:
-            raise KubetrainError(
-                f"the training ended with exit code 0, but there is no model in {self.export}: write it to the folder "
-                "export of $KUBETRAIN_OUTPUT, or call session.finish()"
-            )
-        write_json(manifest, {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **self._origin(), "files": files})
+        identity = {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **self._origin()}
+        write_json(self.export / MANIFEST, {**identity, "files": describe_export(self.export)})
 
     def read_export(self) -> dict[str, Any]:
         """Verify the export's files and return its manifest."""
@@ -218,6 +211,23 @@ class TrainingOutput:
             raise KubetrainError(f"{self.path} has no {name}: the step that writes it has not completed") from None
         except ValueError:
             raise KubetrainError(f"{self.path / name} is not valid JSON: restore it, or start a new run") from None
+
+
+def describe_export(folder: Path) -> list[dict[str, Any]]:
+    """Return the files of a model, for its manifest.
+
+    Raises:
+        KubetrainError: if there is none, or one that cannot be published.
+    """
+    files = describe_files(folder)
+    if not files:
+        raise KubetrainError(
+            f"there is no model in {folder}: write it to the folder export of $KUBETRAIN_OUTPUT, or with "
+            "session.finish() into the folder that it passes"
+        )
+    if (folder / PUBLISHED_DESCRIPTION).exists():
+        raise KubetrainError(f"{folder / PUBLISHED_DESCRIPTION} has a name that kubetrain uses: write another one")
+    return files
 
 
 def _with_metric_mode(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,16 +14,18 @@ from kubetrain_trainer.pytorch_ddp.stopping import Stop
 class GroupPeers:
     def __init__(self, role: ProcessRole) -> None:
         self._group = Group(role, torch.device("cpu"), dist.new_group(backend="gloo", timeout=UNLIMITED))
-        self._stop = Stop(role)
-        self._stop.__enter__()
+        self._role = role
+        self._stop: Stop | None = None
         self._asked = 0
 
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
         return self._group.from_chief(decide, takes_long=True)
 
     def must_stop(self) -> bool:
+        self._stop = self._stop or Stop(self._role).__enter__()
         self._asked += 1
         return self._stop.is_due(self._asked)
 
     def leave(self) -> None:
-        self._stop.__exit__(None, None, None)
+        if self._stop:
+            self._stop.__exit__(None, None, None)

@@ -13,14 +13,16 @@ from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
 class GroupPeers:
     def __init__(self, role: ProcessRole, strategy: tf.distribute.Strategy) -> None:
         self._group = Group(role, strategy)
-        self._stop = Stop(strategy)
-        self._stop.__enter__()
+        self._strategy = strategy
+        self._stop: Stop | None = None
 
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
         return self._group.from_chief(decide)
 
     def must_stop(self) -> bool:
+        self._stop = self._stop or Stop(self._strategy).__enter__()
         return self._stop.is_due_now()
 
     def leave(self) -> None:
-        self._stop.__exit__(None, None, None)
+        if self._stop:
+            self._stop.__exit__(None, None, None)

@@ -1,0 +1,89 @@
+"""What proves that a script or command of your own made a model.
+
+$KUBETRAIN_OUTPUT/export/         the model, in any format
+$KUBETRAIN_OUTPUT/metrics.json    a JSON object of numbers, which the gate reads; optional
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, resumable_checkpoints
+from kubetrain_trainer.durable_files import read_json
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.saving_marks import marked_as_saving
+from kubetrain_trainer.training_output import TrainingOutput
+
+METRICS_FILE = "metrics.json"
+Metrics = Mapping[str, float]
+
+
+def forget_model(output: TrainingOutput) -> None:
+    """Remove what an attempt that was killed left behind: another one could end without writing it again."""
+    (output.path / METRICS_FILE).unlink(missing_ok=True)
+    shutil.rmtree(output.export, ignore_errors=True)
+
+
+def accept_model(output: TrainingOutput, world_size: int) -> None:
+    """Complete the output of a script or command that ended, unless session.finish() has done so.
+
+    Raises:
+        KubetrainError: if there is no model.
+    """
+    if output.is_finished():
+        return
+    with saving():
+        metrics = read_own_metrics(output)
+        last = proof_of_end(output, 0, world_size, metrics)
+        output.adopt_export(last)
+        record_end(output, last, metrics)
+
+
+@contextlib.contextmanager
+def saving() -> Iterator[None]:
+    """Write so that the launcher waits for it, and that later steps can read it, which run as other users."""
+    before = os.umask(0o022)
+    try:
+        with marked_as_saving():
+            yield
+    finally:
+        os.umask(before)
+
+
+def proof_of_end(output: TrainingOutput, step: int, world_size: int, metrics: Metrics) -> Checkpoint:
+    """Return the newest checkpoint, or write one without files, because a checkpoint proves the success."""
+    if saved := resumable_checkpoints(output.checkpoints):
+        return saved[-1]
+    details = {"world_size": world_size, "metrics": dict(metrics)}
+    return output.write_checkpoint(TrainingProgress(step=step), details, lambda folder: None)
+
+
+def record_end(output: TrainingOutput, last: Checkpoint, metrics: Metrics) -> None:
+    write_own_evaluation(output, metrics, "")
+    output.finish(last)
+
+
+def write_own_evaluation(output: TrainingOutput, metrics: Metrics, split: str) -> None:
+    """Write the evaluation of the exported model, which has no metrics if none were measured."""
+    export = output.read_export()
+    identity = {name: export[name] for name in ("step", "checkpoint", "manifest_sha256", "dataset_digest")}
+    output.write_evaluation({"split": split, "samples": 0, "metrics": dict(metrics), **identity})
+
+
+def read_own_metrics(output: TrainingOutput) -> dict[str, float]:
+    """
+    Raises:
+        KubetrainError: if metrics.json has anything but names with numbers.
+    """
+    path = output.path / METRICS_FILE
+    try:
+        return numbers(read_json(path)) if path.exists() else {}
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise KubetrainError(f"{path} must be a JSON object of numbers, by name: {error}") from error
+
+
+def numbers(given: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values as numbers. Each may be a tensor: float() warns of one that has a gradient."""
+    return {str(name): float(each.item() if hasattr(each, "item") else each) for name, each in given.items()}
