@@ -69,7 +69,7 @@ PURE = {f"{COMPONENTS}.jobs.kubernetes.manifests", f"{COMPONENTS}.jobs.kubernete
 FLOORS = {
     COMPONENTS: [
         {"sites"},
-        {*STEPS, "pack_dataset"},
+        {*STEPS, "pack_dataset", "bring_code"},
         {"run"},
         {"expose_dataset"},
         {"jobs/kubernetes", "jobs/local"},

@@ -26,6 +26,7 @@ class TrainConfig(Settings):
         "script or command of your own that runs instead of the trainer's loop: script with args, or command; "
         "evaluation, with the same keys, evaluates the model",
     )
+    code: str = setting("", "archive of your own code that the pods fetch, by its digest: --code sets it")
     model_args: dict[str, Any] = setting({}, "extra keyword arguments for the model, or options of your own task")
     data: str = setting(
         "image_folder",

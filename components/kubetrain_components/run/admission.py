@@ -9,6 +9,7 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.place_code import with_code
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.config import TrainConfig
 
@@ -32,12 +33,13 @@ def admit_run(
     """
     pods, claims = (settings_of_form(kind, parameters) for kind in (Placement, Storage))
     placed = combine_settings(Placement, {"its parameter": pods, "placement": placement})
-    return RunParameters(
+    admitted = RunParameters(
         placement=placed.with_default_image(trainer_image),
         storage=combine_settings(Storage, {"its parameter": claims, "storage": storage}),
         train_config=TrainConfig.from_dict(train_config),
         **{name: value for name, value in parameters.items() if name not in (*Placement.names(), *Storage.names())},
     )
+    return with_code(admitted)
 
 
 def check_model_store(parameters: RunParameters) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kubetrain_pipelines.cli.options import AS_JSON, LOGIN, PARAMETERS, Command, with_options
+from kubetrain_pipelines.cli.options import AS_JSON, CODE, LOGIN, PARAMETERS, Command, with_options
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -15,10 +15,11 @@ NAMESPACE = click.option(
 )
 RUN = (
     *PARAMETERS,
+    CODE,
     click.option("--experiment", default="", help="Experiment, created if missing (default: Default)."),
     click.option("--service-account", default="", help="Service account for the run's steps (default: the server's)."),
 )
-RUN_NAMES = ("pairs", "params", "experiment", "service_account")
+RUN_NAMES = ("pairs", "params", "code", "experiment", "service_account")
 CONNECTION_NAMES = ("endpoint", "namespace", "token_file", "cookie_file", "ca_file")
 
 

@@ -14,7 +14,17 @@ import click
 
 from kubetrain_pipelines.cli.extras import missing_extra
 from kubetrain_pipelines.cli.kubeflow import COMMANDS
-from kubetrain_pipelines.cli.options import AS_JSON, CONTEXT, FILE, FOLDER, LOGIN, PARAMETERS, PIPELINE, with_options
+from kubetrain_pipelines.cli.options import (
+    AS_JSON,
+    CODE,
+    CONTEXT,
+    FILE,
+    FOLDER,
+    LOGIN,
+    PARAMETERS,
+    PIPELINE,
+    with_options,
+)
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 
@@ -32,7 +42,7 @@ def kubetrain() -> None:
 @click.option(
     "--workspace", type=FOLDER, default="kubetrain-workspace", show_default=True, help="Folder for the run's files."
 )
-@with_options(*PARAMETERS)
+@with_options(*PARAMETERS, CODE)
 def run(**options: Any) -> None:
     """Run a whole pipeline on this machine.
 
@@ -149,7 +159,7 @@ def pack(**options: Any) -> None:
     show_default=True,
     help="With --cluster: what runs the pods (training-operator, trainer or job); auto: the first that is there.",
 )
-@with_options(*PARAMETERS)
+@with_options(*PARAMETERS, CODE)
 @click.option("--cluster", is_flag=True, help="Run on the cluster in KUBECONFIG; --data and --output are PVCs.")
 @CONTEXT
 @click.option("--namespace", default="", help="Namespace on the cluster (default: the context's).")

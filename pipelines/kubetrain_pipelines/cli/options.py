@@ -25,6 +25,9 @@ PARAMETERS = (
     ),
     click.option("--params", type=FILE, help="JSON file of parameters and settings; --set overrides it."),
 )
+CODE = click.option(
+    "--code", type=FOLDER, metavar="DIR", help="Folder of your own code: the files that git tracks, or all."
+)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
 from kubetrain_pipelines.local_run.summary import print_summary
@@ -13,10 +14,14 @@ from kubetrain_pipelines.project import project
 from kubetrain_pipelines.run_view import open_view
 
 
-def run_and_show(pipeline: str, workspace: Path, pairs: Iterable[str], params: Path | None) -> int:
+def run_and_show(
+    pipeline: str, workspace: Path, pairs: Iterable[str], params: Path | None, code: Path | None = None
+) -> int:
     """Run the pipeline, show its progress and a summary, and return the exit code."""
     project()  # an error in it would otherwise be found in the process of the pipeline, without a cause
-    parameters = parse_parameters(local_parameters(pipeline), pairs, params)
+    brought = bring_code.pack(code)
+    parameters = parse_parameters(local_parameters(pipeline), [*pairs, *bring_code.as_pairs(brought)], params)
+    bring_code.use_here(brought, workspace / "code")
     console = Console()
     view = open_view(console)
     try:

@@ -27,6 +27,7 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
+from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_pipelines.parse_parameters import parse_parameters
@@ -53,6 +54,7 @@ class TrainOptions:
     max_restarts: int | None
     pairs: tuple[str, ...]
     params: Path | None = None
+    code: Path | None = None
     cluster: bool = False
     namespace: str = ""
     quiet: bool = False
@@ -93,7 +95,12 @@ def training_of(options: TrainOptions) -> TrainingJob:
     if options.dry_run and not options.cluster:
         raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
     names = ("train_config", "placement") if options.cluster else ("train_config",)
-    settings = parse_parameters([each for each in PARAMETERS if each.name in names], options.pairs, options.params)
+    if options.code and options.cluster:
+        raise InvalidSetting("--code needs S3, which train --cluster does not use: build an image with your code")
+    code = bring_code.pack(options.code)
+    pairs = [*options.pairs, *bring_code.as_pairs(code)]
+    settings = parse_parameters([each for each in PARAMETERS if each.name in names], pairs, options.params)
+    bring_code.use_here(code, Path(options.output) / ".code")
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
     training = TrainingJob(

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kubetrain_components.interrupts import interrupted_by_sigterm, interrupts_deferred
+from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile, stage_titles
 from kubetrain_pipelines.kubeflow.follow_run import follow_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
@@ -36,6 +37,7 @@ class RunOptions:
     pipeline: str
     pairs: tuple[str, ...] = ()
     params: Path | None = None
+    code: Path | None = None
     experiment: str = ""
     name: str = ""
     service_account: str = ""
@@ -59,9 +61,11 @@ def submit_and_show(api: KfpApi, options: RunOptions, *, detach: bool = False) -
 
 def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message:
     """Upload the pipeline if needed, and return the fields that a run and a schedule share."""
-    parameters = parse_parameters(file.parameters, options.pairs, options.params)
+    code = bring_code.pack(options.code)
+    parameters = parse_parameters(file.parameters, [*options.pairs, *bring_code.as_pairs(code)], options.params)
     check_before_sending(file.name, file.parameters, parameters)
     check_runs_pipeline(api, file.content)
+    bring_code.upload(code, parameters)
     version = ensure_version(api, file)
     print(f"{'uploaded' if version.is_new else 'unchanged:'} {file.version}", flush=True)
     account = {"service_account": options.service_account} if options.service_account else {}

@@ -1,0 +1,1 @@
+"""Bring a folder of your own code to the pods of a run."""

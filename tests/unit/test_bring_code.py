@@ -1,0 +1,166 @@
+"""`--code DIR`: a folder of your own code becomes an archive, which pods fetch, verify and unpack."""
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.bring_code.fetch import fetch_code, unpack_code
+from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, files_of, pack_code, upload_code
+from kubetrain_components.object_store.directory_store import DirectoryStore
+from kubetrain_components.run.admission import admit_run
+from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+DIGEST = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    code = tmp_path / "code"
+    for name in (
+        "train.py",
+        "team/model.py",
+        "team/__pycache__/model.pyc",
+        "data/big.bin",
+        ".venv/lib.py",
+        "notes.txt",
+    ):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(name)
+    (code / "link.py").symlink_to("train.py")
+    return code
+
+
+def test_without_git_all_files_but_the_ignored_ones_are_packed(folder: Path) -> None:
+    (folder / ".kubetrainignore").write_text("# too large\ndata/\n*.txt\n")
+    assert sorted(files_of(folder)) == [".kubetrainignore", "team/model.py", "train.py"]
+
+
+def test_with_git_the_files_that_it_tracks_are_packed_as_they_are_now(folder: Path) -> None:
+    for command in (["init", "-q"], ["add", "train.py", "team/model.py", "notes.txt"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    (folder / "notes.txt").unlink()
+    (folder / "train.py").write_text("changed")
+    assert sorted(files_of(folder)) == ["team/model.py", "train.py"]
+    unpack_code(pack_code(folder).content, pack_code(folder).digest, folder.parent / "unpacked")
+    assert (folder.parent / "unpacked" / "train.py").read_text() == "changed"
+
+
+def test_the_same_files_have_the_same_digest(folder: Path, tmp_path: Path) -> None:
+    before = pack_code(folder)
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", folder, copy], check=True)  # with other times
+    assert pack_code(copy).digest == before.digest
+    (copy / "train.py").write_text("other")
+    assert pack_code(copy).digest != before.digest
+
+
+def test_a_folder_that_cannot_be_packed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="is not a folder"):
+        pack_code(tmp_path / "absent")
+    with pytest.raises(InvalidSetting, match="has no files to bring"):
+        pack_code(tmp_path)
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(
+        InvalidSetting, match=r"50 MiB in 1 files, more than 50 MiB: list what the training does not need"
+    ):
+        pack_code(tmp_path)
+
+
+def test_an_archive_is_uploaded_once_and_verified(folder: Path, tmp_path: Path) -> None:
+    code, store = pack_code(folder), DirectoryStore(tmp_path / "models")
+    upload_code(code, store)
+    path = tmp_path / "models" / archive_key(code.digest)
+    before = path.stat().st_mtime_ns
+    upload_code(code, store)
+    assert path.stat().st_mtime_ns == before
+    fetch_code(store, code.digest, tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "team" / "model.py").read_text() == "team/model.py"
+    path.write_bytes(code.content[:-1])
+    with pytest.raises(KubetrainError, match="has other content than its name says"):
+        fetch_code(store, code.digest, tmp_path / "again")
+
+
+def archive(entry: tarfile.TarInfo) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as made:
+        made.addfile(entry, io.BytesIO(b"" if entry.issym() else b"x"))
+    return packed.getvalue()
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, target
+    return entry
+
+
+def file(name: str) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size = 1
+    return entry
+
+
+@pytest.mark.parametrize("entry", [file("../outside"), link("inside", "/etc/passwd"), link("inside", "../outside")])
+def test_nothing_is_unpacked_outside_the_folder(tmp_path: Path, entry: tarfile.TarInfo) -> None:
+    import hashlib
+
+    content = archive(entry)
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    with pytest.raises(KubetrainError, match="cannot be unpacked"):
+        unpack_code(content, digest, tmp_path / "code")
+    assert [path.name for path in tmp_path.rglob("*")] == ["code"]
+
+
+def planned(**settings: Any) -> list[dict[str, Any]]:
+    return planned_manifests(
+        admit_run(
+            dataset_uri="s3://bucket/data",
+            model_uri="s3://bucket/models",
+            s3_endpoint="http://minio:9000",
+            pipeline="train-pytorch",
+            run_id="r",
+            framework="pytorch",
+            components_image="components:1",
+            trainer_image="trainer:1",
+            placement={},
+            storage={},
+            workers=2,
+            **settings,
+        )
+    )
+
+
+def pods_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = manifest["spec"]
+    return [
+        each["template"]["spec"] for each in spec.get("pytorchReplicaSpecs", {"": spec}).values() if "template" in each
+    ]
+
+
+def test_pods_that_run_your_code_fetch_it_read_only() -> None:
+    entry = {"script": "train.py", "evaluation": {"script": "test.py"}}
+    found = set()
+    for manifest in planned(train_config={"entry": entry, "code": DIGEST}):
+        for pod in pods_of(manifest):
+            (main, *_) = pod["containers"]
+            if main["image"] == "components:1":
+                assert "kubetrain-code" not in str(pod)
+                continue
+            (fetcher,) = pod["initContainers"]
+            assert fetcher["image"] == "components:1"
+            assert fetcher["command"][-4:] == ["--digest", DIGEST, "--to", "/code"]
+            assert fetcher["securityContext"]["allowPrivilegeEscalation"] is False
+            assert {"name": "kubetrain-code", "mountPath": "/code", "readOnly": True} in main["volumeMounts"]
+            assert {"name": "PYTHONPATH", "value": "/code"} in main["env"]
+            assert "AWS_SECRET_ACCESS_KEY" not in str(main)
+            found.add(manifest["metadata"]["name"].rpartition("-r-")[0])
+    assert found == {"train-pytorch-check-imports", "train-pytorch-launch-training", "train-pytorch-evaluate-model"}
+
+
+def test_without_code_nothing_is_fetched() -> None:
+    assert "kubetrain-code" not in str(planned(train_config={}))
