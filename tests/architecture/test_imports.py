@@ -62,7 +62,7 @@ ADAPTERS = (
     f"{COMPONENTS}.expose_dataset.kubernetes_claims",
 )
 # Manifests as values: they stand beside the adapter, and need no cluster.
-PURE = {f"{COMPONENTS}.jobs.kubernetes.manifests", f"{COMPONENTS}.jobs.kubernetes.pod_template"}
+PURE = {f"{COMPONENTS}.jobs.kubernetes.{each}" for each in ("manifests", "pod_template", "code_container")}
 
 
 # A folder imports from folders below it; "" is the package's root. Folders of one line know nothing of each other.

@@ -1,5 +1,6 @@
 """`--code DIR`: a folder of your own code becomes an archive, which pods fetch, verify and unpack."""
 
+import gzip
 import io
 import subprocess
 import tarfile
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.bring_code.fetch import fetch_code, unpack_code
-from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, files_of, pack_code, upload_code
+from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, digest_of, files_of, pack_code, upload_code
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.sites.plan import planned_manifests
@@ -41,7 +42,8 @@ def test_without_git_all_files_but_the_ignored_ones_are_packed(folder: Path) -> 
 
 
 def test_with_git_the_files_that_it_tracks_are_packed_as_they_are_now(folder: Path) -> None:
-    for command in (["init", "-q"], ["add", "train.py", "team/model.py", "notes.txt"]):
+    (folder / ".env").write_text("PASSWORD=secret")
+    for command in (["init", "-q"], ["add", "train.py", "team/model.py", "notes.txt", ".env"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
     (folder / "notes.txt").unlink()
     (folder / "train.py").write_text("changed")
@@ -72,18 +74,20 @@ def test_a_folder_that_cannot_be_packed_is_refused(tmp_path: Path) -> None:
         pack_code(tmp_path)
 
 
-def test_an_archive_is_uploaded_once_and_verified(folder: Path, tmp_path: Path) -> None:
+def test_an_archive_is_uploaded_again_and_verified(folder: Path, tmp_path: Path) -> None:
     code, store = pack_code(folder), DirectoryStore(tmp_path / "models")
     upload_code(code, store)
     path = tmp_path / "models" / archive_key(code.digest)
-    before = path.stat().st_mtime_ns
+    path.write_bytes(b"damaged")
     upload_code(code, store)
-    assert path.stat().st_mtime_ns == before
     fetch_code(store, code.digest, tmp_path / "unpacked")
     assert (tmp_path / "unpacked" / "team" / "model.py").read_text() == "team/model.py"
     path.write_bytes(code.content[:-1])
-    with pytest.raises(KubetrainError, match="has other content than its name says"):
+    with pytest.raises(KubetrainError, match="cannot be unpacked"):
         fetch_code(store, code.digest, tmp_path / "again")
+    store.write(archive_key(DIGEST), code.content)
+    with pytest.raises(KubetrainError, match="has other content than its name says"):
+        fetch_code(store, DIGEST, tmp_path / "again")
 
 
 def archive(entry: tarfile.TarInfo) -> bytes:
@@ -107,10 +111,8 @@ def file(name: str) -> tarfile.TarInfo:
 
 @pytest.mark.parametrize("entry", [file("../outside"), link("inside", "/etc/passwd"), link("inside", "../outside")])
 def test_nothing_is_unpacked_outside_the_folder(tmp_path: Path, entry: tarfile.TarInfo) -> None:
-    import hashlib
-
     content = archive(entry)
-    digest = hashlib.sha256(content).hexdigest()[:32]
+    digest = digest_of(gzip.decompress(content))
     with pytest.raises(KubetrainError, match="cannot be unpacked"):
         unpack_code(content, digest, tmp_path / "code")
     assert [path.name for path in tmp_path.rglob("*")] == ["code"]
@@ -127,10 +129,7 @@ def planned(**settings: Any) -> list[dict[str, Any]]:
             framework="pytorch",
             components_image="components:1",
             trainer_image="trainer:1",
-            placement={},
-            storage={},
-            workers=2,
-            **settings,
+            **{"placement": {}, "storage": {}, "workers": 2, **settings},
         )
     )
 
@@ -145,7 +144,14 @@ def pods_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 def test_pods_that_run_your_code_fetch_it_read_only() -> None:
     entry = {"script": "train.py", "evaluation": {"script": "test.py"}}
     found = set()
-    for manifest in planned(train_config={"entry": entry, "code": DIGEST}):
+    transfer = {
+        "env": {"AWS_CA_BUNDLE": "/ca/ca.crt"},
+        "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "volume_mounts": [{"name": "ca", "mountPath": "/ca"}],
+    }
+    own = {"env": {"PYTHONHASHSEED": "0"}, "volumes": [], "init_containers": []}
+    train_config = {"entry": entry, "code": DIGEST}
+    for manifest in planned(train_config=train_config, storage={"transfer": transfer}, evaluation_placement=own):
         for pod in pods_of(manifest):
             (main, *_) = pod["containers"]
             if main["image"] == "components:1":
@@ -157,6 +163,10 @@ def test_pods_that_run_your_code_fetch_it_read_only() -> None:
             assert fetcher["securityContext"]["allowPrivilegeEscalation"] is False
             assert {"name": "kubetrain-code", "mountPath": "/code", "readOnly": True} in main["volumeMounts"]
             assert {"name": "PYTHONPATH", "value": "/code"} in main["env"]
+            assert {"secretRef": {"name": "kubetrain-s3", "optional": True}} in fetcher["envFrom"]
+            assert {"name": "AWS_CA_BUNDLE", "value": "/ca/ca.crt"} in fetcher["env"]
+            assert {"name": "ca", "mountPath": "/ca"} in fetcher["volumeMounts"]
+            assert "ca" in {volume["name"] for volume in pod["volumes"]}
             assert "AWS_SECRET_ACCESS_KEY" not in str(main)
             found.add(manifest["metadata"]["name"].rpartition("-r-")[0])
     assert found == {"train-pytorch-check-imports", "train-pytorch-launch-training", "train-pytorch-evaluate-model"}
@@ -164,3 +174,29 @@ def test_pods_that_run_your_code_fetch_it_read_only() -> None:
 
 def test_without_code_nothing_is_fetched() -> None:
     assert "kubetrain-code" not in str(planned(train_config={}))
+
+
+def test_a_repository_that_git_cannot_list_is_refused(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    with pytest.raises(InvalidSetting, match="is in a repository whose files git does not list"):
+        pack_code(folder)
+
+
+def test_patterns_name_folders_and_paths(folder: Path) -> None:
+    (folder / ".kubetrainignore").write_text("/data\nteam/model.py\n.kubetrainignore\n")
+    assert sorted(files_of(folder)) == ["notes.txt", "train.py"]
+    assert sorted(files_of(folder, folder / "team")) == ["notes.txt", "train.py"]
+
+
+def test_a_digest_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="code must be the digest of an archive, not 'main'"):
+        planned(train_config={"code": "main"})
+
+
+def test_a_mount_of_your_own_cannot_be_where_the_code_is() -> None:
+    placement = {
+        "volumes": [{"name": "own", "emptyDir": {}}],
+        "volume_mounts": [{"name": "own", "mountPath": "/code/"}],
+    }
+    with pytest.raises(InvalidSetting, match="volume_mounts has /code, where --code puts your code"):
+        planned(train_config={"code": DIGEST}, placement=placement)

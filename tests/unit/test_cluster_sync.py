@@ -29,12 +29,12 @@ from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.transfer_placement import transfer_placement
 from kubetrain_components.sync_dataset import prune_versions as prune_versions_module
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, prune_job, sync_on_cluster
 from kubetrain_components.sync_dataset.leftovers import DAMAGED, DAMAGED_KEPT_SECONDS
 from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.prune_versions import prune_versions
-from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError

@@ -291,6 +291,17 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "container.resources.claims": [{"name": "gpu"}],
         },
     ),
+    (
+        {"code": {"container": SIDECAR, "volumes": [{"name": "ca", "configMap": {"name": "ca"}}]}},
+        {
+            "pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR}],
+            "pod.volumes.3": {"name": "kubetrain-code", "emptyDir": {"sizeLimit": "200Mi"}},
+            "pod.volumes.4": {"name": "ca", "configMap": {"name": "ca"}},
+            "container.volumeMounts.3": {"name": "kubetrain-code", "mountPath": "/code", "readOnly": True},
+            "container.env.PYTHONPATH": {"name": "PYTHONPATH", "value": "/code"},
+            "container.env.KUBETRAIN_CODE": {"name": "KUBETRAIN_CODE", "value": "/code"},
+        },
+    ),
     ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),
     ({"annotations": {"note": 1}}, {"template.metadata.annotations.note": "1"}),
     ({"grace_seconds": 5}, {"pod.terminationGracePeriodSeconds": 5}),

@@ -14,7 +14,6 @@ from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.entry_point import SENTENCE_LENGTH, run
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.import_path import load_function
-from kubetrain_trainer.own_code import enter_code
 from kubetrain_trainer.termination import report_result
 
 ERROR, WARNING = "error: ", "warning: "
@@ -53,5 +52,4 @@ def _config() -> TrainConfig:
 
 
 if __name__ == "__main__":
-    enter_code()
     run(lambda: check_imports(_config()))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -139,6 +140,10 @@ class TrainConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.code and not re.fullmatch("[0-9a-f]{32}", self.code):
+            raise InvalidSetting(
+                f"code must be the digest of an archive, not '{self.code}': bring a folder with --code"
+            )
         if parse_entry(self.entry):  # it exports what it chooses, when it ends
             object.__setattr__(self, "select_checkpoint", "last")
         if "/" in self.resume_from or self.resume_from in (".", ".."):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubetrain_trainer.code_folder import enter_code_folder
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.failures import explain
@@ -35,6 +36,7 @@ def run(program: Callable[[], None]) -> None:
 
     Only unknown errors are logged with a traceback.
     """
+    enter_code_folder()
     os.umask(0o022)  # later steps read this output as other users
     exit_on_sigterm()
     clear_termination_message()

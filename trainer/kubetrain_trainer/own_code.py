@@ -21,15 +21,11 @@ from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
-CODE_VARIABLE = "KUBETRAIN_CODE"
-"""The environment variable with the folder of code that was brought."""
-
 
 def train_with_own_code(arguments: Arguments, framework: str) -> None:
     """Run the entry, and accept its end as success only with a model."""
     output, role = arguments.output, own_role()
     entry = own_entry(arguments)
-    enter_code()
     if role.is_chief:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
         output.begin(framework, arguments.config, arguments.dataset_digest)
@@ -43,12 +39,6 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
                 accept_model(output, role.world_size)
     if role.is_chief:
         report_result(output.read_result() or {})
-
-
-def enter_code() -> None:
-    """Make the folder of your code, if one was brought, the working directory: its paths are relative to it."""
-    if folder := os.environ.get(CODE_VARIABLE):
-        os.chdir(folder)
 
 
 def own_entry(arguments: Arguments) -> Entry:

@@ -8,7 +8,7 @@ import os
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.own_code import enter_code, environment, own_entry, run_entry
+from kubetrain_trainer.own_code import environment, own_entry, run_entry
 from kubetrain_trainer.own_output import METRICS_FILE, read_own_metrics, saving, write_own_evaluation
 from kubetrain_trainer.termination import report_result
 
@@ -17,7 +17,6 @@ def evaluate(arguments: Arguments) -> None:
     evaluation, output = own_entry(arguments).evaluation, arguments.output
     if evaluation is None:
         raise InvalidSetting("entry has no evaluation: name a script or a command")
-    enter_code()
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     (output.path / METRICS_FILE).unlink(missing_ok=True)
     os.environ.update(environment(arguments) | {"KUBETRAIN_MODEL": str(output.export)})

@@ -23,7 +23,8 @@ Metrics = Mapping[str, float]
 def forget_model(output: TrainingOutput) -> None:
     """Remove what an attempt that was killed left behind: another one could end without writing it again."""
     (output.path / METRICS_FILE).unlink(missing_ok=True)
-    shutil.rmtree(output.export, ignore_errors=True)
+    if output.export.exists():
+        shutil.rmtree(output.export)
 
 
 def accept_model(output: TrainingOutput, world_size: int) -> None:

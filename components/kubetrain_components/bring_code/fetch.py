@@ -4,17 +4,33 @@ python -m kubetrain_components.bring_code.fetch --uri s3://bucket/models --diges
 """
 
 import argparse
-import hashlib
+import gzip
 import io
 import sys
 import tarfile
+import zlib
 from pathlib import Path
 
-from kubetrain_components.bring_code.pack import archive_key
+from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, digest_of
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_components.run.parameters import RunParameters
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import report_failure
+
+MAX_ARCHIVE_BYTES = 2 * MAX_BYTES
+"""More than the archive of as many small files as there may be."""
+
+
+def check_code(parameters: RunParameters) -> None:
+    """Check that pods will find the code that the run names, before anything is created.
+
+    Raises:
+        KubetrainError: if it is missing.
+    """
+    digest = parameters.train_config.code
+    if digest and open_store(parameters.model_uri, parameters.s3_endpoint).find(archive_key(digest)) is None:
+        raise KubetrainError(f"{parameters.model_uri} has no code {digest}: start the run again with --code")
 
 
 def fetch_code(store: ObjectStore, digest: str, folder: Path) -> None:
@@ -26,13 +42,14 @@ def fetch_code(store: ObjectStore, digest: str, folder: Path) -> None:
 
 
 def unpack_code(content: bytes, digest: str, folder: Path) -> None:
-    if hashlib.sha256(content).hexdigest()[:32] != digest:
-        raise KubetrainError(f"the archive of code {digest} has other content than its name says: bring the code again")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-            archive.extractall(folder, filter="data")  # refuses what would be written outside, and links
-    except tarfile.TarError as error:
+        archive = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_ARCHIVE_BYTES)
+        if digest_of(archive) != digest:
+            raise KubetrainError(f"the archive of code {digest} has other content than its name says: bring it again")
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as unpacked:
+            unpacked.extractall(folder, filter="data")  # refuses what would be written outside
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise KubetrainError(
             f"the archive of code {digest} cannot be unpacked: {error}; bring the code again"
         ) from error

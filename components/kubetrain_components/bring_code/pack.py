@@ -15,7 +15,21 @@ from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_trainer.errors import InvalidSetting
 
 IGNORE_FILE = ".kubetrainignore"
-ALWAYS_IGNORED = (".git", ".venv", "__pycache__", "*.pyc")
+ALWAYS_IGNORED = (
+    ".git",
+    ".venv",
+    "__pycache__",
+    "*.pyc",
+    ".env",
+    ".env.*",
+    "*.pem",
+    "*.key",
+    ".aws",
+    ".kube",
+    ".ssh",
+    ".netrc",
+)
+"""Never packed: what Python and git make, and what is usually secret."""
 MAX_BYTES = 50 << 20
 
 
@@ -26,12 +40,15 @@ class PackedCode:
     files: int
 
 
-def pack_code(folder: Path) -> PackedCode:
+def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
     """
+    Args:
+        without: A folder in it to leave out, such as that of the run's own files.
+
     Raises:
         InvalidSetting: if the folder has no files, or too many.
     """
-    names = sorted(files_of(folder))
+    names = sorted(files_of(folder, without))
     size = sum((folder / name).stat().st_size for name in names)
     if not names:
         raise InvalidSetting(f"--code {folder} has no files to bring: name the folder with your code")
@@ -40,30 +57,50 @@ def pack_code(folder: Path) -> PackedCode:
             f"--code {folder} has {size / 2**20:.0f} MiB in {len(names)} files, more than {MAX_BYTES >> 20} MiB: "
             f"list what the training does not need in {IGNORE_FILE}"
         )
-    content = _archive(folder, names)
-    return PackedCode(hashlib.sha256(content).hexdigest()[:32], content, len(names))
+    archive = _archive(folder, names)
+    return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), len(names))
 
 
-def files_of(folder: Path) -> Iterator[str]:
+def digest_of(archive: bytes) -> str:
+    """Return the digest of the archive before its compression, which may differ between versions of zlib."""
+    return hashlib.sha256(archive).hexdigest()[:32]
+
+
+def files_of(folder: Path, without: Path | None = None) -> Iterator[str]:
     """Yield the files that git tracks, or else all files, except for those that .kubetrainignore lists."""
     if not folder.is_dir():
         raise InvalidSetting(f"--code {folder} is not a folder")
     ignored = (*ALWAYS_IGNORED, *_patterns(folder / IGNORE_FILE))
-    for name in _tracked(folder) or _all(folder):
-        parts = Path(name).parts
-        is_ignored = any(fnmatch.fnmatch(part, pattern) for part in (*parts, name) for pattern in ignored)
-        if not is_ignored and (folder / name).is_file() and not (folder / name).is_symlink():
+    for name in _tracked(folder) if _is_in_repository(folder) else _all(folder):
+        path = folder / name
+        is_own = without is not None and without.absolute() in path.absolute().parents
+        if not is_own and not _is_ignored(Path(name), ignored) and path.is_file() and not path.is_symlink():
             yield name
 
 
+def _is_ignored(path: Path, patterns: tuple[str, ...]) -> bool:
+    """Compare each part of the path, and each folder that it lies in, with the patterns."""
+    named = (*path.parts, path.as_posix(), *(each.as_posix() for each in path.parents))
+    return any(fnmatch.fnmatch(each, pattern) for each in named for pattern in patterns)
+
+
+def _is_in_repository(folder: Path) -> bool:
+    return any((each / ".git").exists() for each in (folder.absolute(), *folder.absolute().parents))
+
+
 def _tracked(folder: Path) -> list[str]:
-    """Return the files that git tracks under the folder; none if it is not in a repository."""
-    command = ["git", "-C", str(folder), "ls-files", "-z"]
+    """Return the files that git tracks under the folder, also in submodules.
+
+    Raises:
+        InvalidSetting: if git cannot tell: all files could have secrets among them.
+    """
+    command = ["git", "-C", str(folder), "ls-files", "-z", "--recurse-submodules"]
     try:
-        listed = subprocess.run(command, capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+        listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", "") or error
+        raise InvalidSetting(f"--code {folder} is in a repository whose files git does not list: {reason}") from error
+    return [name for name in listed.split("\0") if name]
 
 
 def _all(folder: Path) -> list[str]:
@@ -72,16 +109,13 @@ def _all(folder: Path) -> list[str]:
 
 def _patterns(file: Path) -> list[str]:
     lines = file.read_text().splitlines() if file.is_file() else []
-    return [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]
+    return [line.strip().strip("/") for line in lines if line.strip() and not line.startswith("#")]
 
 
 def _archive(folder: Path, names: list[str]) -> bytes:
     """Return an archive without times and owners, so that the same files have the same digest."""
     packed = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in names:
             content = (folder / name).read_bytes()
             entry = tarfile.TarInfo(name)
@@ -91,9 +125,7 @@ def _archive(folder: Path, names: list[str]) -> bytes:
 
 
 def upload_code(code: PackedCode, store: ObjectStore) -> None:
-    """Write the archive, unless the store has it: its name is its content."""
-    if store.find(key := archive_key(code.digest)) is None:
-        store.write(key, code.content)
+    store.write(archive_key(code.digest), code.content)
 
 
 def archive_key(digest: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components.bring_code.fetch import check_code
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
@@ -34,6 +35,7 @@ class ClusterSite:
         for manifest in planned_manifests(_with_launcher(parameters, backend)):
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             print(f"planned: {kind} {name}", flush=True)
+        check_code(parameters)
         check_imports(parameters, backend, on_line)
         return sync_on_cluster(parameters, backend, KubernetesClaims.connect(), on_line)
 

@@ -1,6 +1,7 @@
 """`kubetrain run`: a local run with its progress, and a summary at the end."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -19,13 +20,15 @@ def run_and_show(
 ) -> int:
     """Run the pipeline, show its progress and a summary, and return the exit code."""
     project()  # an error in it would otherwise be found in the process of the pipeline, without a cause
-    brought = bring_code.pack(code)
+    brought = bring_code.pack(code, without=workspace)
     parameters = parse_parameters(local_parameters(pipeline), [*pairs, *bring_code.as_pairs(brought)], params)
-    bring_code.use_here(brought, workspace / "code")
+    bring_code.check_is_here(brought, parameters.get("train_config", {}))
     console = Console()
     view = open_view(console)
     try:
-        record = run_local(pipeline, workspace, parameters, view)
+        record = run_local(
+            pipeline, workspace, parameters, view, partial(bring_code.use_here, brought, workspace / "code")
+        )
     finally:
         view.close()
     print_summary(console, record)

@@ -97,12 +97,13 @@ def training_of(options: TrainOptions) -> TrainingJob:
     names = ("train_config", "placement") if options.cluster else ("train_config",)
     if options.code and options.cluster:
         raise InvalidSetting("--code needs S3, which train --cluster does not use: build an image with your code")
-    code = bring_code.pack(options.code)
+    code = bring_code.pack(options.code, without=Path(options.output))
     pairs = [*options.pairs, *bring_code.as_pairs(code)]
     settings = parse_parameters([each for each in PARAMETERS if each.name in names], pairs, options.params)
-    bring_code.use_here(code, Path(options.output) / ".code")
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
+    bring_code.check_is_here(code, settings.get("train_config", {}))
+    bring_code.use_here(code, Path(options.output) / ".code")
     training = TrainingJob(
         framework=options.framework,
         config=config,

@@ -71,6 +71,8 @@ def _problems(options: TrainOptions) -> Iterator[str]:
         yield f"--framework {framework} runs only on a cluster: add --cluster"
     if not options.command:
         yield f"--framework {framework} runs your own program: add -- and its command, such as -- python train.py"
+    if options.code:
+        yield "--code applies only to pytorch and tensorflow: build an image with your program"
     if options.workers < 1:
         yield f"--workers is {options.workers}: use at least 1"
     if options.min_workers or options.max_workers:

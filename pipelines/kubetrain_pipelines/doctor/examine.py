@@ -11,9 +11,9 @@ from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesErr
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.transfer_placement import transfer_placement
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_components.sync_dataset.cluster_sync import wanted_claims
-from kubetrain_components.sync_dataset.sync import transfer_placement
 from kubetrain_pipelines import images
 from kubetrain_pipelines.doctor import admission, capacity, data, installed, permissions, probes, queues
 from kubetrain_pipelines.doctor.cluster import Cluster

@@ -65,7 +65,7 @@ def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions) -> Message
     parameters = parse_parameters(file.parameters, [*options.pairs, *bring_code.as_pairs(code)], options.params)
     check_before_sending(file.name, file.parameters, parameters)
     check_runs_pipeline(api, file.content)
-    bring_code.upload(code, parameters)
+    bring_code.upload(code, file.parameters, parameters)
     version = ensure_version(api, file)
     print(f"{'uploaded' if version.is_new else 'unchanged:'} {file.version}", flush=True)
     account = {"service_account": options.service_account} if options.service_account else {}

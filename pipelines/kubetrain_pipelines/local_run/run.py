@@ -28,8 +28,17 @@ from kubetrain_trainer.errors import KubetrainError
 POLL_SECONDS = 0.1
 
 
-def run_local(pipeline: str, workspace: Path, parameters: Mapping[str, Any], view: RunView) -> RunRecord:
+def run_local(
+    pipeline: str,
+    workspace: Path,
+    parameters: Mapping[str, Any],
+    view: RunView,
+    prepare: Callable[[], None] = lambda: None,
+) -> RunRecord:
     """Run the pipeline, and write run.json and report.html even if it fails.
+
+    Args:
+        prepare: Prepares the workspace, when no other run uses it.
 
     Raises:
         KubetrainError: if the run cannot start. A later failure is in the returned record.
@@ -40,6 +49,7 @@ def run_local(pipeline: str, workspace: Path, parameters: Mapping[str, Any], vie
     config = TrainConfig.from_dict(values.pop(TrainConfig.PARAMETER, {}))
     _check(pipeline, config, values)
     with _locked(workspace):
+        prepare()
         record = RunRecord(
             pipeline=pipeline,
             workspace=workspace,

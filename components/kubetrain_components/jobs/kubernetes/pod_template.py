@@ -11,6 +11,12 @@ from typing import Any
 from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.job import ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
+from kubetrain_components.jobs.kubernetes.code_container import (
+    code_environment,
+    code_fetchers,
+    code_mounts,
+    code_volumes,
+)
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.jobs.shapes import REQUIRED
@@ -71,9 +77,9 @@ def pod_template(
         },
         "spec": _without_empty(
             {
-                "initContainers": _secured(placement.init_containers),
+                "initContainers": _secured([*code_fetchers(placement), *placement.init_containers]),
                 "containers": [_container(job, replica, environment), *_secured(placement.extra_containers)],
-                "volumes": [*_volumes(job), *placement.volumes],
+                "volumes": [*_volumes(job), *code_volumes(placement), *placement.volumes],
                 "resourceClaims": list(placement.resource_claims),
                 "securityContext": _pod_security(placement),
                 "serviceAccountName": placement.service_account,
@@ -107,10 +113,10 @@ def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> M
             "imagePullPolicy": placement.image_pull_policy,
             "command": list(replica.command),
             "ports": _ports(job, replica),
-            "env": [*_environment(job, replica), *environment],
+            "env": [*_environment(job, replica), *code_environment(placement), *environment],
             "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
             "resources": _resources(placement),
-            "volumeMounts": [*_mounts(job), *placement.volume_mounts],
+            "volumeMounts": [*_mounts(job), *code_mounts(placement), *placement.volume_mounts],
             "securityContext": _container_security(placement),
             # Only the process itself writes its message; the tail of its log does not replace it.
             "terminationMessagePolicy": "File",

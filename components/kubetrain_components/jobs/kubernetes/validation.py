@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
+from kubetrain_components.jobs.kubernetes.code_container import CODE_MOUNT
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX, variables
 from kubetrain_components.jobs.kubernetes.train_job import names_of_jobs
 from kubetrain_components.jobs.operator_environment import operator_environment
@@ -74,6 +75,9 @@ def _container_problems(job: Job) -> Iterator[str]:
     containers = [str(each["name"]) for each in (*placement.init_containers, *placement.extra_containers)]
     for name in _repeated([*theirs, *containers]):
         yield f"two containers of a pod have the name '{name}': rename yours in init_containers or extra_containers"
+    mounted = {each["mountPath"].rstrip("/") for each in placement.volume_mounts}
+    if placement.code and CODE_MOUNT["mountPath"] in mounted:
+        yield f"volume_mounts has {CODE_MOUNT['mountPath']}, where --code puts your code: mount the volume elsewhere"
     for name in _repeated([str(each["name"]) for each in placement.resource_claims]):
         yield f"two resource_claims have the name '{name}': rename one of them"
 
