@@ -27,13 +27,18 @@ session.finish(lambda folder: torch.save(one, folder / "model.pt"), {"total": on
 dist.destroy_process_group()
 """
 COMMAND = """
-import os
+import os, time
 from pathlib import Path
 
-print("pod", os.environ["PET_NODE_RANK"], "of", os.environ["PET_NNODES"])
-if os.environ["PET_NODE_RANK"] == "0":
-    Path(os.environ["KUBETRAIN_OUTPUT"], "export").mkdir()
-    Path(os.environ["KUBETRAIN_OUTPUT"], "export", "weights").write_text("1")
+output = Path(os.environ["KUBETRAIN_OUTPUT"])
+rank, pods = int(os.environ["PET_NODE_RANK"]), int(os.environ["PET_NNODES"])
+print("pod", rank, "of", pods)
+Path(output, f"pod-{rank}").touch()
+while len(list(output.glob("pod-*"))) < pods:
+    time.sleep(0.1)  # the training operator lets the others start only while the first one runs
+if rank == 0:
+    Path(output, "export").mkdir()
+    Path(output, "export", "weights").write_text("1")
 """
 
 

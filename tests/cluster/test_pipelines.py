@@ -1,14 +1,17 @@
 """The steps of the compiled pipelines, run in pods as in Kubeflow Pipelines, with its stock account's permissions."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kubetrain_components.bring_code.pack import pack_code, upload_code
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.images import TRAINERS
-from support.cluster import ENDPOINT_IN_PODS, Bucket
+from support.cluster import ENDPOINT, ENDPOINT_IN_PODS, Bucket
 from support.kfp_steps import PipelineRun, StepFailed
 from support.rights import grant_launch, grant_stock_account
 
@@ -132,6 +135,60 @@ def test_a_missing_module_fails_the_first_step_before_the_dataset_is_read(api: K
     missing = parameters(digits, dataset_uri=digits.uri("absent"), train_config={"model": "absent.task:build"})
     with pytest.raises(StepFailed, match=r"cannot import 'absent\.task' .*No module named 'absent'"):
         PipelineRun(api, "train_pytorch", "run-missing", missing).run("sync-dataset")
+    assert everything_created(api) == []
+
+
+OWN_SCRIPT = """
+from pathlib import Path
+
+from torch import distributed
+
+import layers
+from kubetrain_trainer import session
+
+distributed.init_process_group("gloo")
+session.log(1, answer=layers.ANSWER)
+session.save(1, lambda folder: (folder / "state").touch())
+session.finish(lambda folder: (folder / "model").write_text(Path(layers.__file__).parent.as_posix()), {"accuracy": 1})
+"""
+
+
+def bring(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, folder: Path, **files: str) -> str:
+    """Upload a folder of these modules as `submit --code` does, and return the digest of its archive."""
+    for name, value in Bucket.credentials.items():
+        monkeypatch.setenv(name, value)
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    code = pack_code(folder)
+    upload_code(code, open_store(bucket.uri("models"), ENDPOINT))
+    return code.digest
+
+
+@CORE
+def test_a_folder_of_code_from_s3_to_a_published_model(
+    api: KubernetesApi, digits: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = bring(digits, monkeypatch, tmp_path, train=OWN_SCRIPT, layers="ANSWER = 42")
+    config = {"entry": {"script": "train.py"}, "code": digest}
+    run = PipelineRun(api, "train_pytorch", "run-code", parameters(digits, train_config=config, min_accuracy=0.5))
+    for step in ("sync-dataset", "launch-training", "collect-checkpoint", "evaluate-model", "promote-model"):
+        run.run(step)
+    assert "[kubetrain] step=1 answer=42" in run.logs["launch-training"]
+    published = f"models/{json.loads(digits.get('models/latest.json'))['version']}"
+    assert digits.get(f"{published}/model") == b"/code"
+    assert json.loads(digits.get(f"{published}/model.json"))["code"] == digest
+    assert SECRET not in everything_shown(api, run) + everything_published(digits, "models/")
+
+
+@CORE
+def test_a_module_that_the_code_lacks_fails_the_first_step(
+    api: KubernetesApi, digits: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = bring(digits, monkeypatch, tmp_path, train=OWN_SCRIPT)
+    config = {"entry": {"script": "train.py"}, "code": digest}
+    wanted = parameters(digits, dataset_uri=digits.uri("absent"), train_config=config)
+    with pytest.raises(StepFailed, match=r"train\.py.*layers"):
+        PipelineRun(api, "train_pytorch", "run-lack", wanted).run("sync-dataset")
     assert everything_created(api) == []
 
 

@@ -37,7 +37,9 @@ def write(
 
 def write_unvalidated(directory: Path, step: int) -> Path:
     """Write a checkpoint like that of a stopped training."""
-    return write_checkpoint(directory, TrainingProgress(step=step), {"metrics": {}}, lambda path: None).path
+    return write_checkpoint(
+        directory, TrainingProgress(step=step), {"metrics": {}}, lambda path: path.joinpath("state.pt").touch()
+    ).path
 
 
 def flip_a_byte(path: Path) -> None:

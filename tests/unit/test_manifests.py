@@ -292,7 +292,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
-        {"code": {"container": SIDECAR, "volumes": [{"name": "ca", "configMap": {"name": "ca"}}]}},
+        {"code_container": {"container": SIDECAR, "volumes": [{"name": "ca", "configMap": {"name": "ca"}}]}},
         {
             "pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR}],
             "pod.volumes.3": {"name": "kubetrain-code", "emptyDir": {"sizeLimit": "200Mi"}},

@@ -129,7 +129,9 @@ def describe_files(directory: Path) -> list[dict[str, Any]]:
             reason = "is a link" if path.is_symlink() else "has a name that kubetrain uses"
             raise KubetrainError(f"{path} {reason}: write a file with another name")
         path.chmod(0o755 if path.is_dir() else 0o644)  # later steps read it as other users
-        if path.is_file():
+        if path.is_dir():
+            flush_directory(path)
+        else:
             flush_file(path)
             described.append({"name": name, "size": path.stat().st_size, "sha256": sha256_of(path)})
     return described

@@ -107,7 +107,9 @@ class Placement(Settings):
     extra_containers: list[Any] = setting(
         [], "other containers of training and evaluation in Kubernetes' format, which end by themselves"
     )
-    code: dict[str, Any] = setting({}, "init container that fetches your own code, and its volumes: --code sets it")
+    code_container: dict[str, Any] = setting(
+        {}, "init container that fetches your own code, and its volumes: --code sets it"
+    )
     labels: dict[str, Any] = setting({}, "labels of the pods")
     annotations: dict[str, Any] = setting({}, "annotations of the pods")
 

@@ -20,6 +20,7 @@ CONTAINER = {
     "envFrom": [{"secretRef": {"name": str}}],
     "resources": {"requests": {}, "limits": {}},
 }
+VOLUMES = [{"name": str, "secret": {"secretName": str, "items": [{"key": str}]}}]
 SHAPES: dict[str, Any] = {
     "image_pull_secrets": [str],
     "resource_claims": [{"name": str}],
@@ -31,10 +32,11 @@ SHAPES: dict[str, Any] = {
     "topology_spread": [{"maxSkew": int, "topologyKey": str, "whenUnsatisfiable": str}],
     "tolerations": [{}],
     "env_secrets": [str],
-    "volumes": [{"name": str, "secret": {"secretName": str, "items": [{"key": str}]}}],
+    "volumes": VOLUMES,
     "volume_mounts": [{"name": str, "mountPath": str}],
     "init_containers": [CONTAINER],
     "extra_containers": [CONTAINER],
+    "code_container": {"container": CONTAINER, "volumes": VOLUMES},
     "scale_metrics": [{}],
 }
 """Shapes of settings, by name."""

@@ -72,6 +72,7 @@ def promote_model(
         "metrics": evaluation["metrics"],
         "dataset_digest": export["dataset_digest"],
         "config_digest": export["config_digest"],
+        "code": output.train_config().code,
         "processes": _processes(output, export["checkpoint"]),
         "image": image.name,
         "image_id": image.id,

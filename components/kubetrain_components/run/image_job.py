@@ -14,7 +14,7 @@ STAGE = "inspect_image"
 SMALL: dict[str, Any] = {
     **{"cpu": "100m", "cpu_limit": "", "memory": "128Mi", "memory_limit": "", "shm_size": ""},
     **WITHOUT_DEVICES,
-    **{"volumes": [], "volume_mounts": [], "code": {}},
+    **{"volumes": [], "volume_mounts": [], "code_container": {}},
 }
 """Settings that differ from those of the training pods, to which the rest of the placement applies."""
 

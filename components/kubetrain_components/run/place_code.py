@@ -26,7 +26,7 @@ def with_code(parameters: RunParameters) -> RunParameters:
         "container": {**container, "name": CODE_MOUNT["name"], "volumeMounts": mounts, "resources": resources},
         "volumes": parameters.storage.transfer.get("volumes", []),
     }
-    return replace(parameters, placement=replace(parameters.placement, code=code))
+    return replace(parameters, placement=replace(parameters.placement, code_container=code))
 
 
 def fetcher(parameters: RunParameters) -> Manifest:

@@ -9,25 +9,26 @@ CODE_BYTES = "200Mi"
 
 
 def code_fetchers(placement: Placement) -> list[Manifest]:
-    return [placement.code["container"]] if placement.code else []
+    container = placement.code_container.get("container")
+    return [container] if container else []
 
 
 def code_volumes(placement: Placement) -> list[Manifest]:
     """Return the folder of the code, and what the container that fetches it mounts."""
-    if not placement.code:
+    if not placement.code_container:
         return []
     names = {volume["name"] for volume in placement.volumes}
-    others = [volume for volume in placement.code["volumes"] if volume["name"] not in names]
+    others = [volume for volume in placement.code_container.get("volumes", []) if volume["name"] not in names]
     return [{"name": CODE_MOUNT["name"], "emptyDir": {"sizeLimit": CODE_BYTES}}, *others]
 
 
 def code_mounts(placement: Placement) -> list[Manifest]:
-    return [{**CODE_MOUNT, "readOnly": True}] if placement.code else []
+    return [{**CODE_MOUNT, "readOnly": True}] if placement.code_container else []
 
 
 def code_environment(placement: Placement) -> list[Manifest]:
     """Return the variables, for programs that a command of your own starts: kubetrain's own enter the folder."""
-    if not placement.code:
+    if not placement.code_container:
         return []
     folder = CODE_MOUNT["mountPath"]
     path = [] if "PYTHONPATH" in placement.env else [{"name": "PYTHONPATH", "value": folder}]

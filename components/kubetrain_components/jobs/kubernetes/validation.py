@@ -76,7 +76,7 @@ def _container_problems(job: Job) -> Iterator[str]:
     for name in _repeated([*theirs, *containers]):
         yield f"two containers of a pod have the name '{name}': rename yours in init_containers or extra_containers"
     mounted = {each["mountPath"].rstrip("/") for each in placement.volume_mounts}
-    if placement.code and CODE_MOUNT["mountPath"] in mounted:
+    if placement.code_container and CODE_MOUNT["mountPath"] in mounted:
         yield f"volume_mounts has {CODE_MOUNT['mountPath']}, where --code puts your code: mount the volume elsewhere"
     for name in _repeated([str(each["name"]) for each in placement.resource_claims]):
         yield f"two resource_claims have the name '{name}': rename one of them"
