@@ -15,7 +15,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds, rfc3339
 from kubetrain_components.jobs.kubernetes.pod_logs import MAX_QUEUED_BATCHES, PodLogs
 from kubetrain_components.jobs.kubernetes.watched import Watched
-from support.api_server import PODS, ApiServer, Run, answer, cut, end_at_once, lines_of, stamp
+from support.api_server import PODS, ApiServer, Handler, Run, answer, cut, end_at_once, lines_of, stamp
 
 
 @pytest.fixture
@@ -245,6 +245,31 @@ def test_each_run_of_a_container_is_read_to_its_end(server: ApiServer, pods: Wat
         reader.wait_for(100 * restarts + 100)
     server.end("a")
     assert numbers(reader.finish()) == list(range(300))
+
+
+@pytest.mark.parametrize("asked", ["follow=true", "timestamps=true&sinceTime"])
+def test_a_run_that_ends_while_its_log_is_requested_is_read_before_the_next_one(
+    server: ApiServer, pods: Watched, asked: str
+) -> None:
+    """The request then gets the log of the new run, for which it did not ask."""
+    reader, run = Reader(server, pods), server.run("a")
+    server.write(run, *lines_of(range(100)))
+    reader.wait_for(100)
+
+    def restart(handler: Handler) -> bool:
+        server.write(run, *lines_of(range(100, 500)))
+        server.end("a", "Running")
+        server.write(server.run("a", restarts=1), *lines_of(range(1000, 1050)))
+        return False
+
+    server.fail(asked, restart)
+    if asked == "follow=true":
+        server.cut_all()
+    else:
+        server.end("a", "Running")
+    reader.wait_for(550)
+    server.end("a")
+    assert numbers(reader.finish()) == [*range(500), *range(1000, 1050)]
 
 
 def test_reading_a_restarted_container_begins_with_its_previous_run(server: ApiServer, pods: Watched) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import queue
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.background import BackgroundThread
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition, nanoseconds
 from kubetrain_components.jobs.kubernetes.pod_end import has_ended
+from kubetrain_components.jobs.kubernetes.stream import Stream
 from kubetrain_components.manifest import Manifest
 
 PUT_SECONDS = 1.0
@@ -94,37 +95,37 @@ class ContainerLog:
         run = Run.of(pod, self.container)
         return run is None or not run.is_over or run.number < self.runs_read
 
-    def read(self, reader: BackgroundThread, run: int, limits: Limits, *, is_complete: bool, **query: Any) -> None:
-        """Read the log of a run from the last position to the end of the stream.
+    @contextlib.contextmanager
+    def opened(self, reader: BackgroundThread, run: int, limits: Limits, **query: Any) -> Iterator[Stream]:
+        """Request the log of a run from the last position."""
+        if since := self._position.since_time:
+            query["sinceTime"] = since
+        self._position.expect_repeats(has_last_line=run == self._run_of_last_line)
+        selected = {"container": self.container, "timestamps": "true", **query}
+        try:
+            with self.api.stream(f"{self.path}/log", **asdict(limits), **selected) as stream:
+                reader.hold(stream)
+                yield stream
+        finally:
+            reader.release()
+
+    def read(self, reader: BackgroundThread, run: int, stream: Stream, *, is_complete: bool) -> None:
+        """Read the stream to its end.
 
         Args:
             is_complete: Nothing will complete a last line without end.
         """
-        if since := self._position.since_time:
-            query["sinceTime"] = since
-        self._position.expect_repeats(has_last_line=run == self._run_of_last_line)
-        try:
-            rest = self._read_stream(reader, run, limits, query)
-            if rest and is_complete:
-                self._hand_over(reader, run, [rest])
-        finally:
-            reader.release()
+        rest = b""
+        for chunk in stream:
+            *lines, rest = (rest + chunk).split(b"\n")
+            *pieces, rest = _pieces(rest)
+            self._hand_over(reader, run, [piece for line in lines for piece in _pieces(line)] + pieces)
+        if rest and is_complete:
+            self._hand_over(reader, run, [rest])
 
     def forget(self) -> None:
         """Free memory once the log is over."""
         self._position.forget()
-
-    def _read_stream(self, reader: BackgroundThread, run: int, limits: Limits, query: dict[str, Any]) -> bytes:
-        """Return what has arrived of a last line without end."""
-        rest = b""
-        selected = {"container": self.container, "timestamps": "true", **query}
-        with self.api.stream(f"{self.path}/log", **asdict(limits), **selected) as stream:
-            reader.hold(stream)
-            for chunk in stream:
-                *lines, rest = (rest + chunk).split(b"\n")
-                *pieces, rest = _pieces(rest)
-                self._hand_over(reader, run, [piece for line in lines for piece in _pieces(line)] + pieces)
-        return rest
 
     def _hand_over(self, reader: BackgroundThread, run: int, received: Sequence[bytes]) -> None:
         lines = [line for line in received if not NO_LOG.match(line)]

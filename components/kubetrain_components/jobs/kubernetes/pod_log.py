@@ -100,6 +100,12 @@ class PodLog(BackgroundThread):
         self._read(run.number, follow="true")
         return False
 
+    def _is_newest(self, run: int) -> bool:
+        """Return False if the container has restarted: a request for its log then means the log of the new run."""
+        pod = self.log.api.get(self.log.path)
+        newest = Run.of(pod, self.log.container) if pod else None
+        return newest is None or newest.number == run
+
     def _wait_for_change(self, known: WatchedObject | None, seconds: float | None = None) -> None:
         self._pods.changed.wait_for(
             lambda: self.must_stop.is_set() or self._pods.find(self.log.uid) is not known, seconds
@@ -107,9 +113,12 @@ class PodLog(BackgroundThread):
 
     def _read(self, run: int, **query: str) -> bool:
         """Return True if the log was read to its end, or cannot be read."""
+        limits = Limits(RETRY_SECONDS, READ_TIMEOUT_SECONDS)
         try:
-            limits = Limits(RETRY_SECONDS, READ_TIMEOUT_SECONDS)
-            self.log.read(self, run, limits, is_complete="follow" not in query, **query)
+            with self.log.opened(self, run, limits, **query) as stream:
+                if "previous" not in query and not self._is_newest(run):
+                    return False
+                self.log.read(self, run, stream, is_complete="follow" not in query)
         except StreamSilent:
             return False
         except (BadRequest, NotFound):

@@ -104,7 +104,8 @@ class SampledLog:
 
     def _read(self, reader: BackgroundThread, run: int, *, is_over: bool, **query: Any) -> None:
         try:
-            self.log.read(reader, run, LIMITS, is_complete=is_over, tailLines=TAIL_LINES, **query)
+            with self.log.opened(reader, run, LIMITS, tailLines=TAIL_LINES, **query) as stream:
+                self.log.read(reader, run, stream, is_complete=is_over)
         except (BadRequest, NotFound):  # the run has not begun, or its log is gone
             if not is_over:
                 raise
