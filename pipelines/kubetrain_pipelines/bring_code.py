@@ -1,8 +1,9 @@
 """`--code DIR`: bring a folder of your code to the processes of a run, in S3 or on this machine."""
 
 import os
+import posixpath
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,26 @@ from kubetrain_components.bring_code.fetch import unpack_code
 from kubetrain_components.bring_code.pack import PackedCode, pack_code, upload_code
 from kubetrain_components.object_store.open_store import names_directory, open_store
 from kubetrain_pipelines.pipeline_parameters import Parameter
+from kubetrain_trainer.check_script import scripts_of
 from kubetrain_trainer.code_folder import VARIABLE
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry import parse_entry
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
+from kubetrain_trainer.model_names import is_import_path
+
+Say = Callable[[str], object]
 
 
-def pack(folder: Path | None, without: Path | None = None) -> PackedCode | None:
+def say_here(line: str) -> None:
+    print(line, flush=True)
+
+
+def pack(folder: Path | None, without: Path | None = None, say: Say = say_here) -> PackedCode | None:
     """Pack the folder, except for the run's own files, and say what it has."""
     if folder is None:
         return None
     code = pack_code(folder, without)
-    print(f"code {code.digest}: {code.files} files of {folder}, {len(code.content) / 1024:.0f} KiB", flush=True)
+    say(f"code {code.digest}: {len(code.files)} files of {folder}, {len(code.content) / 1024:.0f} KiB")
     return code
 
 
@@ -37,18 +48,65 @@ def upload(code: PackedCode | None, declared: Sequence[Parameter], given: Mappin
     if code is None:
         return
     values = {each.name: given.get(each.name, each.default) for each in declared}
-    uri = str(values.get("model_uri", ""))
-    if names_directory(uri):
-        raise InvalidSetting(f"--code needs a model_uri in S3, from which pods can fetch the code, not '{uri}'")
-    upload_code(code, open_store(uri, str(values.get("s3_endpoint", ""))))
+    check_scripts(code, values.get("train_config", {}).get("entry", {}))
+    upload_to(code, str(values.get("model_uri", "")), str(values.get("s3_endpoint", "")))
+
+
+def upload_to(code: PackedCode, model_uri: str, s3_endpoint: str) -> None:
+    check_store(model_uri)
+    upload_code(code, open_store(model_uri, s3_endpoint))
+
+
+def check_store(model_uri: str) -> None:
+    """
+    Raises:
+        InvalidSetting: if pods could not fetch code from there.
+    """
+    if not model_uri or names_directory(model_uri):
+        raise InvalidSetting(f"--code needs a model_uri in S3, from which pods can fetch the code, not '{model_uri}'")
+
+
+def check_scripts(code: PackedCode, entry: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        InvalidSetting: if the code lacks a script that the entry names.
+    """
+    for script in _relative_scripts(entry):
+        if script not in code.files:
+            raise InvalidSetting(
+                f"entry: --code brings no script '{script}': {did_you_mean(script, code.files)} "
+                "(in a repository, only files that git tracks are brought)"
+            )
+
+
+def _relative_scripts(entry: Mapping[str, Any]) -> list[str]:
+    parsed = parse_entry(entry)
+    named = [posixpath.normpath(script) for script in scripts_of(parsed)] if parsed else []
+    return [script for script in named if not script.startswith(("/", "../"))]
+
+
+def needed_in_image(code: PackedCode | None, config: TrainConfig) -> list[str]:
+    """Return the scripts and packages of your own that the code does not bring, so that the image must have them."""
+    if config.entry:
+        return [] if code else _relative_scripts(config.entry)
+    package = config.model.partition(":")[0].partition(".")[0]
+    if not is_import_path(config.model) or any(_is_of(package, file) for file in (code.files if code else ())):
+        return []
+    return [package]
+
+
+def _is_of(package: str, file: str) -> bool:
+    return file == f"{package}.py" or file.startswith(f"{package}/")
 
 
 def check_is_here(code: PackedCode | None, train_config: Mapping[str, Any]) -> None:
     """
     Raises:
-        InvalidSetting: if the settings name code that only pods on a cluster would fetch.
+        InvalidSetting: if the settings name code that only pods on a cluster would fetch, or the code lacks a script.
     """
-    if train_config.get("code") and code is None:
+    if code:
+        check_scripts(code, train_config.get("entry", {}))
+    elif train_config.get("code"):
         raise InvalidSetting("code is set, which this machine does not fetch: name the folder with --code")
 
 

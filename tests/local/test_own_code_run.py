@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support.cli import kubetrain, run_json
 
@@ -19,6 +20,8 @@ if os.environ["RANK"] == "0":
     (output / "metrics.json").write_text(json.dumps({"accuracy": 0.75}))
 """
 ENTRY = ("--set", f"entry={json.dumps({'script': 'train.py'})}")
+RENDER = ("render", "--set", "dataset_uri=s3://b/data", "--set", "model_uri=s3://b/models")
+ON_CLUSTER = ("train", "--cluster", "--output", "out", "--data", "in", "--dry-run")
 
 
 @pytest.fixture
@@ -54,9 +57,13 @@ def test_a_run_publishes_what_the_script_of_the_archive_wrote(code: Path, tmp_pa
         (("run", "--set", f"code={'0' * 32}"), "code is set, which this machine does not fetch"),
         (("run", "--code", "absent"), "--code absent is not a folder"),
         (
-            ("train", "--cluster", "--output", "out", "--code", "."),
-            "--code needs S3, which train --cluster does not use",
+            ("run", "--code", ".", "--set", 'entry={"script": "tarin.py"}'),
+            "no script 'tarin.py': did you mean 'train.py'",
         ),
+        ((*ON_CLUSTER, "--code", "."), "--code needs a model_uri in S3, from which pods can fetch the code, not ''"),
+        ((*ON_CLUSTER, "--set", "model_uri=s3://b/models"), "model_uri has no effect on one job, except for its code"),
+        ((*RENDER, "--code", ".", "--set", 'entry={"command": ["python", "x.py"]}'), "--code brings no script 'x.py'"),
+        (("doctor", "--code", ".", "--set", "model=train:build"), "--code needs a model_uri in S3"),
         (("train", "--cluster", "--framework", "jax", "--code", ".", "--", "python"), "--code applies only to pytorch"),
     ],
 )
@@ -65,3 +72,30 @@ def test_a_wrong_use_is_refused(tmp_path: Path, arguments: tuple[str, ...], mess
     finished = kubetrain(*arguments, cwd=tmp_path)
     assert finished.exit_code == 2, finished.output
     assert message in finished.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warning"),
+    [
+        (ENTRY, "must have your 'train.py', which only a cluster can tell: `kubetrain doctor` tries it"),
+        ((*ENTRY, "--code", "."), ""),
+        (("--set", "model=team.tasks:build"), "must have your 'team'"),
+        (("--set", "model=team.tasks:build", "--code", "."), ""),
+        (("--set", "model=elsewhere:build", "--code", "."), "must have your 'elsewhere'"),
+    ],
+)
+def test_render_warns_of_code_that_the_image_must_have(code: Path, arguments: tuple[str, ...], warning: str) -> None:
+    shown = kubetrain(*RENDER, *arguments, cwd=code).output
+    assert warning in shown
+    assert ("# warning: " in shown) == bool(warning)
+    assert list(yaml.safe_load_all(shown)), "what kubectl reads"
+
+
+def test_the_pods_of_one_job_fetch_your_code_too(code: Path) -> None:
+    store = ("--set", "model_uri=s3://b/models", "--set", "s3_endpoint=http://s3")
+    shown = kubetrain(*ON_CLUSTER, "--launcher", "job", *store, *ENTRY, "--code", ".", cwd=code).output
+    assert shown.startswith("# code "), "only comments beside what kubectl reads"
+    (job,) = (each for each in yaml.safe_load_all(shown) if each["kind"] == "Job")
+    (fetcher,) = job["spec"]["template"]["spec"]["initContainers"]
+    digest = shown.removeprefix("# code ").partition(":")[0]
+    assert ["--uri", "s3://b/models", "--endpoint", "http://s3", "--digest", digest] == fetcher["command"][3:9]

@@ -22,22 +22,26 @@ def check_entry(entry: Entry) -> str:
         InvalidSetting: if a script, a program or a module that a script imports is missing.
         SyntaxError: if a script is not Python.
     """
-    for each in (entry, entry.evaluation):
-        if each is not None:
-            _check(each)
+    for each in _entries(entry):
+        if each.command and shutil.which(each.command[0]) is None:
+            raise InvalidSetting(f"entry: the training image has no program '{each.command[0]}'")
+    for script in scripts_of(entry):
+        _check_script(script)
     return f"'{entry.name}' can start"
 
 
-def _check(entry: Entry) -> None:
-    if entry.command and shutil.which(entry.command[0]) is None:
-        raise InvalidSetting(f"entry: the training image has no program '{entry.command[0]}'")
-    if script := entry.script or _script_of(entry.command):
-        _check_script(script)
+def scripts_of(entry: Entry) -> list[str]:
+    """Return the scripts that the training and the evaluation run, as far as they are known."""
+    return [script for each in _entries(entry) if (script := each.script or _script_of(each.command))]
+
+
+def _entries(entry: Entry) -> list[Entry]:
+    return [entry, entry.evaluation] if entry.evaluation else [entry]
 
 
 def _script_of(command: Sequence[str]) -> str:
     """Return the script that a command of Python runs; empty if it is not known."""
-    if Path(command[0]).name not in PYTHON:
+    if not command or Path(command[0]).name not in PYTHON:
         return ""
     first = next((part for part in command[1:] if part in MODULE_OR_TEXT or part.endswith(".py")), "")
     return "" if first in MODULE_OR_TEXT else first

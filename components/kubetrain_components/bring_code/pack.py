@@ -37,7 +37,7 @@ MAX_BYTES = 50 << 20
 class PackedCode:
     digest: str
     content: bytes
-    files: int
+    files: tuple[str, ...]
 
 
 def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
@@ -58,7 +58,7 @@ def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
             f"list what the training does not need in {IGNORE_FILE}"
         )
     archive = _archive(folder, names)
-    return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), len(names))
+    return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), tuple(names))
 
 
 def digest_of(archive: bytes) -> str:

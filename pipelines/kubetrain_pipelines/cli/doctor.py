@@ -10,8 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.doctor.examine import Examination, Say, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Status
 from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
@@ -41,6 +44,7 @@ class DoctorOptions:
     ca_file: Path | None = None
     pairs: Sequence[str] = ()
     params: Path | None = None
+    code: Path | None = None
     no_pods: bool = False
     as_json: bool = False
 
@@ -72,7 +76,11 @@ def examine_and_show(options: DoctorOptions) -> int:
 
 def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
     connection = options.connection()
-    parameters = planned_run(options.pipeline, "doctor", options.pairs, options.params, PLACEHOLDERS)
+    code = bring_code.pack(options.code, say=say)
+    pairs = [*options.pairs, *bring_code.as_pairs(code)]
+    parameters = planned_run(options.pipeline, "doctor", pairs, options.params, PLACEHOLDERS)
+    if code:
+        _bring(code, parameters, with_pods=not options.no_pods)
     try:
         api = connected_api(options)
     except KubetrainError as error:
@@ -88,6 +96,14 @@ def _examine(options: DoctorOptions, say: Say) -> list[Finding]:
         with_pods=not options.no_pods,
     )
     return list(examination.findings())
+
+
+def _bring(code: PackedCode, parameters: RunParameters, *, with_pods: bool) -> None:
+    """Check the code and bring it to the store, as submit does, for a pod that tries it."""
+    bring_code.check_scripts(code, parameters.train_config.entry)
+    if with_pods:
+        given = parameters.model_uri != PLACEHOLDERS["model_uri"]
+        bring_code.upload_to(code, parameters.model_uri if given else "", parameters.s3_endpoint)
 
 
 def connected_api(options: DoctorOptions) -> KubernetesApi:

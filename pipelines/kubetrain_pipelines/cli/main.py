@@ -185,7 +185,7 @@ def train(**options: Any) -> None:
 @kubetrain.command()
 @PIPELINE
 @click.option("--run-id", default="RUN-ID", show_default=True, help="Run ID, used in the names of the jobs.")
-@with_options(*PARAMETERS)
+@with_options(*PARAMETERS, CODE)
 def render(**options: Any) -> None:
     """Print the PVCs and jobs that a run creates on a cluster."""
     from kubetrain_pipelines.cli.render import render_and_show
@@ -215,7 +215,7 @@ def translate(**options: Any) -> None:
     help="Namespace of the runs (default: that of submit; without an endpoint, the context's).",
 )
 @click.option("--account", default="", help="Service account of the runs (default: that of Kubeflow Pipelines).")
-@with_options(*PARAMETERS)
+@with_options(*PARAMETERS, CODE)
 @click.option("--no-pods", is_flag=True, help="Only query the cluster: start no pods, create no PVCs.")
 @AS_JSON
 @with_options(*LOGIN)

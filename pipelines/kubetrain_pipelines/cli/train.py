@@ -28,10 +28,11 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines import bring_code
-from kubetrain_pipelines.cli.render import NOTE_ON_AUTO
+from kubetrain_pipelines.cli import train_code
+from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
 from kubetrain_pipelines.images import TRAINERS
 from kubetrain_pipelines.parse_parameters import parse_parameters
-from kubetrain_pipelines.pipeline_parameters import PARAMETERS
+from kubetrain_pipelines.pipeline_parameters import PARAMETERS, Parameter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
@@ -94,16 +95,14 @@ def training_of(options: TrainOptions) -> TrainingJob:
     """
     if options.dry_run and not options.cluster:
         raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
-    names = ("train_config", "placement") if options.cluster else ("train_config",)
-    if options.code and options.cluster:
-        raise InvalidSetting("--code needs S3, which train --cluster does not use: build an image with your code")
-    code = bring_code.pack(options.code, without=Path(options.output))
+    say = comment if options.dry_run else bring_code.say_here
+    code = bring_code.pack(options.code, without=Path(options.output), say=say)
     pairs = [*options.pairs, *bring_code.as_pairs(code)]
-    settings = parse_parameters([each for each in PARAMETERS if each.name in names], pairs, options.params)
+    settings = parse_parameters(_declared(options), pairs, options.params)
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
-    bring_code.check_is_here(code, settings.get("train_config", {}))
-    bring_code.use_here(code, Path(options.output) / ".code")
+    if code:
+        bring_code.check_scripts(code, config.entry)
     training = TrainingJob(
         framework=options.framework,
         config=config,
@@ -118,7 +117,18 @@ def training_of(options: TrainOptions) -> TrainingJob:
         launcher=Launcher(options.launcher),
         placement=placement_of(options, settings),
     )
-    return _on_pvcs(training, options) if options.cluster else _on_folders(training, options)
+    if options.cluster:
+        training = train_code.fetching_code(_on_pvcs(training, options), settings)
+        bring_code.upload(None if options.dry_run else code, train_code.STORE, settings)
+        return training
+    bring_code.check_is_here(code, settings.get("train_config", {}))
+    bring_code.use_here(code, Path(options.output) / ".code")
+    return _on_folders(training, options)
+
+
+def _declared(options: TrainOptions) -> list[Parameter]:
+    names = ("train_config", "placement") if options.cluster else ("train_config",)
+    return [each for each in PARAMETERS if each.name in names] + (train_code.STORE if options.cluster else [])
 
 
 def run_id_of(options: TrainOptions) -> str:
