@@ -1,14 +1,18 @@
 """A script of your own by torchrun, and a command, in two pods of each launcher."""
 
+import json
+import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
-from support.cluster import Bucket
-from support.training_cluster import Cluster
+from support.cli import kubetrain
+from support.cluster import ENDPOINT_FOR_ALL, Bucket
+from support.training_cluster import OUTPUT, Cluster
 
 pytestmark = pytest.mark.cluster
 CORE = pytest.mark.core
@@ -76,3 +80,21 @@ def test_a_command_runs_once_in_each_pod(cluster: Cluster, launcher: Launcher) -
     result = cluster.launch(training(cluster, {"command": ["python", "-c", COMMAND]}, launcher))
     assert (result["step"], result["checkpoint"]) == (0, "step-00000000")
     assert {line.text for line in cluster.lines} >= {"pod 0 of 2", "pod 1 of 2"}
+
+
+@CORE
+def test_an_edited_line_trains_in_the_next_job(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.synthetic_training(epochs=1)  # and its PVC
+    for name, value in Bucket.credentials.items():
+        monkeypatch.setenv(name, value)
+    with Bucket(f"code-{uuid.uuid4().hex[:8]}") as bucket:
+        store = ("--set", f"model_uri={bucket.uri('models')}", "--set", f"s3_endpoint={ENDPOINT_FOR_ALL}")
+        entry = ("--set", f"entry={json.dumps({'script': 'train.py'})}", "--set", "data=synthetic", "--set", "cpu=200m")
+        place = ("--cluster", "--namespace", cluster.api.namespace, "--launcher", "job", "--output", OUTPUT.claim)
+        for edit in ("total", "edited"):
+            (tmp_path / "train.py").write_text(SCRIPT.replace("total=one)", f"{edit}=one)"))
+            trained = kubetrain("train", *place, "--code", ".", *store, *entry, cwd=tmp_path)
+            assert trained.exit_code == 0, trained.output
+            assert f"[kubetrain] step=3 {edit}=2" in trained.output

@@ -30,6 +30,8 @@ API_SERVER = Path(os.environ.get("CLUSTER_HOME", "/var/tmp/test-cluster"), "stat
 COMPONENTS = os.environ.get("KUBETRAIN_COMPONENTS_IMAGE", f"docker.io/{IMAGE_NAME}:{version('kubetrain')}")
 """Built by `make images`; the test cluster must have it."""
 ENDPOINT_IN_PODS, ENDPOINT = "http://s3.storage.svc:9000", "http://127.0.0.1:9000"
+ENDPOINT_FOR_ALL = "http://10.88.0.1:9000"
+"""Reaches it from pods and from this machine."""
 IMAGE = "docker.io/library/python:3.11-slim"
 SMALL = {"image": IMAGE, "cpu": "50m", "memory": "64Mi", "shm_size": "16Mi", "grace_seconds": 1}
 LEADS = {JobKind.TF_JOB: "Chief", JobKind.PYTORCH_JOB: "Master", JobKind.BATCH_JOB: "Transfer"}
