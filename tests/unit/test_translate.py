@@ -19,50 +19,25 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
 from kubetrain_pipelines.planned_run import planned_run
-from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.torchrun import torchrun_in
-from kubetrain_pipelines.translate.translation import Translation, translate
+from kubetrain_pipelines.translate.translation import Translation
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from support.translated import (
+    ALIKE,
+    HAND_WRITTEN,
+    Manifest,
+    changed,
+    job_in,
+    leaves_of,
+    templates_in,
+    text_of,
+    translated,
+    unmapped,
+)
 
-HAND_WRITTEN = Path(__file__).parent / "hand_written"
 COMPILED = Path(__file__).parents[2] / "compiled"
 URIS = ["dataset_uri=s3://bucket/flowers", "model_uri=s3://bucket/models"]
 SECRET = "very-secret-value"
-ALIKE = {
-    "metadata.annotations.sidecar.istio.io/inject": "set for each pod",
-    "spec.containers[main].volumeMounts[dshm].mountPath": "/dev/shm has another volume name",
-    "spec.volumes[dshm].emptyDir.medium": "/dev/shm has another volume name",
-    "spec.volumes[dshm].emptyDir.sizeLimit": "/dev/shm has another volume name",
-    "spec.containers[main].securityContext.capabilities.add": "as below, with root, for which the capability counts",
-}
-"""Fields of pods that kubetrain writes otherwise, with the same effect."""
-
-Manifest = dict[str, Any]
-
-
-def text_of(name: str) -> str:
-    return (HAND_WRITTEN / f"{name}.yaml").read_text()
-
-
-def translated(text: str) -> Translation:
-    return translate(read_manifests([("job.yaml", text)]))
-
-
-def changed(name: str, *replacements: tuple[str, str]) -> Translation:
-    text = text_of(name)
-    for old, new in replacements:
-        assert old in text
-        text = text.replace(old, new)
-    return translated(text)
-
-
-def unmapped(translation: Translation) -> dict[str, str]:
-    return {each.path: each.value for each in translation.unmapped}
-
-
-def job_in(name: str) -> Manifest:
-    return next(each for each in yaml.safe_load_all(text_of(name)) if each["kind"].endswith("Job"))
 
 
 def rendered(translation: Translation, folder: Path, *pairs: str) -> list[Manifest]:
@@ -71,24 +46,6 @@ def rendered(translation: Translation, folder: Path, *pairs: str) -> list[Manife
     file.write_text(json.dumps(translation.parameters))
     manifests = planned_manifests(planned_run(translation.pipeline, "run-1", [*URIS, *pairs], file))
     return [each for each in manifests if "launch-training" in each["metadata"]["name"]]
-
-
-def templates_in(manifest: Any) -> list[Manifest]:
-    """The pod templates anywhere in a manifest."""
-    if isinstance(manifest, list):
-        return [found for each in manifest for found in templates_in(each)]
-    if not isinstance(manifest, dict):
-        return []
-    if isinstance(manifest.get("spec"), dict) and "containers" in manifest["spec"]:
-        return [manifest]
-    return [found for each in manifest.values() for found in templates_in(each)]
-
-
-def leaves_of(template: Manifest) -> dict[str, str]:
-    """The fields of a pod by path, with quantities as strings and one name for the container that trains."""
-    main = template["spec"]["containers"][0]["name"]
-    leaves = Fields(template).leaves()
-    return {path.replace(f"containers[{main}]", "containers[main]"): str(value) for path, value in leaves.items()}
 
 
 def environment_of(template: Manifest) -> dict[str, str]:
@@ -240,6 +197,35 @@ NAMED = {
         "metadata.name",
         "spec.trainer.command",
     ],
+    "mpi_job": [
+        "metadata.name",
+        *(
+            f"spec.mpiReplicaSpecs.Launcher.template.spec.containers[mpi].{name}"
+            for name in (
+                "env[LEVEL].value",
+                "env[WANDB_API_KEY].value",
+                "resources.limits.cpu",
+                "resources.limits.memory",
+                "resources.limits.nvidia.com/gpu",
+            )
+        ),
+    ],
+    "mpi_operator_job": [
+        "metadata.name",
+        "spec.mpiImplementation",
+        "spec.mpiReplicaSpecs.Launcher.template.metadata.labels.tier",
+        "spec.mpiReplicaSpecs.Worker.restartPolicy",
+        "spec.mpiReplicaSpecs.Worker.template.spec.containers[mpi-worker].readinessProbe.tcpSocket.port",
+        "spec.mpiReplicaSpecs.Worker.template.spec.containers[mpi-worker].securityContext.capabilities.add",
+        "spec.runPolicy.suspend",
+        "spec.sshAuthMountPath",
+    ],
+    "xgboost_job": [
+        "metadata.name",
+        "spec.xgbReplicaSpecs.Worker.template.spec.containers[xgboost].ports[xgboostjob-port].containerPort",
+    ],
+    "paddle_job": ["metadata.name", "spec.elasticPolicy"],
+    "jax_job": ["metadata.name", "spec.jaxReplicaSpecs.Worker.restartPolicy"],
     "elastic_job": [
         "Pod etcd",
         "Service etcd-service",
@@ -339,9 +325,18 @@ def test_a_runtime_that_is_missing_is_said() -> None:
     [
         ("", "no job to translate"),
         ("kind: ConfigMap", "no job to translate"),
-        ("{apiVersion: kubeflow.org/v1, kind: MPIJob, metadata: {name: horovod}}", "MPIJob horovod has no counterpart"),
+        (
+            "{apiVersion: ray.io/v1, kind: RayJob, metadata: {name: sweep}}",
+            "RayJob sweep has no counterpart: only a Py",
+        ),
         ("{apiVersion: batch/v1, kind: Job}", "Job has no counterpart"),
         ("{apiVersion: kubeflow.org/v1beta2, kind: PyTorchJob}", "convert it to kubeflow.org/v1"),
+        ("{apiVersion: kubeflow.org/v1alpha2, kind: MPIJob}", "convert it to kubeflow.org/v1 or kubeflow.org/v2beta1"),
+        ("{apiVersion: kubeflow.org/v1, kind: MPIJob}", "Launcher.template has no containers"),
+        (
+            text_of("mpi_job").replace("MASTER_PORT", "OMPI_MCA_plm_rsh_agent"),
+            "set by the operator.*remove it from env",
+        ),
         ("- a list", "document 1 of job.yaml is not a Kubernetes manifest"),
         ("kind: PyTorchJob\n  password: hidden\n", "job.yaml is not valid YAML.*line 2"),
         ("&a [*a]", "job.yaml is not valid YAML"),
@@ -544,9 +539,9 @@ def test_the_command_ends_with_a_code(
     file.write_text("{}")
     assert exit_code_of(monkeypatch, job, "--output", file) == 1
     capsys.readouterr()
-    file.write_text("{apiVersion: kubeflow.org/v1, kind: MPIJob, metadata: {name: horovod}}")
+    file.write_text("{apiVersion: ray.io/v1, kind: RayJob, metadata: {name: sweep}}")
     assert exit_code_of(monkeypatch, file) == 2
-    assert capsys.readouterr().err.startswith("error: MPIJob horovod has no counterpart")
+    assert capsys.readouterr().err.startswith("error: RayJob sweep has no counterpart")
 
 
 def test_arguments_with_the_names_of_settings_are_not_guessed_but_said() -> None:

@@ -197,10 +197,10 @@ def render(**options: Any) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option("--output", type=FILE, help="File to write (default: print it).")
 def translate(**options: Any) -> None:
-    """Turn the manifest of a job into a parameter file for submit.
+    """Turn the manifest of a job into a parameter file for submit or train.
 
-    FILE has a PyTorchJob, TFJob, TrainJob (and its runtime) or ElasticJob; - reads the standard input. Fields without a
-    counterpart are listed on standard error.
+    FILE has a PyTorchJob, TFJob, TrainJob (and its runtime), ElasticJob, MPIJob, XGBoostJob, PaddleJob or JAXJob; -
+    reads the standard input. Fields without a counterpart, and what to run next, are listed on standard error.
     """
     from kubetrain_pipelines.cli.translate import translate_and_show
 

@@ -1,6 +1,7 @@
 """`kubetrain translate`: the manifest of a hand-written job as a parameter file."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,8 @@ def translate_and_show(files: Sequence[Path], output: Path | None) -> None:
 
 def report(translation: Translation, output: Path | None) -> Iterator[str]:
     """Yield what the file does not have, and what to do next."""
-    yield f"{translation.source} becomes a {translation.pipeline} run"
+    becomes = f"a {translation.pipeline} run" if translation.pipeline else "a job of kubetrain train"
+    yield f"{translation.source} becomes {becomes}"
     if translation.unmapped:
         yield "\nFields without a counterpart:"
     for each in translation.unmapped:
@@ -38,9 +40,17 @@ def report(translation: Translation, output: Path | None) -> Iterator[str]:
     yield "\nNext:"
     if translation.missing:
         yield f"  fill in {' and '.join(translation.missing)}"
-    file = output or "FILE"
-    yield f"  kubetrain render --pipeline {translation.pipeline} --params {file}"
-    yield f"  kubetrain submit {translation.pipeline} --params {file}"
+    yield from _commands(translation, shlex.quote(str(output or "FILE")))
+
+
+def _commands(translation: Translation, file: str) -> Iterator[str]:
+    if translation.pipeline:
+        yield f"  kubetrain render --pipeline {translation.pipeline} --params {file}"
+        yield f"  kubetrain submit {translation.pipeline} --params {file}"
+        return
+    yield "  run this command, with --dry-run before -- to print the manifests first:"
+    yield f"  kubetrain train --cluster {shlex.join(translation.options)} --params {file} \\"
+    yield f"    -- {shlex.join(translation.command)}"
 
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:

@@ -24,13 +24,18 @@ IMAGE_NOTE = (
 def take_container(draft: Draft, container: Fields, resources: str = "resources") -> None:
     if image := container.take("image", str, ""):
         draft.set("image", image)
-        draft.note(IMAGE_NOTE.format(image=image))
+        if not draft.framework:
+            draft.note(IMAGE_NOTE.format(image=image))
     draft.set("image_pull_policy", container.take("imagePullPolicy", str))
     container.drop_if("terminationMessagePath", "/dev/termination-log")
     container.drop_if("terminationMessagePolicy", "File")
+    take_variables(draft, container)
+    _take_resources(draft, container, resources)
+
+
+def take_variables(draft: Draft, container: Fields) -> None:
     _take_environment(draft, container)
     _take_secrets(draft, container)
-    _take_resources(draft, container, resources)
 
 
 def take_identity(draft: Draft, *owners: Fields) -> None:
@@ -99,7 +104,8 @@ def _may_lock_memory(container: Fields) -> bool:
 def _take_environment(draft: Draft, container: Fields) -> None:
     for variable in container.items("env"):
         name, value = str(variable.content.get("name", "")), variable.content.get("value", "")
-        if SET_BY_LAUNCHER.fullmatch(name) or name == "NCCL_TIMEOUT" or is_secret(name, str(value)):
+        is_set = not draft.framework and SET_BY_LAUNCHER.fullmatch(name)
+        if is_set or name == "NCCL_TIMEOUT" or is_secret(name, str(value)):
             continue
         if "valueFrom" in variable.content:
             _take_source(draft, name, variable.content["valueFrom"])

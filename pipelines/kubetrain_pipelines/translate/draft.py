@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_pipelines.translate.fields import Fields, shown
 from kubetrain_pipelines.translate.reasons import reason_for
 
@@ -25,11 +26,19 @@ class Unmapped:
 class Draft:
     job: str = ""
     """The name of the job, which its operator also writes into labels of the pods."""
+    framework: str = ""
+    """The framework of a job that runs the user's own program; empty: kubetrain's trainers replace the program."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Parameters and settings of the placement, by name."""
+    command: list[str] = field(default_factory=list)
+    """The command of such a job."""
     unmapped: list[Unmapped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Sentences on settings that differ from their fields, and on what to check."""
+
+    @property
+    def pods(self) -> int:
+        return int(self.settings["workers"]) + (self.framework == MPI)  # the Launcher
 
     def set(self, name: str, value: Any) -> None:
         """Set a value, add to a list, or add entries to an object."""

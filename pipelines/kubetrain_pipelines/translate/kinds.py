@@ -1,5 +1,6 @@
 """The kinds of jobs that can be translated, each into the parameters of a pipeline."""
 
+from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
@@ -10,12 +11,17 @@ from kubetrain_trainer.errors import InvalidSetting
 QUEUE = "kueue.x-k8s.io/queue-name"
 CLEAN_PODS = ("Running", "All", "None")
 GPU_SETTINGS = ("gpus", "gpu_resource", "extra_resources")
-OPERATORS = ("kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller")
+OPERATORS = (
+    "kubeflow.org/training-operator",
+    "kubeflow.org/mpi-operator",
+    "trainer.kubeflow.org/trainjob-controller",
+)
 
 
 def take_pytorch_job(draft: Draft, job: Fields) -> None:
     policy = job.at("spec.elasticPolicy")
-    torchrun = _take_replicas(draft, job, "pytorchReplicaSpecs", ("Master", "Worker"), "pytorch")
+    main = take_replicas(draft, job, "pytorchReplicaSpecs", ("Master", "Worker"), "pytorch")
+    torchrun = torchrun_in(command_of(main))
     take_elastic(draft, policy, torchrun)
     _take_metrics(draft, policy)
     policy.drop_if("rdzvBackend", "c10d")
@@ -26,7 +32,7 @@ def take_pytorch_job(draft: Draft, job: Fields) -> None:
 
 
 def take_tf_job(draft: Draft, job: Fields) -> None:
-    _take_replicas(draft, job, "tfReplicaSpecs", ("Chief", "Master", "Worker"), "tensorflow")
+    take_replicas(draft, job, "tfReplicaSpecs", ("Chief", "Master", "Worker"), "tensorflow")
     take_run_policy(draft, job.at("spec.runPolicy"))
     take_restart_policy(draft, job.at("spec.tfReplicaSpecs"))
     job.drop_if("spec.successPolicy", "AllWorkers")
@@ -35,7 +41,8 @@ def take_tf_job(draft: Draft, job: Fields) -> None:
 
 def take_elastic_job(draft: Draft, job: Fields) -> None:
     spec = job.at("spec")
-    torchrun = _take_replicas(draft, job, "replicaSpecs", ("Worker",), "elasticjob-worker", is_elastic=True)
+    main = take_replicas(draft, job, "replicaSpecs", ("Worker",), "elasticjob-worker", has_gang=False)
+    torchrun = torchrun_in(command_of(main), is_used=True)
     take_elastic(draft, spec, torchrun)
     for policy in (job.at("spec.RunPolicy"), spec):  # its controller reads the first
         take_run_policy(draft, policy)
@@ -85,7 +92,8 @@ def take_queue(draft: Draft, job: Fields) -> None:
 
 def take_restart_policy(draft: Draft, roles: Fields) -> None:
     """Take the restart policy of the first role, unless the job would not run as intended with it."""
-    allowed = ("OnFailure",) if draft.settings.get("min_workers") else ("OnFailure", "ExitCode", "Never")
+    others = ["Never"] if draft.framework == MPI else ["Never", "ExitCode"]
+    allowed = ["OnFailure", *([] if draft.settings.get("min_workers") else others)]
     for role in (roles.at(name) for name in roles.content):
         policy = role.get("restartPolicy", str, "OnFailure")
         if policy in allowed and draft.settings.setdefault("restart_policy", policy) == policy:
@@ -120,10 +128,10 @@ def _placement(draft: Draft) -> Placement:
     return Placement.from_dict({name: draft.settings[name] for name in GPU_SETTINGS if name in draft.settings})
 
 
-def _take_replicas(
-    draft: Draft, job: Fields, field: str, roles: tuple[str, ...], container: str, *, is_elastic: bool = False
-) -> Torchrun:
-    """Take the pods of all roles that train, and return what the command passes to torchrun."""
+def take_replicas(
+    draft: Draft, job: Fields, field: str, roles: tuple[str, ...], container: str, *, has_gang: bool = True
+) -> Fields:
+    """Take the pods of all roles that train, and return what is left of their container, such as its command."""
     specs = job.at(f"spec.{field}")
     _capitalize(specs, roles)
     counts = {role: specs.at(role).take("replicas", int, 1) for role in roles if role in specs.content}
@@ -138,10 +146,13 @@ def _take_replicas(
     template = templates.pop(main_role)
     before = Fields(template.content).leaves(with_empty=True)
     main = main_container(template, (container,))
-    words = [*main.get("command", list, []), *main.get("args", list, [])]
-    take_pod(draft, template, main, has_gang=not is_elastic)
+    take_pod(draft, template, main, has_gang=has_gang)
     draft.name_differences(template, before, list(templates.values()))
-    return torchrun_in(words, is_used=is_elastic)
+    return main
+
+
+def command_of(container: Fields) -> list[str]:
+    return [str(word) for name in ("command", "args") for word in container.get(name, list, [])]
 
 
 def _capitalize(specs: Fields, roles: tuple[str, ...]) -> None:
@@ -179,7 +190,7 @@ def _take_gang(draft: Draft, policy: Fields) -> None:
     if settings.get("scheduler") == "scheduler-plugins" and policy.get("scheduleTimeoutSeconds", int, 0) > 0:
         draft.set("start_seconds", policy.take("scheduleTimeoutSeconds", int))
     if "scheduler" in settings:
-        policy.drop_if("minAvailable", settings.get("min_workers") or settings["workers"])
+        policy.drop_if("minAvailable", settings.get("min_workers") or draft.pods)
     if settings.get("scheduler") in ("volcano", "scheduler-plugins"):
         if "priority_class" not in settings:
             draft.set("priority_class", policy.get("priorityClass", str))

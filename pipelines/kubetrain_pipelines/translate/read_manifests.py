@@ -10,24 +10,19 @@ from yaml.error import MarkedYAMLError
 from yaml.parser import ParserError
 from yaml.scanner import ScannerError
 
-from kubetrain_components.jobs.job_kinds import TRAINER_API, TRAINING_API
+from kubetrain_components.jobs.job_kinds import TRAINING_API, TRAINING_KINDS, JobKind
 from kubetrain_trainer.errors import InvalidSetting
 
 ELASTIC_API = "elastic.pytorch.org/v1alpha1"
-JOBS = {"PyTorchJob": TRAINING_API, "TFJob": TRAINING_API, "TrainJob": TRAINER_API, "ElasticJob": ELASTIC_API}
+MPI_API = "kubeflow.org/v2beta1"
+JOBS = {
+    **{kind.value: (kind.traits.api_version,) for kind in (*TRAINING_KINDS, JobKind.TRAIN_JOB)},
+    JobKind.MPI_JOB.value: (TRAINING_API, MPI_API),
+    "ElasticJob": (ELASTIC_API,),
+}
 """The kinds that can be translated, with their API versions."""
 KINDS = " or ".join([", ".join([*JOBS][:-1]), [*JOBS][-1]])
-OTHER_JOBS = {
-    "MPIJob",
-    "XGBoostJob",
-    "PaddleJob",
-    "JAXJob",
-    "MXJob",
-    "RayJob",
-    "RayCluster",
-    "Job",
-    "JobSet",
-}
+OTHER_JOBS = {"MXJob", "RayJob", "RayCluster", "Job", "JobSet"}
 
 
 class Loader(yaml.SafeLoader):
@@ -65,10 +60,7 @@ def read_manifests(texts: Iterable[tuple[str, str]]) -> Manifests:
     jobs = [each for each in found if each["kind"] in JOBS]
     for each in found:
         if each["kind"] in OTHER_JOBS and not jobs:
-            raise InvalidSetting(
-                f"{described(each)} has no counterpart: kubetrain's pipelines train with PyTorch or TensorFlow, so "
-                f"only a {KINDS} can be translated"
-            )
+            raise InvalidSetting(f"{described(each)} has no counterpart: only a {KINDS} can be translated")
     if len(jobs) != 1:
         raise InvalidSetting(
             f"the files have {len(jobs)} jobs ({', '.join(map(described, jobs))}): translate one at a time"
@@ -76,9 +68,10 @@ def read_manifests(texts: Iterable[tuple[str, str]]) -> Manifests:
             else f"the files have no job to translate: pass the manifest of a {KINDS}"
         )
     expected = JOBS[jobs[0]["kind"]]
-    if jobs[0].get("apiVersion") != expected:
+    if jobs[0].get("apiVersion") not in expected:
         raise InvalidSetting(
-            f"{described(jobs[0])} has apiVersion '{jobs[0].get('apiVersion', '')}': convert it to {expected}"
+            f"{described(jobs[0])} has apiVersion '{jobs[0].get('apiVersion', '')}': convert it to "
+            f"{' or '.join(expected)}"
         )
     return Manifests(jobs[0], [each for each in found if each is not jobs[0]])
 

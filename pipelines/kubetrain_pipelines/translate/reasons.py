@@ -5,7 +5,20 @@ from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 
+COMMANDS = r"(mpi|xgb|paddle|jax)ReplicaSpecs\..*"
+"""Pods that run the user's own program."""
 REASONS = {
+    rf"{COMMANDS}(Probe|lifecycle)": "kubetrain judges a pod by its exit code",
+    r"mpiReplicaSpecs\.Worker\..*\.(command|args)$": "Workers wait for mpirun: prepare them in the image, or with "
+    "init_containers",
+    r"mpiReplicaSpecs\.Worker\..*\.workingDir": "mpirun starts processes in the folder of the Launcher's command",
+    rf"{COMMANDS}\.env\[NCCL_TIMEOUT\]": "NCCL does not read it",
+    rf"{COMMANDS}\.ports": "pods need no declared ports",
+    rf"{COMMANDS}\.volumeMounts": "kubetrain mounts memory at /dev/shm: set shm_size, or mount it elsewhere",
+    r"\.sshAuthMountPath$": "the Training Operator needs no SSH, and Trainer mounts the keys at /home/mpiuser/.ssh",
+    r"\.mpiImplementation$": "the image needs Open MPI 4",
+    r"\.launcherCreationPolicy$": "mpirun starts when all Workers run",
+    r"\.Launcher\.replicas$": "a job has one Launcher",
     r"(Probe|lifecycle)": "the trainer reports hanging processes itself, and saves a checkpoint on SIGTERM",
     r"\.(command|args)$": "kubetrain runs its own trainer: choose a built-in model, or write a function that returns "
     "your Task (model, data, loss, metrics) and name it in model, see docs/training.md",
@@ -21,8 +34,8 @@ REASONS = {
     r"securityContext": "pods comply with Pod Security restricted; set user, and rdma for locked memory",
     r"\.(hostIPC|hostPID)": "pods comply with Pod Security restricted; set shm_size for shared memory",
     r"\.template\.spec\.restartPolicy": "set restart_policy",
-    r"\.restartPolicy": "it stays OnFailure: Always also restarts pods that have succeeded, and an elastic job needs "
-    "OnFailure",
+    r"\.restartPolicy": "all pods have one restart_policy: never Always, which also restarts pods that have succeeded, "
+    "in an elastic job only OnFailure, and with MPI OnFailure or Never",
     r"\.nodeName": "set node_selector",
     r"\.automountServiceAccountToken": "pods get a token exactly if service_account is set",
     r"\.terminationGracePeriodSeconds": "a pod needs a second or more to save a checkpoint: set grace_seconds",
@@ -43,7 +56,7 @@ REASONS = {
     r"\.PS\.": "kubetrain trains with MultiWorkerMirroredStrategy, which has no parameter servers",
     r"\.Evaluator\.": "the pipeline evaluates the model after the training, in the step evaluate_model",
     r"initializer": "the pipeline copies dataset_uri in the step sync_dataset; choose pretrained weights in model_args",
-    r"^metadata\.name$": "the run has a name: pass --name to submit",
+    r"^metadata\.name$": "the run has a name: pass --name to submit, or --run-id to train",
     r"^metadata\.namespace$": "pods run in the pipeline's namespace: pass --namespace to submit if it is multi-user",
     r"^metadata\.": "labels and annotations of placement are those of the pods; the job has kubetrain's own",
 }

@@ -3,7 +3,7 @@
 from kubetrain_pipelines.translate.containers import take_container
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.kinds import take_elastic, take_processes, take_run_policy
+from kubetrain_pipelines.translate.kinds import command_of, take_elastic, take_processes, take_run_policy
 from kubetrain_pipelines.translate.pods import main_container, take_pod
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_trainer.errors import InvalidSetting
@@ -26,7 +26,7 @@ def take_train_job(draft: Draft, job: Fields, runtime: Fields) -> None:
     _drop_overridden(main, trainer)
     workers = [owner.take("numNodes", int) for owner in (trainer, policy)]
     draft.set("workers", next((number for number in workers if number is not None), 1))
-    command = [word for owner in (main, trainer) for name in ("command", "args") for word in owner.get(name, list, [])]
+    command = [*command_of(main), *command_of(trainer)]
     for layer, container in [(template, main), *_patches(job, nodes, main)]:
         take_pod(draft, layer, container)
     take_container(draft, trainer, "resourcesPerNode")
@@ -48,7 +48,9 @@ def framework_of(reference: Fields, runtime: Fields) -> str:
     label = str(runtime.at("metadata.labels").content.get(FRAMEWORK_LABEL, ""))
     others = sorted({label, *policy} - {"", "numNodes", *FRAMEWORKS})
     if others:
-        raise InvalidSetting(f"runtime {name} runs {others[0]}, but kubetrain trains with PyTorch or TensorFlow")
+        raise InvalidSetting(
+            f"runtime {name} runs {others[0]}: only a TrainJob of PyTorch or TensorFlow can be translated"
+        )
     words = [label, *(["torch"] if "torch" in policy else []), *(word for word in FRAMEWORKS if word in name)]
     found = next((FRAMEWORKS[word] for word in words if word in FRAMEWORKS), "")
     if not found:

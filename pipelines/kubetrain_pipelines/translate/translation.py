@@ -1,16 +1,19 @@
-"""From manifests to the parameters of a run, with all fields that have no counterpart."""
+"""From manifests to the parameters of a run or of one training, with all fields that have no counterpart."""
 
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.planned_run import check_before_sending
+from kubetrain_pipelines.translate.command_jobs import PLACEHOLDER, placement_in, take_command_job, train_options
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.kinds import take_elastic_job, take_pytorch_job, take_queue, take_tf_job
+from kubetrain_pipelines.translate.mpi_job import take_mpi_job
 from kubetrain_pipelines.translate.read_manifests import Manifests, described, name_of
 from kubetrain_pipelines.translate.train_job import framework_of, take_train_job
 
@@ -33,21 +36,27 @@ APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 @dataclass(frozen=True)
 class Translation:
     source: str
-    pipeline: str
     parameters: dict[str, Any]
     unmapped: list[Unmapped]
     notes: list[str]
+    pipeline: str = ""
+    """The pipeline to submit, empty for a job that runs the user's own program."""
+    options: tuple[str, ...] = ()
+    """Options of `kubetrain train` for such a job."""
+    command: tuple[str, ...] = ()
+    """The program of such a job, and its arguments."""
 
     @property
     def missing(self) -> list[str]:
-        """The parameters that the user has to fill in."""
-        return [name for name, value in PLACEHOLDERS.items() if self.parameters[name] == value]
+        """The parameters and the command that the user has to fill in."""
+        parameters = [name for name, value in PLACEHOLDERS.items() if self.parameters.get(name) == value]
+        return [*parameters, *(word for word in self.command if word == PLACEHOLDER)]
 
 
 def translate(manifests: Manifests) -> Translation:
     """
     Raises:
-        InvalidSetting: if the job cannot be a run.
+        InvalidSetting: if the job can be neither a run nor a training.
     """
     draft, job = Draft(name_of(manifests.job)), Fields(deepcopy(manifests.job))
     _drop_state(job)
@@ -61,18 +70,20 @@ def translate(manifests: Manifests) -> Translation:
             take_tf_job(draft, job)
         case "ElasticJob":
             take_elastic_job(draft, job)
+        case "MPIJob":
+            take_mpi_job(draft, job)
+        case "XGBoostJob" | "PaddleJob" | "JAXJob" as kind:
+            take_command_job(draft, job, JobKind(kind))
         case _:
             runtime, framework = _take_runtime(draft, job, manifests)
             take_train_job(draft, job, runtime)
-    parameters = _parameters(draft, f"train-{framework}")
-    check_before_sending(f"train-{framework}", parameters_of(f"train-{framework}"), {**parameters, **EXAMPLES})
+    outcome = _as_training(draft, job) if draft.framework else _as_run(draft, f"train-{framework}")
     left = [Unmapped.of(path, value) for each in (job, runtime) for path, value in each.leaves().items()]
     return Translation(
         source=described(manifests.job),
-        pipeline=f"train-{framework}",
-        parameters=parameters,
         unmapped=[*left, *draft.unmapped, *_beside(manifests, runtime.path)],
         notes=[*_notes_on_resources(draft), *draft.notes],
+        **outcome,
     )
 
 
@@ -96,6 +107,17 @@ def _take_runtime(draft: Draft, job: Fields, manifests: Manifests) -> tuple[Fiel
     job.drop("spec.runtimeRef")
     fields.drop("apiVersion", "kind", "metadata", "status")
     return fields, framework
+
+
+def _as_run(draft: Draft, pipeline: str) -> dict[str, Any]:
+    parameters = _parameters(draft, pipeline)
+    check_before_sending(pipeline, parameters_of(pipeline), {**parameters, **EXAMPLES})
+    return {"pipeline": pipeline, "parameters": parameters}
+
+
+def _as_training(draft: Draft, job: Fields) -> dict[str, Any]:
+    options = train_options(draft, namespace=job.at("metadata").take("namespace", str, ""))
+    return {"options": options, "command": tuple(draft.command), "parameters": {"placement": placement_in(draft)}}
 
 
 def _parameters(draft: Draft, pipeline: str) -> dict[str, Any]:

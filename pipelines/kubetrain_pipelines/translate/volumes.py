@@ -23,7 +23,7 @@ def take_volumes(draft: Draft, pod: Fields, main: Fields) -> None:
     mounts, volumes, others = main.items("volumeMounts"), pod.items("volumes"), _mounts_of_others(pod, main)
     _rename((*mounts, *volumes, *others), OWN_NAMES, "job-{}")
     memory = {each.name: each for each in volumes if each.get("emptyDir.medium", str) == "Memory"}
-    own = [each for each in mounts if _is_own(_path(each))]
+    own = [each for each in mounts if _is_own(draft, _path(each))]
     kept = [each for each in mounts if each not in own]
     for mount in [each for each in own if _path(each) == SHM and each.name in memory]:
         _take_shared_memory(draft, memory[mount.name])
@@ -47,8 +47,10 @@ def _rename(items: Iterable[Fields], old: re.Pattern[str], new: str) -> None:
             each.content["name"] = new.format(name)
 
 
-def _is_own(path: str) -> bool:
-    return any(path == own or path.startswith(f"{own}/") for own in OWN_PATHS)
+def _is_own(draft: Draft, path: str) -> bool:
+    """Return True for a place of kubetrain's. A program of the user's finds its data where it always did."""
+    places = (SHM,) if draft.framework else OWN_PATHS
+    return any(path == own or path.startswith(f"{own}/") for own in places)
 
 
 def _take_shared_memory(draft: Draft, volume: Fields) -> None:
@@ -60,7 +62,8 @@ def _take_shared_memory(draft: Draft, volume: Fields) -> None:
 
 
 def _take_volume(draft: Draft, volume: Fields) -> None:
-    if claim := volume.get("persistentVolumeClaim.claimName", str):
+    claim = volume.get("persistentVolumeClaim.claimName", str)
+    if claim and not draft.framework:
         draft.note(f"training reads dataset_uri: if PVC {claim} has its dataset, copy the dataset to S3")
     if "hostPath" in volume.content:
         draft.note(f"volume {volume.name} is a hostPath, which Pod Security baseline and restricted refuse")

@@ -1,0 +1,64 @@
+"""Hand-written manifests and their translations."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.read_manifests import read_manifests
+from kubetrain_pipelines.translate.translation import Translation, translate
+
+HAND_WRITTEN = Path(__file__).parents[1] / "unit" / "hand_written"
+ALIKE = {
+    "metadata.annotations.sidecar.istio.io/inject": "set for each pod",
+    "spec.containers[main].volumeMounts[dshm].mountPath": "/dev/shm has another volume name",
+    "spec.volumes[dshm].emptyDir.medium": "/dev/shm has another volume name",
+    "spec.volumes[dshm].emptyDir.sizeLimit": "/dev/shm has another volume name",
+    "spec.containers[main].securityContext.capabilities.add": "as below, with root, for which the capability counts",
+}
+"""Fields of pods that kubetrain writes otherwise, with the same effect."""
+
+Manifest = dict[str, Any]
+
+
+def text_of(name: str) -> str:
+    return (HAND_WRITTEN / f"{name}.yaml").read_text()
+
+
+def translated(text: str) -> Translation:
+    return translate(read_manifests([("job.yaml", text)]))
+
+
+def changed(name: str, *replacements: tuple[str, str]) -> Translation:
+    text = text_of(name)
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    return translated(text)
+
+
+def unmapped(translation: Translation) -> dict[str, str]:
+    return {each.path: each.value for each in translation.unmapped}
+
+
+def job_in(name: str) -> Manifest:
+    return next(each for each in yaml.safe_load_all(text_of(name)) if each["kind"].endswith("Job"))
+
+
+def templates_in(manifest: Any) -> list[Manifest]:
+    """The pod templates anywhere in a manifest."""
+    if isinstance(manifest, list):
+        return [found for each in manifest for found in templates_in(each)]
+    if not isinstance(manifest, dict):
+        return []
+    if isinstance(manifest.get("spec"), dict) and "containers" in manifest["spec"]:
+        return [manifest]
+    return [found for each in manifest.values() for found in templates_in(each)]
+
+
+def leaves_of(template: Manifest, main: str = "") -> dict[str, str]:
+    """The fields of a pod by path, with quantities as strings and one name for the container that trains."""
+    main = main or template["spec"]["containers"][0]["name"]
+    leaves = Fields(template).leaves()
+    return {path.replace(f"containers[{main}]", "containers[main]"): str(value) for path, value in leaves.items()}
