@@ -38,7 +38,7 @@ VENDORS = {
     "jobs/kubernetes/stream.py": {"urllib3"},
     "jobs/local/process_guard.py": {"psutil"},
     "jobs/local/record.py": {"psutil"},
-    "launch_training/summary.py": {"yaml"},
+    "manifest_text.py": {"yaml"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
 }

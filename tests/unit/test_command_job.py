@@ -108,6 +108,9 @@ def test_only_the_launcher_of_an_mpi_job_may_reach_the_api() -> None:
     made = templates(command("mpi", OPERATOR))
     tokens = {role: each["spec"]["automountServiceAccountToken"] for role, each in made.items()}
     assert tokens == {"Launcher": True, "Worker": False}
+    made = templates(command("mpi", OPERATOR, placement=replace(PLAIN, service_account="team")))
+    accounts = {role: each["spec"].get("serviceAccountName") for role, each in made.items()}
+    assert accounts == {"Launcher": None, "Worker": "team"}, "the operator gives mpirun an account with pods/exec"
     spec = job_manifest(command("mpi", OPERATOR, processes_per_worker=4))["spec"]
     assert (spec["slotsPerWorker"], spec["mainContainer"], spec["runPolicy"]["cleanPodPolicy"]) == (4, "mpi", "Running")
 

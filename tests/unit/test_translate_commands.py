@@ -171,11 +171,6 @@ def test_what_a_worker_does_beside_waiting_is_named() -> None:
     assert "init_containers" in found["spec.mpiReplicaSpecs.Worker.template.spec.containers[mpi-worker].command"]
 
 
-def test_a_service_account_of_the_workers_needs_the_permission_of_mpirun() -> None:
-    with_account = ("securityContext: {runAsUser: 2000}", "serviceAccountName: team")
-    assert any("team also runs mpirun" in note for note in changed("mpi_job", with_account).notes)
-
-
 def test_variables_of_the_launcher_are_set_unless_the_workers_have_others() -> None:
     placement = translated(text_of("mpi_job")).parameters["placement"]
     assert placement["nccl"] == {"NCCL_DEBUG": "INFO"}

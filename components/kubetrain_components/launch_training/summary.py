@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.manifest_text import as_yaml
 
 ZEROS = "The zeros at the end of names stand for random characters.\n\n"
 COMMANDS = """\
@@ -26,7 +25,7 @@ def training_summary(
         progress: Last line of rank 0 with its step, loss and speed.
     """
     job = training.to_job()
-    manifest = yaml.safe_dump_all(manifests_of(job), sort_keys=False)
+    manifest = as_yaml(manifests_of(job))
     name = job.identity.name
     commands = COMMANDS.format(kind=job.kind.value.lower(), name=name, label=job.kind.traits.job_name_label)
     facts = {

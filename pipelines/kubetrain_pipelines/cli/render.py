@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.planned_run import planned_run
@@ -19,7 +18,7 @@ def render_and_show(pipeline: str, run_id: str, pairs: Sequence[str], params: Pa
     parameters = planned_run(pipeline, run_id, [*pairs, *bring_code.as_pairs(brought)], params)
     if brought:
         bring_code.check_scripts(brought, parameters.train_config.entry)
-    manifests = yaml.safe_dump_all(planned_manifests(parameters), sort_keys=False)
+    manifests = as_yaml(planned_manifests(parameters))
     image = parameters.placement.image
     unknown = [
         f"{image} must have your '{each}', which only a cluster can tell: `kubetrain doctor` tries it"

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
@@ -24,6 +22,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.launch import launch_training, with_launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
+from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
@@ -82,7 +81,7 @@ def train_and_show(options: TrainOptions) -> None:
 
 
 def print_manifests(training: TrainingJob | CommandJob) -> None:
-    manifests = yaml.safe_dump_all(manifests_of(training.to_job()), sort_keys=False)
+    manifests = as_yaml(manifests_of(training.to_job()))
     if training.launcher is Launcher.AUTO:
         print(NOTE_ON_AUTO)
     print(manifests, end="")

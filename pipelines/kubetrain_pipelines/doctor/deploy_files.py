@@ -5,6 +5,7 @@ from pathlib import Path
 import yaml
 
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.manifest_text import as_yaml
 from kubetrain_trainer.errors import KubetrainError
 
 # In a wheel deploy/ is inside the package, in a checkout at the root.
@@ -48,5 +49,5 @@ def role_and_binding(file: str, account: str, namespace: str) -> list[Manifest]:
 
 
 def apply_command(manifests: list[Manifest], namespace: str) -> str:
-    text = yaml.safe_dump_all(manifests, sort_keys=False, default_flow_style=None, width=110).rstrip()
+    text = as_yaml(manifests, default_flow_style=None, width=110).rstrip()
     return f"kubectl -n {namespace} apply -f - <<'EOF'\n{text}\nEOF"

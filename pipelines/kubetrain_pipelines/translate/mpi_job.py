@@ -19,10 +19,6 @@ DEVICE = re.compile(r"resources\.(?!(requests|limits)\.(cpu|memory)$)|spec\.reso
 NO_DEVICES = "the Launcher gets no devices, because it only runs mpirun; if it also ran processes, add 1 to --workers"
 ONE_MORE = "the Launcher only runs mpirun: one more Worker runs the processes that it ran (runLauncherAsWorker)"
 IMAGE = "the image needs Open MPI 4 and must run as user {user}: see docs/other_frameworks.md#mpi"
-ACCOUNT = (
-    "service account {account} also runs mpirun, which with the Training Operator creates pods/exec: allow it to, or "
-    "remove service_account"
-)
 
 
 def take_mpi_job(draft: Draft, job: Fields) -> None:
@@ -40,8 +36,6 @@ def take_mpi_job(draft: Draft, job: Fields) -> None:
     spec.drop_if("launcherCreationPolicy", "WaitForWorkersReady")
     spec.drop_if("sshAuthMountPath", f"{HOME}/.ssh")
     draft.note(IMAGE.format(user=draft.settings.get("user", USER)))
-    if account := draft.settings.get("service_account"):
-        draft.note(ACCOUNT.format(account=account))
 
 
 def _take_pods(draft: Draft, job: Fields, roles: Fields, container: str) -> None:

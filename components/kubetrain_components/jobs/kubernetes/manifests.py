@@ -236,7 +236,9 @@ def _replicas(job: Job) -> dict[str, Any]:
 
 def _access(job: Job, replica: Replica) -> Manifest:
     """Let mpirun reach the Workers through the cluster's API, as the account that the operator creates for it."""
-    return {"automountServiceAccountToken": True} if job.lead_decides and replica.role == job.lead_role else {}
+    if not (job.lead_decides and replica.role == job.lead_role):
+        return {}
+    return {"serviceAccountName": "", "automountServiceAccountToken": True}
 
 
 def _run_policy(job: Job) -> Any:
