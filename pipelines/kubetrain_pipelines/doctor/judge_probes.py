@@ -26,7 +26,10 @@ OTHER_STORAGE = (
 )
 OTHER_EXPOSURE = "--set exposure=shared, or another storage class"
 FIX_ETCD = "correct rdzv_endpoint or the files in rdzv_conf, or leave rdzv_endpoint empty for an etcd of the job's own"
-FIX_TASK = "correct model, or build an image of the trainer that contains the module: --set image=REGISTRY/IMAGE"
+FIX_TASK = (
+    "correct model or entry, bring your folder with --code, or build an image of the trainer that contains your code: "
+    "--set image=REGISTRY/IMAGE"
+)
 FIX_S3 = "correct the URI, s3_endpoint (as pods reach it) or the secret, or grant access"
 FIX_S3_OF_STEP = (
     f"{FIX_S3} to the service account of the runs; "
@@ -52,7 +55,7 @@ def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> I
     yield _judge_image(reader, outcomes.reader, PROVIDE_IMAGE).named("trainer image")
     yield _judge_test("read_only", outcomes.reader, OTHER_EXPOSURE).named("read-only mount")
     if outcomes.task is not None:
-        yield _judge_test("task", outcomes.task, FIX_TASK).named("task")
+        yield _judge_test("task", outcomes.task, FIX_TASK).named("own code")
     if probes.reader.placement.rdzv_endpoint:
         yield _judge_test("etcd", outcomes.reader, FIX_ETCD).named("etcd")
 

@@ -151,7 +151,7 @@ def run_probes(probes: Probes, api: KubernetesApi, say: Say) -> Outcomes:
 def _import_task(job: Job | None, backend: KubernetesBackend, say: Say) -> Outcome | None:
     if job is None:
         return None
-    say(f"a pod imports {job.replicas[0].command[-1]} ({job.placement.image})")
+    say(f"a pod tries your own code ({job.placement.image})")
     return _outcome(job, backend)
 
 
