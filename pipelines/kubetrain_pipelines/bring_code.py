@@ -52,13 +52,13 @@ def check_is_here(code: PackedCode | None, train_config: Mapping[str, Any]) -> N
         raise InvalidSetting("code is set, which this machine does not fetch: name the folder with --code")
 
 
-def use_here(code: PackedCode | None, folder: Path) -> None:
-    """Unpack the archive on this machine, for the processes that this one starts."""
+def unpack_here(code: PackedCode | None, folder: Path) -> dict[str, str]:
+    """Unpack the archive on this machine, and return the environment of the processes that use it."""
     if code is None:
-        return
+        return {}
     unpacked = folder.absolute() / code.digest
     if unpacked.exists():
         shutil.rmtree(unpacked)  # a script of an earlier run may have changed it
     unpack_code(code.content, code.digest, unpacked)
     paths = [str(unpacked), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    os.environ.update({VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths)})
+    return {VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths)}

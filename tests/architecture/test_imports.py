@@ -47,7 +47,6 @@ VENDORS = {
 KUBEFLOW_VENDORS = {
     "compiled_file.py": {"yaml"},
     "kfp_api.py": {"urllib3"},
-    "submit.py": {"rich"},
 }
 # What only these may do: wire adapters.
 WIRING = {

@@ -1,5 +1,6 @@
 """`kubetrain train`: run one training job and follow it, or print its manifest."""
 
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -103,7 +104,7 @@ def training_of(options: TrainOptions) -> TrainingJob:
     config = TrainConfig.from_dict(settings.get("train_config", {}))
     _check(options, config)
     bring_code.check_is_here(code, settings.get("train_config", {}))
-    bring_code.use_here(code, Path(options.output) / ".code")
+    os.environ.update(bring_code.unpack_here(code, Path(options.output) / ".code"))
     training = TrainingJob(
         framework=options.framework,
         config=config,
