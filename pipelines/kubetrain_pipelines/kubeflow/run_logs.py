@@ -1,4 +1,4 @@
-"""What a run's steps wrote: all of it so far, or as it grows until the run ends."""
+"""The logs of a run's steps: as they are now, or as they grow until the run ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,10 +1,9 @@
 """The status of a run: its state, its stages, and the causes of its failure."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import causes_of
@@ -27,11 +26,10 @@ def read_status(api: KfpApi, wanted: str) -> RunStatus:
         wanted: The ID of the run, or its name.
     """
     message = find_run(api, wanted)
-    return status_of(api, message, titles_of(api, message))
+    return status_of(api, Run.of(message, titles_of(api, message)))
 
 
-def status_of(api: KfpApi, message: Message, titles: Mapping[str, str] | None) -> RunStatus:
-    run = Run.of(message, titles)
+def status_of(api: KfpApi, run: Run) -> RunStatus:
     return RunStatus(run=run, causes=causes_of(api, run) if run.state is RunState.FAILED else [])
 
 

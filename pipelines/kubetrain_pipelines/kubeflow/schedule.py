@@ -35,7 +35,7 @@ class Timing:
 class ListedSchedule:
     message: Message
     note: str
-    """What is unusual about it; may be empty."""
+    """A remark on something unusual; may be empty."""
 
 
 def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say, *, force: bool = False) -> Message:

@@ -36,6 +36,7 @@ class RunOptions:
 @dataclass(frozen=True, kw_only=True)
 class SubmittedRun:
     id: str
+    name: str
     titles: Mapping[str, str]
     """The titles of its stages, by task."""
 
@@ -44,10 +45,11 @@ def submit_run(api: KfpApi, options: RunOptions, say: Say) -> SubmittedRun:
     """Start a run, and say which before an interrupt takes effect."""
     file = CompiledFile.find(options.pipeline)
     source = prepare_run(api, file, options, say)
+    name = options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
     with interrupts_deferred():
-        run_id = start_run(api, source, options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
+        run_id = start_run(api, source, name)
         say(f"run {run_id} of {file.version}")
-    return SubmittedRun(id=run_id, titles=stage_titles(file.spec))
+    return SubmittedRun(id=run_id, name=name, titles=stage_titles(file.spec))
 
 
 def prepare_run(api: KfpApi, file: CompiledFile, options: RunOptions, say: Say) -> Message:
