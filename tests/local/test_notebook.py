@@ -27,7 +27,17 @@ def test_no_output_is_committed() -> None:
     assert [cell for cell in cells if cell.outputs or cell.execution_count] == []
 
 
+def test_a_notebook_shows_an_error_as_its_sentence(tmp_path: Path) -> None:
+    cell = nbformat.v4.new_code_cell("import kubetrain\nkubetrain.run_local('train-torch')")
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    NotebookClient(notebook, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    (shown,) = notebook.cells[0].outputs
+    assert len(shown.traceback) == 1
+    assert shown.traceback[0].startswith("InvalidSetting: unknown pipeline 'train-torch': ")
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,10 +49,13 @@ def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(
         monkeypatch.setenv("KUBETRAIN_KFP_ENDPOINT", server.endpoint)
         play(server, "run_succeeded")
         NotebookClient(
-            notebook, kernel_name="python3", timeout=170, resources={"metadata": {"path": str(tmp_path / "examples")}}
+            notebook, kernel_name="python3", timeout=390, resources={"metadata": {"path": str(tmp_path / "examples")}}
         ).execute()
     first, facts, changed, refused, _, _, own, submitted = texts_of(notebook)
     assert "launch_training: step " in first
+    kinds = {each.output_type for cell in notebook.cells for each in cell.get("outputs", ())}
+    assert kinds == {"stream", "execute_result", "display_data"}
+    assert sum(each.output_type == "display_data" for cell in notebook.cells for each in cell.get("outputs", ())) == 1
     assert "<iframe sandbox srcdoc=" in first
     assert "\x1b" not in first
     assert "'accuracy': 0." in facts

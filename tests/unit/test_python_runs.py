@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import kubetrain
-from kubetrain_pipelines.kubeflow import follow_run
+from kubetrain_components.object_store.open_store import open_store
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from support.api_server import Handler, answer
+from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
+from support.api_server import Handler, answer, interrupt
 from support.kfp_runs import Step, kfp_without_cluster, play, workflow, write_pipeline
 from support.kfp_server import KfpServer
 
@@ -80,6 +81,18 @@ def test_what_the_command_refuses_is_refused_before_any_request(
     assert server.requests == []
 
 
+def test_a_folder_of_code_goes_along(
+    server: KfpServer, s3: EmbeddedS3, s3_credentials: None, bucket: str, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)")
+    models = {"model_uri": f"s3://{bucket}/models", "s3_endpoint": s3.url}
+    kubetrain.submit(TRAIN, code=tmp_path / "code", entry={"script": "train.py"}, **{**URIS, **models})
+    (sent,) = server.kinds["runs"].values()
+    digest = sent["runtime_config"]["parameters"]["train_config"]["code"]
+    assert [each.key for each in open_store(models["model_uri"], s3.url).list()] == [f".code/{digest}.tar.gz"]
+
+
 def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Path, pipeline: str) -> None:
     server.namespace, server.token = "team-a", "secret-of-the-team"
     (tmp_path / "token").write_text(server.token)
@@ -119,14 +132,11 @@ def test_a_failed_run_raises_the_sentence_with_the_cause(server: KfpServer, pipe
 
 
 def test_an_interrupt_leaves_the_run_going_and_says_how_to_cancel_it(
-    server: KfpServer, pipeline: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: KfpServer, pipeline: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
-
     play(server, "run_running")
     run = kubetrain.submit(pipeline)
-    monkeypatch.setattr(follow_run.time, "sleep", interrupt)
+    server.fail("/apis/v2beta1/runs/", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run.wait()
     assert f"run {run.id} continues: " in capsys.readouterr().out
