@@ -53,9 +53,8 @@ def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(
         ).execute()
     first, facts, changed, refused, _, _, own, submitted = texts_of(notebook)
     assert "launch_training: step " in first
-    kinds = {each.output_type for cell in notebook.cells for each in cell.get("outputs", ())}
-    assert kinds == {"stream", "execute_result", "display_data"}
-    assert sum(each.output_type == "display_data" for cell in notebook.cells for each in cell.get("outputs", ())) == 1
+    kinds = [each.output_type for cell in notebook.cells for each in cell.get("outputs", ())]
+    assert kinds.count("display_data") == 1, "progress is plain text, and only the last cell displays something"
     assert "<iframe sandbox srcdoc=" in first
     assert "\x1b" not in first
     assert "'accuracy': 0." in facts
