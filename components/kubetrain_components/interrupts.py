@@ -18,6 +18,9 @@ def exit_code_of(interruption: BaseException | None) -> int:
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
     """Raise Terminated in the block if SIGTERM arrives."""
+    if not _gets_signals():
+        yield
+        return
 
     def interrupt(*unused: object) -> None:
         raise Terminated
@@ -32,7 +35,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 @contextlib.contextmanager
 def interrupts_deferred() -> Iterator[None]:
     """Run the block to its end: a Ctrl-C or SIGTERM takes effect after it."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+    if not _gets_signals():
         yield
         return
     received: list[int] = []
@@ -48,3 +51,7 @@ def interrupts_deferred() -> Iterator[None]:
             signal.signal(signal.SIGTERM, on_termination)
         for number in received[:1]:
             signal.raise_signal(number)
+
+
+def _gets_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -3,7 +3,7 @@
 import os
 import posixpath
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from kubetrain_components.bring_code.fetch import unpack_code
 from kubetrain_components.bring_code.pack import PackedCode, pack_code, upload_code
 from kubetrain_components.object_store.open_store import names_directory, open_store
 from kubetrain_pipelines.pipeline_parameters import Parameter
+from kubetrain_pipelines.say import Say, print_line
 from kubetrain_trainer.check_script import scripts_of
 from kubetrain_trainer.code_folder import VARIABLE
 from kubetrain_trainer.config import TrainConfig
@@ -18,14 +19,8 @@ from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.model_names import is_import_path
 
-Say = Callable[[str], object]
 
-
-def say_here(line: str) -> None:
-    print(line, flush=True)
-
-
-def pack(folder: Path | None, without: Path | None = None, say: Say = say_here) -> PackedCode | None:
+def pack(folder: Path | None, without: Path | None = None, say: Say = print_line) -> PackedCode | None:
     """Pack the folder, except for the run's own files, and say what it has."""
     if folder is None:
         return None
@@ -110,13 +105,13 @@ def check_is_here(code: PackedCode | None, train_config: Mapping[str, Any]) -> N
         raise InvalidSetting("code is set, which this machine does not fetch: name the folder with --code")
 
 
-def use_here(code: PackedCode | None, folder: Path) -> None:
-    """Unpack the archive on this machine, for the processes that this one starts."""
+def unpack_here(code: PackedCode | None, folder: Path) -> dict[str, str]:
+    """Unpack the archive on this machine, and return the environment of the processes that use it."""
     if code is None:
-        return
+        return {}
     unpacked = folder.absolute() / code.digest
     if unpacked.exists():
         shutil.rmtree(unpacked)  # a script of an earlier run may have changed it
     unpack_code(code.content, code.digest, unpacked)
     paths = [str(unpacked), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    os.environ.update({VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths)})
+    return {VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,6 +1,7 @@
 """`--set` and `--params`: the parameters of a run, parsed the same way by every command."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines.pipeline_parameters import Parameter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
-from kubetrain_trainer.settings import Settings, coerced, parse_value
+from kubetrain_trainer.settings import Settings, as_text, coerced, parse_value
 
 OBJECTS: dict[str, type[Settings]] = {kind.PARAMETER: kind for kind in (TrainConfig, Placement, Storage)}
 """The parameters that are JSON objects of settings."""
@@ -50,6 +51,22 @@ def parse_parameters(
         kind.from_dict(_parameters_of(known, parent, values) | values.get(parent, {}))
     _check_complete(known, values)
     return values
+
+
+def as_pairs(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return values of JSON types, or paths, as `--set` takes them.
+
+    Raises:
+        InvalidSetting: if a value has another type.
+    """
+    return tuple(f"{name}={_text_of(name, value)}" for name, value in values.items())
+
+
+def _text_of(name: str, value: Any) -> str:
+    try:
+        return as_text(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    except (TypeError, ValueError):
+        raise InvalidSetting(f"{name} must be a value of JSON (text, number, true, list, …), not {value!r}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The progress of a run: bars on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -19,7 +21,19 @@ COUNTED = ("step", "objects", "samples")
 class RunView(Protocol):
     def show(self, event: dict[str, Any]) -> None: ...
 
+    def say(self, line: str) -> None: ...
+
     def close(self) -> None: ...
+
+
+@contextmanager
+def progress_view() -> Iterator[RunView]:
+    """Show progress on the standard output while the block runs, in a notebook as plain lines."""
+    view = open_view(Console(force_jupyter=False))
+    try:
+        yield view
+    finally:
+        view.close()
 
 
 def open_view(console: Console) -> RunView:
@@ -40,18 +54,18 @@ class PlainView:
         match event["event"]:
             case "started":
                 self._started[stage] = event["time"]
-                self._print(f"{stage}: started")
+                self.say(f"{stage}: started")
             case "progress" if time.monotonic() - self._printed_at >= PLAIN_LINE_SECONDS:
-                self._print(f"{stage}: {describe_progress(event['progress'])}")
+                self.say(f"{stage}: {describe_progress(event['progress'])}")
             case "finished" | "failed" | "stopped" as ending:
-                self._print(f"{stage}: {ending} after {event['time'] - self._started[stage]:.1f} s")
+                self.say(f"{stage}: {ending} after {event['time'] - self._started[stage]:.1f} s")
+
+    def say(self, line: str) -> None:
+        self._printed_at = time.monotonic()
+        _print_plain(self._console, line)
 
     def close(self) -> None:
         pass
-
-    def _print(self, line: str) -> None:
-        self._printed_at = time.monotonic()
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class BarView:
@@ -88,8 +102,15 @@ class BarView:
             self._progress.update(task, description=f"[red]{escape(stage)}[/]", details=f"[red]{event['event']}[/]")
             self._progress.stop_task(task)
 
+    def say(self, line: str) -> None:
+        _print_plain(self._progress.console, line)
+
     def close(self) -> None:
         self._progress.stop()
+
+
+def _print_plain(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def describe_progress(progress: dict[str, Any]) -> str:

@@ -12,10 +12,12 @@ from kubetrain_components.run.stages import STAGES
 ROOT = Path(__file__).parents[2]
 STANDARD = set(sys.stdlib_module_names)
 TRAINER, COMPONENTS, PIPELINES = "kubetrain_trainer", "kubetrain_components", "kubetrain_pipelines"
+PYTHON = "kubetrain"
 SOURCES = {
     TRAINER: ROOT / "trainer" / TRAINER,
     COMPONENTS: ROOT / "components" / COMPONENTS,
     PIPELINES: ROOT / "pipelines" / PIPELINES,
+    PYTHON: ROOT / "pipelines" / PYTHON,
 }
 STEPS = {stage.name for stage in STAGES}
 FRAMEWORKS = {
@@ -47,7 +49,6 @@ VENDORS = {
 KUBEFLOW_VENDORS = {
     "compiled_file.py": {"yaml"},
     "kfp_api.py": {"urllib3"},
-    "submit.py": {"rich"},
 }
 # What only these may do: wire adapters.
 WIRING = {
@@ -79,6 +80,7 @@ FLOORS = {
         {"object_store"},
         {""},
     ],
+    PYTHON: [{""}],
     PIPELINES: [{"cli"}, {"doctor"}, {"kubeflow", "local_run", "translate"}, {""}],
     TRAINER: [set(FRAMEWORKS), {""}],
 }
@@ -105,7 +107,7 @@ def imports_of(path: Path, *, top_level_only: bool = False) -> set[str]:
 
 def foreign(modules: set[str]) -> set[str]:
     """Top names that are neither the standard library's nor ours."""
-    return {module.split(".")[0] for module in modules} - STANDARD - {TRAINER, COMPONENTS, PIPELINES}
+    return {module.split(".")[0] for module in modules} - STANDARD - SOURCES.keys()
 
 
 def adapters_in(modules: set[str]) -> set[str]:
@@ -120,7 +122,7 @@ def imported_files(path: Path, package: str) -> set[Path]:
     """The files of the same package that a file imports."""
     files = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(package):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
             modules = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
             files |= {SOURCES[package].parent / (module.replace(".", "/") + ".py") for module in modules}
     return {file for file in files if file.is_file()}
@@ -227,6 +229,20 @@ def test_commands_for_kubeflow_pipelines_do_without_its_client(path: Path) -> No
     assert path.name in ("run_in_cluster.py", "cron_zone.py") or adapters_in(imported) <= {
         f"{COMPONENTS}.jobs.kubernetes.errors"
     }
+
+
+@pytest.mark.parametrize("path", modules_of(PYTHON), ids=lambda path: path.name)
+def test_python_calls_what_the_commands_call(path: Path) -> None:
+    imported = imports_of(path)
+    assert foreign(imported) <= ({"rich"} if path.name == "local_runs.py" else set())
+    assert not any(module.startswith((f"{PIPELINES}.cli", f"{PIPELINES}.doctor")) for module in imported)
+    assert adapters_in(imported) == set()
+
+
+@pytest.mark.parametrize("package", [TRAINER, COMPONENTS, PIPELINES])
+def test_no_other_package_imports_the_one_for_python(package: str) -> None:
+    for path in modules_of(package):
+        assert not any(f"{module}.".startswith(f"{PYTHON}.") for module in imports_of(path)), path
 
 
 @pytest.mark.parametrize("path", sorted((SOURCES[PIPELINES] / "doctor").glob("*.py")), ids=lambda path: path.name)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.run.metrics_artifact import numbers_in
 from kubetrain_pipelines.cli.verify import verify_folder
+from kubetrain_pipelines.kubeflow.run_results import published_in
 from support.cli import Finished, interrupt, kubetrain, processes_of, read_until, run_json, start
 
 STAGES = [
@@ -85,6 +87,14 @@ class TestBothFrameworks:
 
     def test_nothing_is_left_running(self, run: tuple[Finished, dict], workspace: Path) -> None:
         assert processes_of(workspace) == []
+
+
+def test_the_steps_write_their_metrics_and_the_model_as_python_reads_them(workspace: Path, first: object) -> None:
+    """A cluster's log has the same lines, not indented."""
+    log = "\n".join(map(str.lstrip, (workspace / "logs" / "pipeline.log").read_text().splitlines()))
+    last = run_json(workspace)
+    assert numbers_in(log) == last["evaluation"]["metrics"]
+    assert published_in(log) == last["model"]["uri"]
 
 
 @pytest.mark.slow

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from kubetrain_pipelines.cli.runs import logs_and_show, status_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.follow_logs import ROTATED, Tail
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.own_output import OwnOutput
-from kubetrain_pipelines.kubeflow.run_logs import logs_and_show
-from kubetrain_pipelines.kubeflow.run_status import status_and_show
-from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, submit_and_show
+from kubetrain_pipelines.kubeflow.submit import RunOptions
+from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, stamp
 from support.kfp_runs import Step, kfp_without_cluster, workflow, write_pipeline

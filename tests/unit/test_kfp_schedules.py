@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from kubetrain_pipelines.cli.schedules import ScheduleOptions, schedule_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.replace_schedule import ConcurrentReplacement, replace_schedule
-from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import Fault, answer, cut, interrupt
 from support.kfp_runs import kfp_without_cluster

@@ -8,7 +8,6 @@ import pytest
 
 from kubetrain_components.jobs.kubernetes.errors import Forbidden
 from kubetrain_pipelines.kubeflow import cancel_run, run_in_cluster
-from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
@@ -160,7 +159,7 @@ def test_canceling_waits_until_every_job_has_stopped(
         return False
 
     cluster.fail(f"GET {PYTORCH_JOBS}", end_after_three, times=3)
-    cancel_and_show(api_of(kfp), RUN)
+    cancel_run.cancel_run(api_of(kfp), RUN, print)
     assert "all of its jobs and pods have stopped" in capsys.readouterr().out
 
 
@@ -171,7 +170,7 @@ def test_a_job_that_its_launcher_could_not_delete_is_deleted(
     cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "uid": "1"}, status={})
     ended = {"conditions": [{"type": "Succeeded", "status": "True"}]}
     cluster.put(f"{PYTORCH_JOBS}/evaluation", metadata={"labels": OURS, "uid": "2"}, status=ended)
-    cancel_and_show(api_of(kfp), RUN)
+    cancel_run.cancel_run(api_of(kfp), RUN, print)
     assert "all of its jobs and pods have stopped" in capsys.readouterr().out
     assert [each for each in cluster.requests if each.startswith("DELETE")] == [f"DELETE {PYTORCH_JOBS}/training"]
 
@@ -183,7 +182,7 @@ def test_a_job_that_keeps_running_is_an_error(
     cluster.put(f"{PYTORCH_JOBS}/training", metadata={"labels": OURS, "uid": "1"}, status={})
     cluster.fail("DELETE", answer(403, 'User "me" cannot delete resource "pytorchjobs"'), times=1000)
     with pytest.raises(KfpError, match="still running: PyTorchJob training; delete them with `kubectl"):
-        cancel_and_show(api_of(kfp), RUN, timeout_seconds=0.1)
+        cancel_run.cancel_run(api_of(kfp), RUN, print, timeout_seconds=0.1)
 
 
 def test_canceling_reports_what_it_could_not_verify(
@@ -192,5 +191,5 @@ def test_canceling_reports_what_it_could_not_verify(
     cluster.put("/apis/kubeflow.org/v1", resources=[{"name": "pytorchjobs"}])
     refusal = 'User "me" cannot list resource "pytorchjobs" in the namespace "tests"'
     cluster.fail(f"GET {PYTORCH_JOBS}", answer(403, refusal))
-    cancel_and_show(api_of(kfp), RUN)
+    cancel_run.cancel_run(api_of(kfp), RUN, print)
     assert "could not verify that its jobs have stopped: me may not list pytorchjobs" in capsys.readouterr().out

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from kubetrain_pipelines.cli.schedules import ScheduleOptions, schedule_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.find_schedules import NotOurSchedule
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.replace_schedule import replace_schedule
-from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
 from support.kfp_runs import kfp_without_cluster
 from support.kfp_schedules import NIGHTLY, RUN, enabled, manage, wanted
 from support.kfp_server import KfpServer

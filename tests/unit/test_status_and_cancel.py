@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
+from kubetrain_pipelines.cli.runs import status_and_show, submit_and_show
+from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
-from kubetrain_pipelines.kubeflow.run_status import status_and_show
-from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
+from kubetrain_pipelines.kubeflow.submit import RunOptions
 from support.api_server import answer
 from support.kfp_runs import kfp_without_cluster, play, write_pipeline
 from support.kfp_server import KfpServer
@@ -62,7 +62,7 @@ def test_canceling_reports_what_it_could_not_verify(
 ) -> None:
     play(server, "run_running", "run_canceling", "run_canceled")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    cancel_and_show(api, "nightly")
+    cancel_run(api, "nightly", print)
     assert [each.rpartition(":")[2] for each in server.requests if each.endswith(":terminate")] == ["terminate"]
     output = capsys.readouterr().out
     assert "is canceled\ncould not verify that its jobs have stopped: no cluster is configured" in output
@@ -72,7 +72,7 @@ def test_canceling_a_run_that_is_already_ending_is_not_an_error(server: KfpServe
     play(server, "run_succeeded")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
     server.fail(":terminate", answer(400, "Row not found"))
-    cancel_and_show(api, "nightly")
+    cancel_run(api, "nightly", print)
 
 
 def test_canceling_a_name_means_the_run_that_has_not_ended(
@@ -87,7 +87,7 @@ def test_canceling_a_name_means_the_run_that_has_not_ended(
         return False
 
     server.fail("GET /apis/v2beta1/runs/", end)
-    cancel_and_show(api, "nightly")
+    cancel_run(api, "nightly", print)
     assert [each for each in server.requests if ":terminate" in each] == [
         f"POST /apis/v2beta1/runs/{running}:terminate"
     ]
@@ -122,7 +122,7 @@ def test_canceling_a_name_of_several_runs_is_refused(server: KfpServer, api: Kfp
     for _ in range(2):
         server.add("runs", {"display_name": "nightly", "state": "RUNNING"})
     with pytest.raises(KfpError, match="several runs named 'nightly' have not ended") as refused:
-        cancel_and_show(api, "nightly")
+        cancel_run(api, "nightly", print)
     assert all(run_id in str(refused.value) for run_id in server.kinds["runs"])
     assert not [each for each in server.requests if each.startswith("POST")]
 
@@ -131,11 +131,11 @@ def test_a_cancel_that_is_refused_is_an_error(server: KfpServer, api: KfpApi) ->
     made = server.add("runs", {"display_name": "nightly", "state": "RUNNING", "pipeline_version_reference": {}})
     server.fail(":terminate", answer(403, "RBAC: access denied"))
     with pytest.raises(KfpError, match="RBAC: access denied"):
-        cancel_and_show(api, made["run_id"], timeout_seconds=0.1)
+        cancel_run(api, made["run_id"], print, timeout_seconds=0.1)
 
 
 def test_a_run_that_does_not_end_is_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
     play(server, "run_running")
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
     with pytest.raises(KfpError, match="was canceled, but is still running"):
-        cancel_and_show(api, "nightly", timeout_seconds=0.1)
+        cancel_run(api, "nightly", print, timeout_seconds=0.1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_pipelines.cli.runs import follow_and_show, submit_and_show
 from kubetrain_pipelines.compile import OutputFormat
 from kubetrain_pipelines.kubeflow import follow_run
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
@@ -15,8 +16,9 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, LostContact
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.submit import RunFailed, RunOptions, follow_and_show, submit_and_show
+from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.kubeflow.upload import ensure_version
+from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import answer, cut, interrupt
 from support.kfp_runs import Step, kfp_without_cluster, play, workflow, write_pipeline

@@ -14,10 +14,11 @@ import yaml
 
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli.main import main
+from kubetrain_pipelines.cli.runs import submit_and_show
 from kubetrain_pipelines.cli.translate import report, translate_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
+from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_pipelines.translate.translation import Translation

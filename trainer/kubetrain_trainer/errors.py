@@ -14,6 +14,10 @@ class KubetrainError(Exception):
     is_curable: ClassVar[bool] = False
     """True if a retry might succeed."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows in place of a traceback, by this name of IPython's."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InvalidSetting(KubetrainError, ValueError):
     """An invalid setting, found before any side effect. A command exits with code 2."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from kubetrain_pipelines.cli.extras import missing_extra
+from kubetrain_pipelines.extras import missing_extra
 
 
 def main() -> None:

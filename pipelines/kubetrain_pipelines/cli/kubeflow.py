@@ -48,7 +48,8 @@ def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
 
     PIPELINE is a compiled file, or the name of one in ./compiled.
     """
-    from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_and_show
+    from kubetrain_pipelines.cli.runs import submit_and_show
+    from kubetrain_pipelines.kubeflow.submit import RunOptions
 
     submit_and_show(api, RunOptions(**options), detach=detach)
 
@@ -63,7 +64,7 @@ def status(api: "KfpApi", run: str, watch: bool, as_json: bool) -> None:
 
     RUN is an ID or a name; without it, recent runs are listed.
     """
-    from kubetrain_pipelines.kubeflow.run_status import status_and_show
+    from kubetrain_pipelines.cli.runs import status_and_show
 
     status_and_show(api, run, watch=watch, as_json=as_json)
 
@@ -79,7 +80,7 @@ def logs(api: "KfpApi", run: str, stage: str, follow: bool, everything: bool) ->
 
     RUN is an ID or a name.
     """
-    from kubetrain_pipelines.kubeflow.run_logs import logs_and_show
+    from kubetrain_pipelines.cli.runs import logs_and_show
 
     logs_and_show(api, run, stage, follow=follow, everything=everything)
 
@@ -92,9 +93,10 @@ def cancel(api: "KfpApi", run: str) -> None:
 
     RUN is an ID or a name.
     """
-    from kubetrain_pipelines.kubeflow.cancel_run import cancel_and_show
+    from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
+    from kubetrain_pipelines.say import print_line
 
-    cancel_and_show(api, run)
+    cancel_run(api, run, print_line)
 
 
 @click.command()
@@ -128,7 +130,7 @@ def schedule(api: "KfpApi", **options: Any) -> None:
 
     By default, runs don't overlap. NAME may also be an ID.
     """
-    from kubetrain_pipelines.kubeflow.schedule import ScheduleOptions, schedule_and_show
+    from kubetrain_pipelines.cli.schedules import ScheduleOptions, schedule_and_show
     from kubetrain_pipelines.kubeflow.submit import RunOptions
 
     run = {name: options.pop(name) for name in (*RUN_NAMES, "pipeline", "name")}

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from kubetrain_pipelines.cli.extras import missing_extra
 from kubetrain_pipelines.cli.kubeflow import COMMANDS
 from kubetrain_pipelines.cli.options import (
     AS_JSON,
@@ -25,6 +24,7 @@ from kubetrain_pipelines.cli.options import (
     PIPELINE,
     with_options,
 )
+from kubetrain_pipelines.extras import missing_extra
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 

@@ -1,5 +1,6 @@
 """`kubetrain train`: run one training job and follow it, or print its manifest."""
 
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.publish import read_version
-from kubetrain_pipelines import bring_code
+from kubetrain_pipelines import bring_code, say
 from kubetrain_pipelines.cli import train_code
 from kubetrain_pipelines.cli.render import NOTE_ON_AUTO, comment
 from kubetrain_pipelines.images import TRAINERS
@@ -94,8 +95,8 @@ def training_of(options: TrainOptions) -> TrainingJob:
     """
     if options.dry_run and not options.cluster:
         raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
-    say = comment if options.dry_run else bring_code.say_here
-    code = bring_code.pack(options.code, without=Path(options.output), say=say)
+    show = comment if options.dry_run else say.print_line
+    code = bring_code.pack(options.code, without=Path(options.output), say=show)
     pairs = [*options.pairs, *bring_code.as_pairs(code)]
     settings = parse_parameters(_declared(options), pairs, options.params)
     config = TrainConfig.from_dict(settings.get("train_config", {}))
@@ -121,7 +122,7 @@ def training_of(options: TrainOptions) -> TrainingJob:
         bring_code.upload(None if options.dry_run else code, train_code.STORE, settings)
         return training
     bring_code.check_is_here(code, settings.get("train_config", {}))
-    bring_code.use_here(code, Path(options.output) / ".code")
+    os.environ.update(bring_code.unpack_here(code, Path(options.output) / ".code"))
     return _on_folders(training, options)
 
 

@@ -1,4 +1,4 @@
-"""`kubetrain cancel`: cancel a run, and verify that its jobs and pods have stopped."""
+"""Cancel a run, and verify that its jobs and pods have stopped."""
 
 import time
 from contextlib import suppress
@@ -8,6 +8,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.run import RUN_ID, read_run, runs_named
 from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.say import Say
 
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120.0
@@ -16,16 +17,19 @@ LAUNCHER_SECONDS = 5.0
 """Argo kills a launcher up to a second after SIGTERM, on a busy node before it has deleted its job."""
 
 
-def cancel_and_show(api: KfpApi, wanted: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+def cancel_run(api: KfpApi, wanted: str, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     """
+    Args:
+        wanted: The ID of the run, or its name.
+
     Raises:
         KfpError: if the name means several runs, or the run, or a job or pod of it, still runs after the timeout.
     """
     run_id = _unfinished_run(api, wanted)
     deadline = time.monotonic() + timeout_seconds
     _terminate(api, run_id)
-    _await_end(api, run_id, deadline)
-    _await_jobs(api, run_id, deadline)
+    say(f"run {run_id} is {_await_end(api, run_id, deadline)}")
+    say(_await_jobs(api, run_id, deadline))
 
 
 def _unfinished_run(api: KfpApi, wanted: str) -> str:
@@ -48,15 +52,16 @@ def _terminate(api: KfpApi, run_id: str) -> None:
             raise
 
 
-def _await_end(api: KfpApi, run_id: str, deadline: float) -> None:
-    while not (run := read_run(api, run_id, {})).state.is_final:
+def _await_end(api: KfpApi, run_id: str, deadline: float) -> RunState:
+    while not (state := read_run(api, run_id, {}).state).is_final:
         if time.monotonic() > deadline:
-            raise KfpError(f"run {run_id} was canceled, but is still {run.state.value}: see its page in the UI")
+            raise KfpError(f"run {run_id} was canceled, but is still {state}: see its page in the UI")
         time.sleep(POLL_SECONDS)
-    print(f"run {run_id} is {run.state.value}", flush=True)
+    return state
 
 
-def _await_jobs(api: KfpApi, run_id: str, deadline: float) -> None:
+def _await_jobs(api: KfpApi, run_id: str, deadline: float) -> str:
+    """Return a sentence that says whether the jobs have stopped, which a machine without a cluster cannot verify."""
     from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
 
     namespace = api.connection.pods_namespace
@@ -74,6 +79,5 @@ def _await_jobs(api: KfpApi, run_id: str, deadline: float) -> None:
                 )
             time.sleep(POLL_SECONDS)
     except KubernetesError as error:
-        print(f"could not verify that its jobs have stopped: {error}")
-    else:
-        print("all of its jobs and pods have stopped")
+        return f"could not verify that its jobs have stopped: {error}"
+    return "all of its jobs and pods have stopped"

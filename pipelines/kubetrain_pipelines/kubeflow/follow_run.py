@@ -1,5 +1,6 @@
 """Follow a run to its end, through outages of the API, and show the progress of its stages."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -10,6 +11,7 @@ from kubetrain_pipelines.kubeflow.run_progress import RunProgress
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.run_view import RunView
+from kubetrain_pipelines.say import Say
 
 POLL_SECONDS = 2.0
 OUTAGE_TIMEOUT_SECONDS = 1800.0
@@ -23,17 +25,27 @@ EVENTS = {
 }
 
 
+class StillRunning(KfpError, TimeoutError):
+    """The run did not end in the time that was given. It continues."""
+
+
 def follow_run(
-    api: KfpApi, run_id: str, titles: Mapping[str, str] | None, view: RunView, say: Callable[[str], None]
+    api: KfpApi,
+    run_id: str,
+    titles: Mapping[str, str] | None,
+    view: RunView,
+    *,
+    timeout_seconds: float = math.inf,
 ) -> Run:
     """Show the events of the run and return it when it has ended.
 
     Raises:
         LostContact: if the server does not answer for OUTAGE_TIMEOUT_SECONDS, or refuses to.
+        StillRunning: if the run has not ended after the timeout.
     """
     shown: dict[str, str] = {}
     progress = RunProgress(api.connection.pods_namespace, run_id)
-    for run in snapshots(api, run_id, titles, say):
+    for run in snapshots(api, run_id, titles, view.say, timeout_seconds=timeout_seconds):
         for stage in run.stages:
             for event in _new_events(stage, shown):
                 view.show(event)
@@ -48,15 +60,18 @@ def snapshots(
     api: KfpApi,
     run_id: str,
     titles: Mapping[str, str] | None,
-    say: Callable[[str], None],
+    say: Say,
     pause_seconds: Callable[[], float] = lambda: 0.0,
+    timeout_seconds: float = math.inf,
 ) -> Iterator[Run]:
     """Yield the run until it has ended, through outages.
 
     Raises:
         LostContact: if the server does not answer for OUTAGE_TIMEOUT_SECONDS, or refuses to.
+        StillRunning: if the run has not ended after the timeout.
     """
     last_answer = time.monotonic()
+    deadline = last_answer + timeout_seconds
     while True:
         try:
             run = read_run(api, run_id, titles)
@@ -71,7 +86,9 @@ def snapshots(
             yield run
             if run.state.is_final:
                 return
-        time.sleep(max(POLL_SECONDS, pause_seconds()))
+        if (remaining := deadline - time.monotonic()) <= 0:
+            raise StillRunning(f"run {run_id} has not ended after {timeout_seconds:g} s")
+        time.sleep(min(max(POLL_SECONDS, pause_seconds()), remaining))
 
 
 def _progress_events(run: Run, progress: RunProgress) -> Iterator[dict[str, object]]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from kubetrain_pipelines.kubeflow.compiled_file import stage_titles
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message, equals
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
-from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time
+from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time, seconds_between
 from kubetrain_pipelines.kubeflow.stage_state import StageState, stages_of
 
 RECENT_RUNS = 10
@@ -45,6 +45,10 @@ class Run:
             ended=parse_time(message.get("finished_at", "")),
             stages=stages_of(details, titles, is_over=RunState.of(message).is_final),
         )
+
+    @property
+    def seconds(self) -> float:
+        return seconds_between(self.created, self.ended)
 
     @property
     def failed_stages(self) -> list[StageState]:

@@ -1,7 +1,6 @@
-"""`kubetrain logs`: print what a run's steps wrote, and with --follow keep printing until the run ends."""
+"""The logs of a run's steps: as they are now, or as they grow until the run ends."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kubetrain_pipelines.kubeflow.follow_logs import FollowedLogs
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
@@ -10,31 +9,55 @@ from kubetrain_pipelines.kubeflow.own_output import OwnOutput
 from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
 from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.kubeflow.step_logs import NoLog, StepLogs
+from kubetrain_pipelines.say import Say
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 
-def logs_and_show(api: KfpApi, wanted: str, stage: str = "", *, follow: bool = False, everything: bool = False) -> None:
-    """
+def read_logs(api: KfpApi, wanted: str, stage: str = "", *, everything: bool = False) -> Iterator[str]:
+    """Yield the logs of a run, each as one text.
+
     Args:
+        wanted: The ID of the run, or its name.
         stage: The task or title of one stage; empty for all stages, each with a heading.
-        everything: Print also what Kubeflow Pipelines and Argo wrote around the steps.
+        everything: Include what Kubeflow Pipelines and Argo wrote around the steps.
 
     Raises:
-        NoLog: if there is none yet, and `follow` is not set.
+        NoLog: if there is none yet.
+    """
+    message = find_run(api, wanted)
+    titles = titles_of(api, message)
+    run = Run.of(message, titles)
+    selected = _SelectedLines(with_headings=not stage, everything=everything)
+    logs = StepLogs(api, run)
+    found = [log for log in logs.of(_Chosen(stage, run, titles).of(run)) if log.text]
+    for log in found:
+        yield from selected.of(log.stage, log.node, log.text.removesuffix("\n").split("\n"))
+    if not found:
+        raise _no_log(run, logs)
+    if selected.is_empty:
+        yield f"the steps themselves wrote nothing: --all prints {selected.hidden} lines of Kubeflow Pipelines"
+
+
+def follow_logs(api: KfpApi, wanted: str, say: Say, stage: str = "", *, everything: bool = False) -> Iterator[str]:
+    """Like `read_logs`, but yield what the steps write until the run ends.
+
+    Args:
+        say: Told about outages.
     """
     message = find_run(api, wanted)
     titles = titles_of(api, message)
     run = Run.of(message, titles)
     chosen = _Chosen(stage, run, titles)
-    printer = LogPrinter(with_headings=not stage, everything=everything)
-    if follow:
-        _follow(api, run, titles, chosen, printer)
-    else:
-        _print_all(api, run, chosen, printer)
+    selected = _SelectedLines(with_headings=not stage, everything=everything)
+    logs = FollowedLogs(api, run)
+    for snapshot in snapshots(api, run.id, titles, say, lambda: logs.pause_seconds):
+        for each in chosen.of(snapshot):
+            for node, lines in logs.new_lines(each, is_over=each.state.is_final or snapshot.state.is_final):
+                yield from selected.of(each, node, lines)
 
 
 class _Chosen:
-    """The stages that are printed."""
+    """The stages whose logs are wanted."""
 
     def __init__(self, wanted: str, run: Run, titles: Mapping[str, str] | None) -> None:
         self._wanted = wanted
@@ -53,7 +76,7 @@ class _Chosen:
         ]
 
 
-class LogPrinter:
+class _SelectedLines:
     def __init__(self, *, with_headings: bool, everything: bool) -> None:
         self.is_empty = True
         self._with_headings, self._everything = with_headings, everything
@@ -62,43 +85,24 @@ class LogPrinter:
 
     @property
     def hidden(self) -> int:
-        """The number of lines that were not printed, because the steps did not write them themselves."""
+        """The number of lines that were left out, because the steps did not write them themselves."""
         return sum(each.hidden for each in self._outputs.values())
 
-    def add(self, stage: StageState, node: str, lines: Sequence[str]) -> None:
-        """Print the lines of a node, with a heading where another stage begins."""
+    def of(self, stage: StageState, node: str, lines: Sequence[str]) -> Iterator[str]:
+        """Yield the lines of a node, with a heading where another stage begins."""
         if not self._everything:
             lines = self._outputs.setdefault(node, OwnOutput()).of(lines)
         if not lines:
             return
         if self._with_headings and stage.place != self._last:
-            print(f"== {stage.title}")
+            yield f"== {stage.title}"
         self._last, self.is_empty = stage.place, False
-        print("\n".join(lines), flush=True)
+        yield "\n".join(lines)
 
 
-def _print_all(api: KfpApi, run: Run, chosen: _Chosen, printer: LogPrinter) -> None:
-    logs = StepLogs(api, run)
-    found = [log for log in logs.of(chosen.of(run)) if log.text]
-    for log in found:
-        printer.add(log.stage, log.node, log.text.removesuffix("\n").split("\n"))
-    if not found and logs.trouble:
-        raise NoLog(
+def _no_log(run: Run, logs: StepLogs) -> NoLog:
+    if logs.trouble:
+        return NoLog(
             f"no log of run {run.id}: Kubeflow Pipelines has none, and the cluster cannot be asked ({logs.trouble})"
         )
-    if not found:
-        raise NoLog(f"no log of run {run.id} yet: see `kubetrain status {run.id}`")
-    if printer.is_empty:
-        print(f"the steps themselves wrote nothing: --all prints {printer.hidden} lines of Kubeflow Pipelines")
-
-
-def _follow(api: KfpApi, run: Run, titles: Mapping[str, str] | None, chosen: _Chosen, printer: LogPrinter) -> None:
-    logs = FollowedLogs(api, run)
-    for snapshot in snapshots(api, run.id, titles, _say, lambda: logs.pause_seconds):
-        for stage in chosen.of(snapshot):
-            for node, lines in logs.new_lines(stage, is_over=stage.state.is_final or snapshot.state.is_final):
-                printer.add(stage, node, lines)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return NoLog(f"no log of run {run.id} yet: see `kubetrain status {run.id}`")

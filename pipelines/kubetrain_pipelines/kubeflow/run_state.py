@@ -1,12 +1,12 @@
 """The states of runs and of their stages, and the times in the API's messages."""
 
 from collections.abc import Mapping
-from datetime import datetime
-from enum import Enum
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Self
 
 
-class RunState(Enum):
+class RunState(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -30,3 +30,8 @@ def parse_time(stamp: str) -> datetime | None:
     """Return the time, or None if it is unknown, for which the API gives one in 1970 or before."""
     time = datetime.fromisoformat(stamp) if stamp else None
     return time if time and time.year > 1970 else None
+
+
+def seconds_between(started: datetime, ended: datetime | None) -> float:
+    """Return the seconds until the end, or until now."""
+    return ((ended or datetime.now(UTC)) - started).total_seconds()

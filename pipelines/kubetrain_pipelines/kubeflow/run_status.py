@@ -1,62 +1,45 @@
-"""`kubetrain status`: list recent runs, or show one with its stages and the cause of its failure."""
+"""The status of a run: its state, its stages, and the causes of its failure."""
 
-import json
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Any
 
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.run import Run, find_run, recent_runs, titles_of
+from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import causes_of
-from kubetrain_pipelines.kubeflow.submit import follow_and_show
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_pipelines.run_failed import RunFailed
 
 
-def status_and_show(api: KfpApi, wanted: str, *, watch: bool = False, as_json: bool = False) -> None:
-    if watch and (not wanted or as_json):
-        raise InvalidSetting("--watch needs a RUN, and cannot be combined with --json")
-    if not wanted:
-        runs = recent_runs(api)
-        return _print_json([run.to_dict() for run in runs]) if as_json else _print_runs(runs)
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    run: Run
+    causes: list[str]
+    """One sentence for each failed stage whose cause is known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.run.to_dict(), "causes": self.causes}
+
+
+def read_status(api: KfpApi, wanted: str) -> RunStatus:
+    """
+    Args:
+        wanted: The ID of the run, or its name.
+    """
     message = find_run(api, wanted)
-    titles = titles_of(api, message)
-    if watch:
-        return follow_and_show(api, message["run_id"], titles)
-    run = Run.of(message, titles)
-    causes = causes_of(api, run) if run.state is RunState.FAILED else []
-    return _print_json({**run.to_dict(), "causes": causes}) if as_json else _print_run(run, causes)
+    return status_of(api, Run.of(message, titles_of(api, message)))
 
 
-def _print_json(content: Any) -> None:
-    print(json.dumps(content, indent=2))
+def status_of(api: KfpApi, run: Run) -> RunStatus:
+    return RunStatus(run=run, causes=causes_of(api, run) if run.state is RunState.FAILED else [])
 
 
-def _print_runs(runs: list[Run]) -> None:
-    if not runs:
-        print("no runs yet: start one with `kubetrain submit`")
-    for run in runs:
-        print(
-            f"{run.id}  {run.state.value:<9}  {_time(run.created)}  {_elapsed(run.created, run.ended):>9}  {run.name}"
-        )
-
-
-def _print_run(run: Run, causes: list[str]) -> None:
-    elapsed = _elapsed(run.created, run.ended)
-    print(f"run {run.id} ({run.name}): {run.state.value}, started {_time(run.created)}, {elapsed}")
-    width = max((len(stage.title) for stage in run.stages), default=0)
-    for stage in run.stages:
-        print(f"  {stage.title:<{width}}  {stage.state.value:<9}  {_elapsed(stage.started, stage.ended):>9}")
-    for cause in causes:
-        print(f"cause: {cause}")
-
-
-def _time(time: datetime) -> str:
-    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _elapsed(started: datetime, ended: datetime | None) -> str:
-    seconds = int(((ended or datetime.now(UTC)) - started).total_seconds())
-    hours, minutes = divmod(seconds // 60, 60)
-    return (
-        f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds % 60:02} s" if minutes else f"{seconds} s"
-    )
+def check_succeeded(api: KfpApi, run: Run) -> None:
+    """
+    Raises:
+        RunFailed: if the run failed or was canceled, with the cause if it is known.
+    """
+    if run.state is RunState.FAILED:
+        causes = "; ".join(causes_of(api, run)) or f"see `kubetrain logs {run.id}`, or its page in the UI"
+        raise RunFailed(f"run {run.id} failed: {causes}")
+    if run.state is not RunState.SUCCEEDED:
+        raise RunFailed(f"run {run.id} was {run.state}")

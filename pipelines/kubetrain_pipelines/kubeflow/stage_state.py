@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time
+from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time, seconds_between
 from kubetrain_pipelines.kubeflow.workflow_nodes import (
     EXECUTOR,
     ITERATION,
@@ -28,6 +28,10 @@ class StageState:
     ended: datetime | None
     attempts: tuple[str, ...] = ()
     """The IDs of the nodes that ran the stage's program, in the order of the attempts."""
+
+    @property
+    def seconds(self) -> float:
+        return seconds_between(self.started, self.ended)
 
 
 def stages_of(

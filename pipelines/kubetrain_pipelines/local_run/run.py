@@ -33,12 +33,12 @@ def run_local(
     workspace: Path,
     parameters: Mapping[str, Any],
     view: RunView,
-    prepare: Callable[[], None] = lambda: None,
+    prepare: Callable[[], Mapping[str, str]] = dict,
 ) -> RunRecord:
     """Run the pipeline, and write run.json and report.html even if it fails.
 
     Args:
-        prepare: Prepares the workspace, when no other run uses it.
+        prepare: Prepares the workspace, when no other run uses it, and returns variables for the run's processes.
 
     Raises:
         KubetrainError: if the run cannot start. A later failure is in the returned record.
@@ -49,7 +49,7 @@ def run_local(
     config = TrainConfig.from_dict(values.pop(TrainConfig.PARAMETER, {}))
     _check(pipeline, config, values)
     with _locked(workspace):
-        prepare()
+        variables = prepare()
         record = RunRecord(
             pipeline=pipeline,
             workspace=workspace,
@@ -60,7 +60,7 @@ def run_local(
         write_start(record)
         try:
             with interrupted_by_sigterm(), process_guard() as mark:
-                _run_stages(record, {**os.environ, **mark}, view)
+                _run_stages(record, {**os.environ, **variables, **mark}, view)
         except KeyboardInterrupt:
             record.status = "stopped"
             raise

@@ -12,16 +12,22 @@ from kubetrain_pipelines.local_run.record import RunRecord
 
 def print_summary(console: Console, record: RunRecord) -> None:
     """Print the results of the run, and on the last line success or the error."""
+    print_results(console, record)
+    if record.status == "succeeded":
+        console.print("[bold green]succeeded[/]")
+    else:
+        console.print(f"[bold red]error:[/] {escape(record.error)}", highlight=False, soft_wrap=True)
+
+
+def print_results(console: Console, record: RunRecord) -> None:
+    """Print the results of the run, and the last lines of what failed."""
     rows = summary_rows(record)
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         # Not a rich table, which would truncate paths.
         console.print(f"[dim]{name:{width}}[/]  {escape(value)}", highlight=False, soft_wrap=True)
-    if record.status == "succeeded":
-        console.print("[bold green]succeeded[/]")
-    else:
+    if record.log_tail:
         console.print("\n".join(record.log_tail), markup=False, highlight=False, soft_wrap=True)
-        console.print(f"[bold red]error:[/] {escape(record.error)}", highlight=False, soft_wrap=True)
 
 
 def summary_rows(record: RunRecord) -> list[tuple[str, str]]:

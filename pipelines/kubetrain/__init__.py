@@ -1,0 +1,57 @@
+"""kubetrain from Python: start, follow and cancel runs in Kubeflow Pipelines, or run a pipeline on this machine.
+
+Importing this package takes milliseconds: what each name needs is imported when you use it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kubetrain_pipelines.extras import missing_extra
+from kubetrain_pipelines.run_failed import RunFailed
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+if TYPE_CHECKING:
+    from kubetrain.kubeflow_runs import Run, run, runs, submit
+    from kubetrain.kubeflow_schedules import Schedule, schedule, schedules
+    from kubetrain.local_runs import LocalRun, run_local
+    from kubetrain.status import Stage, Status
+
+__all__ = [
+    "InvalidSetting",
+    "KubetrainError",
+    "LocalRun",
+    "Run",
+    "RunFailed",
+    "Schedule",
+    "Stage",
+    "Status",
+    "run",
+    "run_local",
+    "runs",
+    "schedule",
+    "schedules",
+    "submit",
+]
+
+# No module has the name of a function here: importing the module would replace the function.
+_NAMES = {
+    "kubetrain.kubeflow_runs": ("Run", "run", "runs", "submit"),
+    "kubetrain.kubeflow_schedules": ("Schedule", "schedule", "schedules"),
+    "kubetrain.local_runs": ("LocalRun", "run_local"),
+    "kubetrain.status": ("Stage", "Status"),
+}
+
+if not TYPE_CHECKING:  # a type checker would take any name for a valid one
+
+    def __getattr__(name: str) -> Any:
+        module = next((module for module, names in _NAMES.items() if name in names), "")
+        if not module:
+            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+        try:
+            return getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            raise KubetrainError(missing_extra(error)) from error
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,60 @@
+"""Runs as HTML, which notebooks show in place of an object's text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from kubetrain.status import Status
+from kubetrain_pipelines.durations import describe_seconds
+
+COLORS = {"succeeded": "#2e7d32", "failed": "#c62828", "canceled": "#c62828", "running": "#1565c0"}
+"""Readable on light and dark pages. Other states have the color of the text."""
+REPORT_HEIGHT = 600
+
+
+def run_page(heading: str, status: Status, metrics: Mapping[str, float | None], model_uri: str, link: str = "") -> str:
+    """
+    Args:
+        link: The address of the run's page; may be empty.
+    """
+    stages = ((escape(each.name), _state(each.state), describe_seconds(each.seconds)) for each in status.stages)
+    numbers = ((escape(name), "not a number" if value is None else f"{value:.4g}") for name, value in metrics.items())
+    parts = [
+        f"<p><b>{escape(heading)}</b>: {_state(status.state)}, {describe_seconds(status.seconds)}</p>",
+        _table(stages),
+        *map(sentence, status.causes),
+        _table(numbers),
+        sentence(f"Model: {model_uri}") if model_uri else "",
+        f'<p><a href="{escape(link)}" target="_blank">Page in Kubeflow Pipelines</a></p>' if link else "",
+    ]
+    return "".join(parts)
+
+
+def sentence(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def embedded_page(title: str, path: Path) -> str:
+    """Return a page of its own in a part that opens with a click. Notebooks do not open links to files."""
+    if not path.is_file():
+        return sentence(f"{title}: {path} does not exist anymore")
+    content = escape(path.read_text())
+    frame = f'<iframe sandbox srcdoc="{content}" style="width: 100%; height: {REPORT_HEIGHT}px; border: 0"></iframe>'
+    return f"<details><summary>{escape(title)}: {escape(str(path))}</summary>{frame}</details>"
+
+
+def _state(state: str) -> str:
+    return f'<span style="color: {COLORS.get(state, "inherit")}">{escape(state)}</span>'
+
+
+def _table(rows: Iterable[Sequence[str]]) -> str:
+    """
+    Args:
+        rows: Cells of HTML.
+    """
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<table style="margin: 0 0 8px">{body}</table>' if body else ""
+
+
+def _cell(content: str) -> str:
+    return f'<td style="text-align: left; padding: 2px 16px 2px 0">{content}</td>'

@@ -1,0 +1,111 @@
+"""Schedules in Kubeflow Pipelines."""
+
+from typing import Any, Unpack
+
+from kubetrain.login import FilePath, Login, as_path, connect
+from kubetrain_pipelines.kubeflow.find_schedules import schedules as found_schedules
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
+from kubetrain_pipelines.kubeflow.schedule import (
+    Timing,
+    create_schedule,
+    delete_schedules,
+    pause_schedule,
+    resume_schedule,
+)
+from kubetrain_pipelines.kubeflow.submit import RunOptions
+from kubetrain_pipelines.kubeflow.trigger import describe_trigger
+from kubetrain_pipelines.parse_parameters import as_pairs
+from kubetrain_pipelines.say import print_line
+
+
+class Schedule:
+    """A schedule in Kubeflow Pipelines."""
+
+    def __init__(self, api: KfpApi, message: Message) -> None:
+        self.id: str = message["recurring_run_id"]
+        self.name: str = message["display_name"]
+        self._api = api
+        self._trigger = describe_trigger(message)
+
+    def pause(self) -> None:
+        """Start no more runs."""
+        pause_schedule(self._api, self.id, print_line)
+
+    def resume(self) -> None:
+        """Start runs again; the last one that was missed starts at once."""
+        resume_schedule(self._api, self.id, print_line)
+
+    def delete(self, *, force: bool = False) -> None:
+        """Delete the schedule. Runs that it started continue.
+
+        Args:
+            force: Delete it also if an old server ends its runs with it.
+        """
+        delete_schedules(self._api, self.id, print_line, force=force)
+
+    def __repr__(self) -> str:
+        return f"<kubetrain schedule {self.id} ({self.name}): {self._trigger}>"
+
+
+def schedule(
+    pipeline: str,
+    *,
+    cron: str = "",
+    every: str = "",
+    name: str = "",
+    max_concurrency: int = 1,
+    catchup: bool = False,
+    force: bool = False,
+    code: FilePath | None = None,
+    params: FilePath | None = None,
+    experiment: str = "",
+    service_account: str = "",
+    endpoint: str = "",
+    namespace: str = "",
+    token_file: FilePath | None = None,
+    cookie_file: FilePath | None = None,
+    ca_file: FilePath | None = None,
+    **parameters: Any,
+) -> Schedule:
+    """Create a schedule of a pipeline, or replace the one of this name, as `kubetrain schedule` does.
+
+    Args:
+        pipeline: A compiled file, or the name of one in ./compiled.
+        cron: Six fields, seconds first, in the server's time zone.
+        every: An interval instead of `cron`: 30m, 6h, 1d.
+        name: The name of the schedule; empty: the pipeline's.
+        max_concurrency: The maximum number of runs at a time.
+        catchup: Start every run that was missed, one by one, instead of only the last one.
+        force: Replace also schedules of this name that were not made by kubetrain.
+        code, params, experiment, service_account: As for `submit`.
+        endpoint, namespace, token_file, cookie_file, ca_file: The connection, as for `submit`.
+        parameters: Parameters of the pipeline and settings in them, as `--set` takes them.
+
+    Raises:
+        InvalidSetting: if an argument or parameter is invalid.
+        KubetrainError: if the schedule cannot be created.
+    """
+    api = connect(
+        endpoint=endpoint, namespace=namespace, token_file=token_file, cookie_file=cookie_file, ca_file=ca_file
+    )
+    options = RunOptions(
+        pipeline=pipeline,
+        pairs=as_pairs(parameters),
+        params=as_path(params),
+        code=as_path(code),
+        experiment=experiment,
+        name=name,
+        service_account=service_account,
+    )
+    timing = Timing(cron=cron, every=every, max_concurrency=max_concurrency, catchup=catchup)
+    return Schedule(api, create_schedule(api, options, timing, print_line, force=force))
+
+
+def schedules(**login: Unpack[Login]) -> list[Schedule]:
+    """Return all schedules, the newest first.
+
+    Args:
+        login: The connection, as for `submit`.
+    """
+    api = connect(**login)
+    return [Schedule(api, each) for each in found_schedules(api)]

@@ -1,0 +1,74 @@
+"""Runs on this machine."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kubetrain.as_html import embedded_page, run_page
+from kubetrain.login import FilePath, as_path
+from kubetrain.status import Stage, Status
+from kubetrain_components.run.stages import EVALUATE
+from kubetrain_pipelines.local_run.record import RunRecord
+from kubetrain_pipelines.local_run.requested_run import run_requested
+from kubetrain_pipelines.local_run.summary import print_results
+from kubetrain_pipelines.parse_parameters import as_pairs
+from kubetrain_pipelines.run_failed import RunFailed
+
+
+class LocalRun:
+    """A run that has succeeded on this machine."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.id = record.run_id
+        self.report = record.workspace / "report.html"
+        self.metrics: dict[str, float | None] = record.result_of(EVALUATE).get("metrics", {})
+        """The metrics on the test split; None stands for a value that is not a number."""
+        self.model_uri = _model_uri(record)
+        """The URI of the published version: on this machine, the one of its folder."""
+        self.stages = tuple(Stage(each.name, "succeeded", each.seconds) for each in record.stages)
+        self._pipeline = record.pipeline
+        self._status = Status(record.status, record.seconds, self.stages)
+
+    def __repr__(self) -> str:
+        return f"<kubetrain local run {self.id} of {self._pipeline}>"
+
+    def _repr_html_(self) -> str:
+        heading = f"Run {self.id} of {self._pipeline}"
+        return run_page(heading, self._status, self.metrics, self.model_uri) + embedded_page("Report", self.report)
+
+
+def run_local(
+    pipeline: str = "train-pytorch",
+    *,
+    workspace: FilePath = "kubetrain-workspace",
+    code: FilePath | None = None,
+    params: FilePath | None = None,
+    **parameters: Any,
+) -> LocalRun:
+    """Run a whole pipeline on this machine, as `kubetrain run` does, and show its progress.
+
+    Args:
+        pipeline: train-pytorch or train-tensorflow.
+        workspace: The folder for the run's files.
+        code: A folder of your own code.
+        params: A JSON file of parameters and settings; the parameters given here override it.
+        parameters: Parameters of the pipeline and settings in them, as `--set` takes them. Without a dataset_uri, the
+            run trains on an example dataset.
+
+    Raises:
+        InvalidSetting: if an argument or parameter is invalid.
+        RunFailed: if the run failed, with the cause. Its results so far and its report are printed.
+        KubetrainError: if the run cannot start.
+    """
+    record = run_requested(pipeline, Path(workspace), as_pairs(parameters), as_path(params), as_path(code))
+    if record.status != "succeeded":
+        print_results(Console(force_jupyter=False), record)
+        raise RunFailed(record.error)
+    return LocalRun(record)
+
+
+def _model_uri(record: RunRecord) -> str:
+    """Return the URI of the folder, if there is one: the S3 server of the run has ended with it."""
+    model = record.model
+    return Path(model["path"]).as_uri() if model.get("path") else str(model.get("uri", ""))

@@ -1,0 +1,38 @@
+"""The connection to Kubeflow Pipelines, with the options and environment variables of the commands."""
+
+import os
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from kubetrain_pipelines.kubeflow.connection import Connection
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+
+FilePath = str | os.PathLike[str]
+
+
+class Login(TypedDict, total=False):
+    endpoint: str
+    namespace: str
+    token_file: FilePath | None
+    cookie_file: FilePath | None
+    ca_file: FilePath | None
+
+
+def connect(**login: Unpack[Login]) -> KfpApi:
+    """
+    Raises:
+        InvalidSetting: if no endpoint is given or set in the environment, or it is invalid.
+    """
+    return KfpApi(
+        Connection(
+            endpoint=login.get("endpoint", ""),
+            namespace=login.get("namespace", ""),
+            token_file=as_path(login.get("token_file")),
+            cookie_file=as_path(login.get("cookie_file")),
+            ca_file=as_path(login.get("ca_file")),
+        )
+    )
+
+
+def as_path(given: FilePath | None) -> Path | None:
+    return None if given is None else Path(given)

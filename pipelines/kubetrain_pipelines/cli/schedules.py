@@ -1,0 +1,61 @@
+"""`kubetrain schedule`: create, replace, list, pause, resume or delete a schedule, as the options say."""
+
+from dataclasses import dataclass
+
+from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
+from kubetrain_pipelines.kubeflow.find_schedules import is_enabled
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.schedule import (
+    Timing,
+    create_schedule,
+    delete_schedules,
+    list_schedules,
+    pause_schedule,
+    resume_schedule,
+)
+from kubetrain_pipelines.kubeflow.submit import RunOptions
+from kubetrain_pipelines.kubeflow.trigger import describe_trigger
+from kubetrain_pipelines.say import print_line
+from kubetrain_trainer.errors import InvalidSetting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(Timing):
+    """The options of `kubetrain schedule` apart from those of the runs."""
+
+    list: bool = False
+    pause: str = ""
+    resume: str = ""
+    delete: str = ""
+    force: bool = False
+
+    def check(self, pipeline: str) -> None:
+        if sum(map(bool, (pipeline, self.list, self.pause, self.resume, self.delete))) != 1:
+            raise InvalidSetting("give exactly one of PIPELINE, --list, --pause NAME, --resume NAME and --delete NAME")
+
+
+def schedule_and_show(api: KfpApi, run: RunOptions, options: ScheduleOptions) -> None:
+    options.check(run.pipeline)
+    if options.list:
+        _list_and_show(api)
+    elif options.pause:
+        pause_schedule(api, options.pause, print_line, force=options.force)
+    elif options.resume:
+        resume_schedule(api, options.resume, print_line, force=options.force)
+    elif options.delete:
+        delete_schedules(api, options.delete, print_line, force=options.force)
+    else:
+        create_schedule(api, run, options, print_line, force=options.force)
+
+
+def _list_and_show(api: KfpApi) -> None:
+    found = list_schedules(api)
+    if not found:
+        print("no schedules: create one with `kubetrain schedule PIPELINE --cron …`")
+    for each in found:
+        schedule, note = each.message, f"  ({each.note})" if each.note else ""
+        state = "enabled" if is_enabled(schedule) else "paused"
+        name = f"{schedule['recurring_run_id']}  {schedule['display_name']}"
+        print(f"{name}  {describe_trigger(schedule)}  {state}{note}")
+    if any("cron_schedule" in each.message.get("trigger", {}) for each in found):
+        print(describe_cron_zone())
