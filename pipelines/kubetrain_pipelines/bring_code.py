@@ -12,6 +12,7 @@ from kubetrain_components.object_store.open_store import names_directory, open_s
 from kubetrain_pipelines.pipeline_parameters import Parameter
 from kubetrain_trainer.code_folder import VARIABLE
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.versions import COMMIT_VARIABLE
 
 
 def pack(folder: Path | None, without: Path | None = None) -> PackedCode | None:
@@ -61,4 +62,5 @@ def use_here(code: PackedCode | None, folder: Path) -> None:
         shutil.rmtree(unpacked)  # a script of an earlier run may have changed it
     unpack_code(code.content, code.digest, unpacked)
     paths = [str(unpacked), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    os.environ.update({VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths)})
+    commit = {COMMIT_VARIABLE: code.commit} if code.commit else {}
+    os.environ.update({VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths), **commit})
