@@ -1,11 +1,15 @@
 """The gate: which conditions it has, and which models they let through."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kubetrain_components.promote_model.component import promote_model
 from kubetrain_components.run.gate import Gate, GateNotMet, Latest, Limit, NotWorse, parse_gate
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -158,3 +162,17 @@ def test_without_a_latest_model_there_is_nothing_to_be_worse_than(capsys: pytest
 def test_a_latest_model_that_could_not_be_measured_is_never_passed_over(latest: Latest | None, says: str) -> None:
     with pytest.raises(GateNotMet, match=says):
         gate("not worse than latest").check({"miou": 1.0}, latest)
+
+
+def test_a_model_that_is_reused_is_not_worse_than_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(WORKSPACE_VARIABLE, str(tmp_path))
+    reused = {"uri": "s3://b/m/v7/", "metrics": {"accuracy": 0.9, "loss": 0.3}}
+    given = {"dataset_uri": "s3://b/d", "model_uri": "s3://b/m", "s3_endpoint": "", "train_config": {}}
+    origin = {"image": "", "image_id": "", "run_id": "r", "min_accuracy": 0.0, "reused": reused}
+    step = partial(promote_model.python_func, **given, **origin)
+    assert step(gate="not worse than latest, accuracy>=0.9") == "s3://b/m/v7/"
+    with pytest.raises(SystemExit):
+        step(gate="not worse than latest, accuracy>=0.95")
+    assert "test accuracy 0.9000 is below 0.9500" in capsys.readouterr().out

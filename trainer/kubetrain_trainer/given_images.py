@@ -43,7 +43,7 @@ def given_images(images: Sequence[Any], encode: Callable[[Any], bytes]) -> Given
         encode: Returns the bytes of a PNG file for an image in memory.
 
     Raises:
-        KubetrainError: if there is no file of this path.
+        KubetrainError: if a file does not exist.
     """
     return GivenImages([_file(image, encode) for image in images])
 
@@ -52,7 +52,7 @@ def _file(image: Any, encode: Callable[[Any], bytes]) -> Path | bytes:
     if not isinstance(image, str | PathLike):
         return image if isinstance(image, bytes) else encode(image)
     if not Path(image).is_file():
-        raise KubetrainError(f"there is no image {image}: check the path")
+        raise KubetrainError(f"the image {image} does not exist: check the path")
     return Path(image)
 
 

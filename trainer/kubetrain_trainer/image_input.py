@@ -1,4 +1,4 @@
-"""How the built-in models get their images, in the evaluation and wherever their model is used."""
+"""The preprocessing of images for the built-in models: in training, in the evaluation, and for users of a model."""
 
 from collections.abc import Mapping
 from dataclasses import replace

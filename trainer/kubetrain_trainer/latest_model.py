@@ -51,7 +51,7 @@ def _measured(arguments: Arguments, classes: Sequence[str], measure: Measure) ->
         return {"metrics": dict(measure(model, config))}
     except KubetrainError as error:
         problem = str(error)
-    except Exception as error:  # noqa: BLE001 - whatever code of your own raises, the new model is evaluated
+    except Exception as error:  # noqa: BLE001 - also if your own code raises it, the new model is evaluated
         problem = f"its evaluation failed with {type(error).__name__}: {' '.join(str(error).split())}"
     print(f"the latest model cannot be evaluated: {problem}", flush=True)
     return {"problem": problem[:SENTENCE_LENGTH]}

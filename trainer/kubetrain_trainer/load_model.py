@@ -25,12 +25,12 @@ from kubetrain_trainer.model_folder import ModelFolder, open_model
 from kubetrain_trainer.model_names import is_own_code
 
 NO_DATASET = Path("/no-dataset")
-"""Where a task of your own finds nothing."""
+"""A folder that does not exist."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a classifier sees in an image."""
+    """The answer of a classifier to an image."""
 
     name: str
     """The class with the greatest probability."""
@@ -54,7 +54,7 @@ class LoadedModel(ABC):
 
     @property
     def metrics(self) -> Mapping[str, float | None]:
-        """What its evaluation on the test split measured."""
+        """The metrics that its evaluation on the test split measured."""
         return dict(self.model_json["metrics"])
 
     def predict(self, inputs: Any) -> Any:
@@ -108,7 +108,7 @@ def load_model_folder(
         classes: The names of its classes, which such a model does not have either.
 
     Raises:
-        KubetrainError: if there is no such model, it is damaged, or its network cannot be built.
+        KubetrainError: if the model is missing or damaged, or its network cannot be built.
     """
     model = _completed(open_model(Path(path)), config, classes)
     trained_with = model.config()

@@ -66,7 +66,7 @@ def open_model(folder: Path) -> ModelFolder:
     """Verify every file of a version, or of the latest version in a folder of models.
 
     Raises:
-        KubetrainError: if there is no model, or it is damaged.
+        KubetrainError: if the model is missing or damaged.
     """
     if not (folder / PUBLISHED_DESCRIPTION).is_file() and (folder / LATEST).is_file():
         folder = folder / read_description(folder / LATEST)["version"]
@@ -86,7 +86,7 @@ def read_description(path: Path) -> dict[str, Any]:
         description = read_json(path)
     except FileNotFoundError:
         raise KubetrainError(
-            f"there is no published model in {path.parent}: it has neither {PUBLISHED_DESCRIPTION} nor {LATEST}"
+            f"{path.parent} has no published model: it has neither {PUBLISHED_DESCRIPTION} nor {LATEST}"
         ) from None
     except ValueError as error:
         raise DamagedModel(f"{path} is not valid JSON: publish the model again") from error

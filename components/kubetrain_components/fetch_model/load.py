@@ -23,7 +23,7 @@ def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: An
         options: See kubetrain_trainer.load_model.
 
     Raises:
-        KubetrainError: if there is no such model, it is damaged, or its network cannot be built.
+        KubetrainError: if the model is missing or damaged, or its network cannot be built.
     """
     if names_directory(str(uri)):
         return load_model_folder(local_path(str(uri)), **options)

@@ -16,12 +16,12 @@ EXPORTED = (
     *("framework", "files", "classes", "input", "step", "checkpoint"),
     *("versions", "dataset_digest", "config_digest"),
 )
-"""What the manifest of the export says of the model."""
+"""Names in the manifest of the export that model.json has too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where the model comes from, as far as its training's output does not say it."""
+    """The origin of a model, as far as its training's output does not have it."""
 
     run_id: str
     dataset_uri: str
