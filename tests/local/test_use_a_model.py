@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.thorough)])
 def test_the_script_of_the_page_gives_the_answers_of_the_evaluation(
     framework: str, wheel: Path, digits: Path, tmp_path: Path
 ) -> None:
