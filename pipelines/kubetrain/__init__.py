@@ -15,16 +15,21 @@ if TYPE_CHECKING:
     from kubetrain.kubeflow_schedules import Schedule, schedule, schedules
     from kubetrain.local_runs import LocalRun, run_local
     from kubetrain.status import Stage, Status
+    from kubetrain_components.fetch_model.load import load_model
+    from kubetrain_trainer.load_model import LoadedModel, Prediction
 
 __all__ = [
     "InvalidSetting",
     "KubetrainError",
+    "LoadedModel",
     "LocalRun",
+    "Prediction",
     "Run",
     "RunFailed",
     "Schedule",
     "Stage",
     "Status",
+    "load_model",
     "run",
     "run_local",
     "runs",
@@ -39,6 +44,8 @@ _NAMES = {
     "kubetrain.kubeflow_schedules": ("Schedule", "schedule", "schedules"),
     "kubetrain.local_runs": ("LocalRun", "run_local"),
     "kubetrain.status": ("Stage", "Status"),
+    "kubetrain_components.fetch_model.load": ("load_model",),
+    "kubetrain_trainer.load_model": ("LoadedModel", "Prediction"),
 }
 
 if not TYPE_CHECKING:  # a type checker would take any name for a valid one

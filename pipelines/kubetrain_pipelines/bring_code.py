@@ -18,6 +18,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.model_names import is_import_path
+from kubetrain_trainer.versions import COMMIT_VARIABLE
 
 
 def pack(folder: Path | None, without: Path | None = None, say: Say = print_line) -> PackedCode | None:
@@ -114,4 +115,5 @@ def unpack_here(code: PackedCode | None, folder: Path) -> dict[str, str]:
         shutil.rmtree(unpacked)  # a script of an earlier run may have changed it
     unpack_code(code.content, code.digest, unpacked)
     paths = [str(unpacked), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    return {VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths)}
+    commit = {COMMIT_VARIABLE: code.commit} if code.commit else {}
+    return {VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths), **commit}

@@ -141,7 +141,15 @@ PARAMETERS = (
         "min_accuracy",
         float,
         0.0,
-        "Accuracy on the test split that a model needs to be published; 0 publishes any model.",
+        "Accuracy on the test split that a model needs to be published; 0: no minimum.",
+        is_local=True,
+    ),
+    Parameter(
+        "gate",
+        str,
+        "",
+        "Conditions that a model must meet to be published, on the test split: accuracy>=0.9, loss<0.3, not worse than "
+        "latest by 0.005; empty: none.",
         is_local=True,
     ),
     Parameter(

@@ -27,7 +27,7 @@ TRAINING_PARAMETERS = (
     "launcher",
     "evaluation_placement",
 )
-PUBLISHING_PARAMETERS = ("model_uri", "s3_endpoint", "min_accuracy")
+PUBLISHING_PARAMETERS = ("dataset_uri", "model_uri", "s3_endpoint", "train_config", "min_accuracy", "gate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         dataset=dataset,
         output_claim=output_claim,
         placement=trained.outputs["placement"],
+        latest=synced.outputs["latest"],
         reused=reused,
         model=collected.outputs["model"],
         **run,

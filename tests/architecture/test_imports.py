@@ -70,7 +70,7 @@ PURE = {f"{COMPONENTS}.jobs.kubernetes.{each}" for each in ("manifests", "pod_te
 FLOORS = {
     COMPONENTS: [
         {"sites"},
-        {*STEPS, "pack_dataset", "bring_code"},
+        {*STEPS, "pack_dataset", "bring_code", "fetch_model"},
         {"run"},
         {"expose_dataset"},
         {"jobs/kubernetes", "jobs/local"},

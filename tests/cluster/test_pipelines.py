@@ -19,6 +19,7 @@ pytestmark = pytest.mark.cluster
 CORE = pytest.mark.core
 
 SECRET = Bucket.credentials["AWS_SECRET_ACCESS_KEY"]
+UNTIL_EVALUATED = ("sync-dataset", "launch-training", "collect-checkpoint", "evaluate-model")
 SMALL_POD = {"cpu": "200m", "memory": "2Gi"}
 
 
@@ -190,6 +191,30 @@ def test_a_module_that_the_code_lacks_fails_the_first_step(
     with pytest.raises(StepFailed, match=r"train\.py.*layers"):
         PipelineRun(api, "train_pytorch", "run-lack", wanted).run("sync-dataset")
     assert everything_created(api) == []
+
+
+@CORE
+def test_a_model_that_is_worse_than_the_latest_is_not_published(api: KubernetesApi, digits: Bucket) -> None:
+    compared = {"model_uri": digits.uri("compared"), "gate": "not worse than latest by 0.005", "workers": 1}
+    first = PipelineRun(api, "train_pytorch", "run-first", parameters(digits, **compared))
+    for step in (*UNTIL_EVALUATED, "promote-model"):
+        first.run(step)
+    assert "no model is published yet to compare with" in first.logs["evaluate-model"]
+    latest = digits.get("compared/latest.json")
+    version, accuracy = json.loads(latest)["version"], json.loads(latest)["metrics"]["accuracy"]
+
+    worse = PipelineRun(
+        api, "train_pytorch", "run-worse", parameters(digits, **compared, train_config={"max_steps": 1})
+    )
+    for step in UNTIL_EVALUATED:
+        worse.run(step)
+    shown = worse.outputs["evaluate-model"]["artifacts"]["metrics"]["artifacts"][0]["metadata"]
+    assert shown["latest_accuracy"] == pytest.approx(accuracy, abs=0.01)
+    assert f"of the latest model, {version}: " in worse.logs["evaluate-model"]
+    with pytest.raises(StepFailed, match=rf"test accuracy .* is worse by .* of the latest model, {version}"):
+        worse.run("promote-model")
+    assert digits.get("compared/latest.json") == latest
+    assert SECRET not in everything_shown(api, worse) + everything_published(digits, "compared/")
 
 
 @CORE

@@ -13,6 +13,7 @@ from kubetrain_components.bring_code.fetch import fetch_code, unpack_code
 from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, digest_of, files_of, pack_code, upload_code
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
+from kubetrain_components.run.code_commit import read_commit
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
@@ -48,8 +49,31 @@ def test_with_git_the_files_that_it_tracks_are_packed_as_they_are_now(folder: Pa
     (folder / "notes.txt").unlink()
     (folder / "train.py").write_text("changed")
     assert sorted(files_of(folder)) == ["team/model.py", "train.py"]
+    assert pack_code(folder).commit == "", "there is none yet"
     unpack_code(pack_code(folder).content, pack_code(folder).digest, folder.parent / "unpacked")
     assert (folder.parent / "unpacked" / "train.py").read_text() == "changed"
+
+
+def test_the_commit_is_known_and_changes_no_digest(folder: Path, tmp_path: Path) -> None:
+    def git(*command: str) -> str:
+        identity = ("-c", "user.name=me", "-c", "user.email=me@example.com")
+        return subprocess.run(
+            ["git", *identity, *command], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout
+
+    store = DirectoryStore(tmp_path / "models")
+    git("init", "-q")
+    git("add", "train.py")
+    for message in ("first", "second"):
+        git("commit", "-q", "--allow-empty", "-m", message)
+        code = pack_code(folder)
+        assert code.commit == git("rev-parse", "HEAD").strip()
+        upload_code(code, store)
+        assert read_commit(store, code.digest) == code.commit
+    assert len([each for each in store.list() if each.key.endswith(".tar.gz")]) == 1
+    (folder / "train.py").write_text("changed")
+    assert pack_code(folder).commit == f"{code.commit}-dirty"
+    assert (read_commit(store, DIGEST), read_commit(store, "")) == ("", "")
 
 
 def test_the_same_files_have_the_same_digest(folder: Path, tmp_path: Path) -> None:

@@ -1,23 +1,34 @@
 """From checkpoints to a published model: choice by manifest, verification, accuracy gate, publication."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kubetrain_components.collect_checkpoint import collect
 from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.object_store.directory_store import DirectoryStore
-from kubetrain_components.promote_model.promote import LATEST, GateNotMet, check_gate, promote_model
+from kubetrain_components.promote_model.description import Origin
+from kubetrain_components.promote_model.promote import promote_model
+from kubetrain_components.run.gate import GateNotMet, Latest, parse_gate
+from kubetrain_components.run.published_model import latest_model
 from kubetrain_components.run.reuse import ImageVersion
 from kubetrain_trainer.checkpoint_layout import CorruptFiles, TrainingProgress, choose_checkpoint
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import write_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.model_folder import LATEST, describes_model, open_model
 from kubetrain_trainer.training_output import TrainingOutput
 
-IMAGE = ImageVersion(name="trainer:1", id="sha256:1")
+ANY = parse_gate("", 0, TrainConfig())
+
+
+def of(run_id: str, **changes: str) -> Origin:
+    image = ImageVersion(name="trainer:1", id="sha256:1")
+    return Origin(**{"run_id": run_id, "dataset_uri": "s3://bucket/digits", "image": image, **changes})
 
 
 @pytest.fixture
@@ -26,9 +37,9 @@ def output(tmp_path: Path) -> TrainingOutput:
     return trained(tmp_path, "0123456789ab")
 
 
-def trained(tmp_path: Path, run_id: str, created: str = "") -> TrainingOutput:
+def trained(tmp_path: Path, run_id: str, created: str = "", **settings: Any) -> TrainingOutput:
     output = TrainingOutput(tmp_path / "output" / run_id)
-    output.begin("pytorch", TrainConfig(), "d" * 16)
+    output.begin("pytorch", TrainConfig(**settings), "d" * 16)
     if created:
         write_json(output.path / "config.json", {**output.read_config(), "created": created})
     for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
@@ -89,24 +100,6 @@ class TestCollect:
         assert collected["path"] == str(output.export)
 
 
-class TestGate:
-    def test_a_gate_that_is_met_or_absent_passes(self) -> None:
-        check_gate({"accuracy": 0.9}, 0.9)
-        check_gate({"loss": 3.0}, 0.0)
-
-    def test_a_missed_gate_gives_the_difference(self) -> None:
-        with pytest.raises(GateNotMet, match=r"0\.9000 is below min_accuracy 0\.9500 by 0\.0500"):
-            check_gate({"accuracy": 0.9}, 0.95)
-
-    def test_a_diverged_training_fails_the_gate(self) -> None:
-        with pytest.raises(GateNotMet, match="not a number"):
-            check_gate({"accuracy": None}, 0.5)
-
-    def test_a_task_without_accuracy_cannot_meet_the_gate(self) -> None:
-        with pytest.raises(GateNotMet, match="no metric 'accuracy'"):
-            check_gate({"perplexity": 3.0}, 0.5)
-
-
 class TestPromote:
     @pytest.fixture
     def store(self, tmp_path: Path) -> DirectoryStore:
@@ -117,7 +110,7 @@ class TestPromote:
         return content
 
     def test_a_version_and_latest_describe_the_model(self, output: TrainingOutput, store: DirectoryStore) -> None:
-        promoted = promote_model(output, store, 0.9, "0123456789ab", IMAGE)
+        promoted = promote_model(output, store, parse_gate("loss<0.5", 0.9, TrainConfig()), of("0123456789ab"))
         model = self.latest(store)
         assert promoted.version.endswith("Z-01234567")
         assert promoted.uri == f"{store.uri}/{promoted.version}/"
@@ -129,19 +122,19 @@ class TestPromote:
 
     def test_below_the_gate_nothing_is_written(self, output: TrainingOutput, store: DirectoryStore) -> None:
         with pytest.raises(GateNotMet):
-            promote_model(output, store, 0.99, "0123456789ab", IMAGE)
+            promote_model(output, store, parse_gate("", 0.99, TrainConfig()), of("0123456789ab"))
         assert not (store._root).exists()
 
     def test_promoting_twice_makes_one_version(self, output: TrainingOutput, store: DirectoryStore) -> None:
-        first, second = (promote_model(output, store, 0, "0123456789ab", IMAGE) for _ in range(2))
+        first, second = (promote_model(output, store, ANY, of("0123456789ab")) for _ in range(2))
         assert first == second
         assert len([each for each in store.list() if each.key.endswith("model.json")]) == 1
 
     def test_a_newer_runs_version_stays_the_latest(self, tmp_path: Path, store: DirectoryStore) -> None:
         older = trained(tmp_path, "aaaa", created="2026-01-01T00:00:00Z")
         newer = trained(tmp_path, "bbbb", created="2026-01-02T00:00:00Z")
-        assert promote_model(newer, store, 0, "bbbb", IMAGE).is_latest
-        late = promote_model(older, store, 0, "aaaa", IMAGE)
+        assert promote_model(newer, store, ANY, of("bbbb")).is_latest
+        late = promote_model(older, store, ANY, of("aaaa"))
         assert not late.is_latest
         assert "20260102T000000Z-bbbb, of a newer run" in late.note
         assert self.latest(store)["run_id"] == "bbbb"
@@ -154,28 +147,45 @@ class TestPromote:
 
         def write_late(key: str, content: bytes, etag: str | None) -> None:
             store.write_if = write_if
-            promote_model(newer, store, 0, "bbbb", IMAGE)
+            promote_model(newer, store, ANY, of("bbbb"))
             write_if(key, content, etag)
 
         store.write_if = write_late
-        assert not promote_model(older, store, 0, "aaaa", IMAGE).is_latest
+        assert not promote_model(older, store, ANY, of("aaaa")).is_latest
         assert self.latest(store)["run_id"] == "bbbb"
 
     def test_an_edited_export_is_not_published(self, output: TrainingOutput, store: DirectoryStore) -> None:
         (output.export / "model.pt").write_bytes(b"Weights")
         with pytest.raises(CorruptFiles):
-            promote_model(output, store, 0, "0123456789ab", IMAGE)
+            promote_model(output, store, ANY, of("0123456789ab"))
         assert not store._root.exists()
 
     def test_a_version_of_a_clock_that_was_ahead_does_not_stay_the_latest(
         self, tmp_path: Path, store: DirectoryStore
     ) -> None:
         ahead = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        promote_model(trained(tmp_path, "aaaa", created=ahead), store, 0, "aaaa", IMAGE)
-        promoted = promote_model(trained(tmp_path, "bbbb"), store, 0, "bbbb", IMAGE)
+        promote_model(trained(tmp_path, "aaaa", created=ahead), store, ANY, of("aaaa"))
+        promoted = promote_model(trained(tmp_path, "bbbb"), store, ANY, of("bbbb"))
         assert promoted.is_latest
         assert "dated in the future" in promoted.note
         assert self.latest(store)["run_id"] == "bbbb"
+
+    def test_the_decision_compares_with_the_version_that_was_evaluated(
+        self, output: TrainingOutput, store: DirectoryStore, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        gate = parse_gate("not worse than latest by 0.01", 0, TrainConfig())
+        with pytest.raises(GateNotMet, match="did not measure the latest model"):
+            promote_model(output, store, gate, of("0123456789ab"))
+        measured = output.read_evaluation()
+        for accuracy, is_published in ((0.95, False), (0.94, True)):
+            latest = Latest(version="v7", metrics={"accuracy": accuracy})
+            output.write_evaluation({**measured, "latest": asdict(latest)})
+            if is_published:
+                promote_model(output, store, gate, of("0123456789ab"))
+            else:
+                with pytest.raises(GateNotMet, match=r"worse by 0\.0200 than 0\.9500 of the latest model, v7"):
+                    promote_model(output, store, gate, of("0123456789ab"))
+        assert "is not worse than 0.9400 of the latest model, v7" in capsys.readouterr().out
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": "other/v1", "version": "9"}'])
     def test_another_programs_latest_is_not_replaced(
@@ -183,5 +193,84 @@ class TestPromote:
     ) -> None:
         store.write(LATEST, content)
         with pytest.raises(KubetrainError, match=rf"{store.uri}/{LATEST} .* delete it, or set model_uri"):
-            promote_model(output, store, 0, "0123456789ab", IMAGE)
+            promote_model(output, store, ANY, of("0123456789ab"))
         assert store.read(LATEST).read() == content
+
+
+class TestModelJson:
+    """Version 2 says what loading the model needs; version 1 is still read."""
+
+    def published(self, output: TrainingOutput, folder: Path, **origin: str) -> dict[str, Any]:
+        promoted = promote_model(output, DirectoryStore(folder), ANY, of("0123456789ab", **origin))
+        content: dict[str, Any] = json.loads((folder / promoted.version / "model.json").read_text())
+        return content
+
+    def test_it_says_what_loading_needs_and_where_the_model_comes_from(self, tmp_path: Path) -> None:
+        settings = {"model": "torchvision:resnet18", "model_args": {"width": 2}, "image_size": 64}
+        model = self.published(trained(tmp_path, "r", **settings), tmp_path / "models", commit="4b825dc")
+        assert describes_model(model)
+        assert (model["schema"], model["framework"]) == ("kubetrain/model/v2", "pytorch")
+        assert (model["step"], model["checkpoint"], model["commit"]) == (2, "step-00000002", "4b825dc")
+        assert (model["dataset_uri"], model["dataset_digest"]) == ("s3://bucket/digits", "d" * 16)
+        assert model["versions"].keys() >= {"python", "kubetrain", "torch"}
+        assert model["input"]["shape"] == [3, 64, 64]
+        assert model["input"].keys() >= {"size", "resize", "crop", "channels", "mean", "deviation"}
+        assert TrainConfig.from_dict(model["config"]) == TrainConfig(**settings)
+        assert open_model(tmp_path / "models").config().digest == model["config_digest"]
+
+    def test_the_input_of_your_own_code_is_unknown(self, tmp_path: Path) -> None:
+        for name, settings in (("task", {"model": "team.task:build"}), ("script", {"entry": {"script": "train.py"}})):
+            model = self.published(trained(tmp_path, name, **settings), tmp_path / f"{name}-models")
+            assert (model["input"], model["classes"]) == ({}, [])
+
+    def test_no_secret_gets_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-0")
+        entry = {
+            "command": ["python", "train.py", "--api-key=canary-1", "--password", "canary-2"],
+            "evaluation": {"script": "test.py", "args": ["--token", "canary-3"]},
+        }
+        arguments = {"width": 2, "hub": {"api_key": "canary-4"}, "url": "https://me:canary-5@host/x", "pad": "[PAD]"}
+        output = trained(tmp_path, "r", entry=entry, model_args=arguments)
+        model = self.published(output, tmp_path / "models", dataset_uri="s3://me:canary-6@bucket/data")
+        assert "canary" not in json.dumps(model)
+        assert model["config"]["entry"]["command"][0] == "python"
+        assert model["config"]["entry"]["evaluation"]["script"] == "test.py"
+        assert model["config"]["model_args"] == {"width": 2, "hub": {"api_key": "…"}, "url": "…", "pad": "[PAD]"}
+        with pytest.raises(KubetrainError, match="published without model_args hub, url, which may be a secret"):
+            open_model(tmp_path / "models").config()
+
+    def test_version_1_is_still_read(self, output: TrainingOutput, tmp_path: Path) -> None:
+        now = self.published(output, tmp_path / "models")
+        names = ("version", "framework", "files", "metrics", "dataset_digest", "config_digest", "image", "run_id")
+        older = {"schema": "kubetrain/model/v1", **{name: now[name] for name in names}}
+        for path in (tmp_path / "models" / "latest.json", tmp_path / "models" / now["version"] / "model.json"):
+            path.write_text(json.dumps(older))
+        reusable = latest_model(DirectoryStore(tmp_path / "models"))
+        assert reusable is not None
+        assert (reusable.config_digest, reusable.processes, reusable.missing) == (TrainConfig().digest, 0, [])
+        assert open_model(tmp_path / "models").framework == "pytorch"
+        with pytest.raises(KubetrainError, match="published by an earlier release"):
+            open_model(tmp_path / "models").config()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"schema": "kubetrain/model/v3"},
+            {"files": [{"name": "../outside"}]},
+            {"files": [{"name": "/etc/passwd"}]},
+            {"files": [{"name": 7}]},
+            {"files": "model.pt"},
+            {"version": "../.."},
+            {"version": ""},
+            {"run_id": None},
+        ],
+    )
+    def test_nothing_is_read_outside_its_folder_or_of_another_program(
+        self, output: TrainingOutput, tmp_path: Path, change: dict[str, Any]
+    ) -> None:
+        wrong = {**self.published(output, tmp_path / "models"), **change}
+        assert not describes_model(wrong)
+        (tmp_path / "models" / "latest.json").write_text(json.dumps(wrong))
+        with pytest.raises(KubetrainError, match="does not describe a model"):
+            open_model(tmp_path / "models")
+        assert not describes_model([wrong])

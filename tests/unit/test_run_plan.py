@@ -72,6 +72,42 @@ def test_each_gpu_has_a_process_and_the_evaluation_has_one_gpu() -> None:
         plan(evaluation_placement={"gpu": 1})
 
 
+def test_a_gate_that_compares_lets_only_the_evaluation_fetch_the_latest_model() -> None:
+    transfer = {"env": {"AWS_CA_BUNDLE": "/ca/ca.crt"}, "volumes": [{"name": "ca", "configMap": {"name": "ca"}}]}
+    transfer["volume_mounts"] = [{"name": "ca", "mountPath": "/ca"}]
+    volumes = [{"name": "own", "emptyDir": {}}, *transfer["volumes"]]
+    own = {"init_containers": [{"name": "own", "image": "own:1"}], "volumes": volumes}
+    settings = {"train_config": {"code": "0" * 32}, "storage": {"transfer": transfer}, "evaluation_placement": own}
+    without = plan(**settings, gate="accuracy>=0.9")
+    made = plan(**settings, gate="not worse than latest by 0.005")
+    assert made[:-1] == without[:-1]
+    pod = made[-1]["spec"]["template"]["spec"]
+    code, fetcher, mine = pod["initContainers"]
+    assert (code["name"], mine["name"]) == ("kubetrain-code", "own")
+    source = ["--uri", "s3://bucket/models", "--endpoint", "", "--to", "/latest-model"]
+    assert fetcher["command"] == ["python", "-m", "kubetrain_components.fetch_model.fetch", *source]
+    assert fetcher["image"] == "components:1"
+    assert fetcher["envFrom"] == [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
+    assert fetcher["env"][0] == {"name": "AWS_CA_BUNDLE", "value": "/ca/ca.crt"}
+    assert fetcher["securityContext"]["allowPrivilegeEscalation"] is False
+    assert [each["mountPath"] for each in fetcher["volumeMounts"]] == ["/ca", "/latest-model"]
+    names = [volume["name"] for volume in pod["volumes"]]
+    assert sorted(names) == sorted({*names, "ca", "own", "kubetrain-latest-model"}), "each of them once"
+    (main,) = pod["containers"]
+    assert main["command"][-4:-2] == ["--latest", "/latest-model"]
+    mounted = {"name": "kubetrain-latest-model", "mountPath": "/latest-model", "readOnly": True}
+    assert mounted in main["volumeMounts"]
+    assert "kubetrain-s3" not in str(main)
+
+
+def test_a_mount_of_your_own_cannot_be_where_the_latest_model_is() -> None:
+    mount = {"name": "own", "mountPath": "/latest-model/"}
+    placed = {"volumes": [{"name": "own", "emptyDir": {}}], "volume_mounts": [mount]}
+    assert plan(evaluation_placement=placed)
+    with pytest.raises(InvalidSetting, match="two volume_mounts have the path /latest-model"):
+        plan(evaluation_placement=placed, gate="not worse than latest")
+
+
 def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
     fetch = {"name": "fetch-code", "image": "git:1"}
     placement = {
@@ -151,6 +187,8 @@ def test_the_first_step_plans_with_the_launcher_that_the_cluster_has(
         ({"storage": {"transfer": {"memory": "much"}}}, "memory 'much' is not a Kubernetes quantity"),
         ({"staging_size": "big"}, "'big' is not a Kubernetes quantity"),
         ({"train_config": {"epoch": 1}}, "unknown setting 'epoch'"),
+        ({"gate": "acuracy>=0.9"}, "no metric 'acuracy': did you mean 'accuracy'"),
+        ({"gate": "accuracy>0,9"}, "gate: '9' is not a condition"),
         ({"min_accuracy": 1.5}, "min_accuracy must be a number from 0 to 1"),
         ({"model_uri": "gs://bucket"}, "model_uri 'gs://bucket'"),
         ({"launcher": "job", "placement": {"scheduler": "volcano"}}, "launcher training-operator"),

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.cli.translate import report, translate_and_show
 from kubetrain_pipelines.translate.fields import shown
 from kubetrain_pipelines.translate.read_manifests import read_manifests
-from kubetrain_pipelines.translate.secret_values import is_secret
 from kubetrain_pipelines.translate.translation import Translation, translate
 from kubetrain_trainer.errors import InvalidSetting
 

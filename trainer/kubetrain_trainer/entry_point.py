@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kubetrain_trainer.code_folder import enter_code_folder
@@ -29,6 +29,8 @@ class Arguments:
     dataset_digest: str
     dataset_files: int = 0
     """Number of files in the dataset version; 0: unknown."""
+    latest: Path | None = None
+    """Folder of the latest published model, which an evaluation measures too; None: the gate does not compare."""
 
 
 def run(program: Callable[[], None]) -> None:
@@ -68,8 +70,10 @@ def training_arguments(description: str) -> Arguments:
 
 def evaluation_arguments(description: str) -> Arguments:
     """Parse the flags of an evaluation. Its settings are those of the training that wrote the output."""
-    parsed = _parser(description).parse_args()
-    return _arguments(parsed, TrainingOutput(parsed.output_dir).train_config())
+    parser = _parser(description)
+    parser.add_argument("--latest", type=Path, help="folder of the latest published model, to evaluate it too")
+    parsed = parser.parse_args()
+    return replace(_arguments(parsed, TrainingOutput(parsed.output_dir).train_config()), latest=parsed.latest)
 
 
 def _parser(description: str) -> argparse.ArgumentParser:

@@ -96,9 +96,18 @@ class ClassPredictions:
 
 
 def write_evaluation(
-    arguments: Arguments, export: Mapping[str, Any], samples: Any, metrics: dict[str, float], classes: ClassPredictions
+    arguments: Arguments,
+    export: Mapping[str, Any],
+    samples: Any,
+    metrics: dict[str, float],
+    classes: ClassPredictions,
+    latest: Mapping[str, Any],
 ) -> None:
-    """Write evaluation.json, and report the metrics as the result of this process."""
+    """Write evaluation.json, and report the metrics as the result of this process.
+
+    Args:
+        latest: What it says of the latest published model; empty if that was not evaluated.
+    """
     measured = {"samples": len(samples), "metrics": metrics}
     evaluation = {
         "split": arguments.config.test_split,
@@ -106,6 +115,7 @@ def write_evaluation(
         **classes.record(getattr(samples, "picture", lambda index: "")),
         **{name: export[name] for name in ("step", "checkpoint", "manifest_sha256")},
         "dataset_digest": arguments.dataset_digest,
+        **latest,
     }
     arguments.output.write_evaluation(evaluation)
     report_result({"status": "completed", **finite(measured)})

@@ -17,9 +17,6 @@ EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
 MAX_FILES = 2_000_000
 """With more images than this, tar shards are recommended."""
 MAX_KINDS = 8
-# Channel means and standard deviations of pixels in [0, 1] that pretrained models of torchvision and Keras expect.
-MEAN = (0.485, 0.456, 0.406)
-DEVIATION = (0.229, 0.224, 0.225)
 log = logging.getLogger(__name__)
 
 

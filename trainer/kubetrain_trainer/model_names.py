@@ -30,6 +30,8 @@ KERAS = (
     "xception"
 ).split()
 
+CLASSIFIER_METRICS = ("accuracy", "loss")
+"""The metrics of built-in models."""
 LIBRARIES = {"pytorch": ("torchvision", TORCHVISION), "tensorflow": ("keras", KERAS)}
 
 

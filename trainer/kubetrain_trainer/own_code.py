@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, resumable_checkpoints
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
@@ -101,7 +103,13 @@ def _run_script(entry: Entry) -> None:
 def _run_command(entry: Entry) -> None:
     if shutil.which(entry.command[0]) is None:
         raise InvalidSetting(f"entry: the training image has no program '{entry.command[0]}'")
-    process, is_stopped = subprocess.Popen(entry.command), False
+    if code := run_program(entry.command):
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def run_program(command: Sequence[str], **options: Any) -> int:
+    """Run a program in another process, with these options of Popen, and return its exit code. SIGTERM ends both."""
+    process, is_stopped = subprocess.Popen(command, **options), False
 
     def stop(*_: object) -> None:
         nonlocal is_stopped
@@ -112,5 +120,4 @@ def _run_command(entry: Entry) -> None:
     code = process.wait()
     if is_stopped:
         sys.exit(EXIT_CODE)  # also with exit code 0: the command ended early
-    if code:
-        sys.exit(code if code > 0 else 128 - code)
+    return code

@@ -3,14 +3,24 @@
 python -m kubetrain_trainer.own_evaluation --data-dir DATA --output-dir OUTPUT
 """
 
+import json
 import os
+import sys
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
+from kubetrain_trainer.entry import Entry
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.own_code import environment, own_entry, run_entry
-from kubetrain_trainer.own_output import METRICS_FILE, read_own_metrics, saving, write_own_evaluation
+from kubetrain_trainer.latest_model import measure_latest
+from kubetrain_trainer.model_folder import ModelFolder
+from kubetrain_trainer.own_code import environment, own_entry, run_entry, run_program
+from kubetrain_trainer.own_output import METRICS_FILE, Metrics, read_own_metrics, saving, write_own_evaluation
 from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.training_output import TrainingOutput
 
 
 def evaluate(arguments: Arguments) -> None:
@@ -20,15 +30,41 @@ def evaluate(arguments: Arguments) -> None:
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     (output.path / METRICS_FILE).unlink(missing_ok=True)
     os.environ.update(environment(arguments) | {"KUBETRAIN_MODEL": str(output.export)})
+    measure = partial(measure_published, evaluation, dict(os.environ), Path.cwd())  # as they were before the script ran
     run_entry(evaluation)
-    metrics = read_own_metrics(output)
-    if not metrics:
-        raise KubetrainError(
-            f"the evaluation, {evaluation.name}, ended with exit code 0, but wrote no {output.path / METRICS_FILE}"
-        )
+    metrics = _measured(evaluation, output)
+    latest = measure_latest(arguments, (), measure)
     with saving():
-        write_own_evaluation(output, metrics, "test")
+        write_own_evaluation(output, metrics, "test", latest)
     report_result({"status": "completed", "metrics": metrics})
+
+
+def measure_published(
+    evaluation: Entry, variables: dict[str, str], folder: Path, model: ModelFolder, config: TrainConfig
+) -> Metrics:
+    """Evaluate a published model in another process, and with another output: there it can find no model but that."""
+    with TemporaryDirectory() as output:
+        own = {
+            "KUBETRAIN_MODEL": str(model.path),
+            "KUBETRAIN_OUTPUT": output,
+            "KUBETRAIN_CONFIG": json.dumps(config.to_dict()),
+        }
+        command = evaluation.command or (sys.executable, evaluation.script, *evaluation.args)
+        if code := run_program(command, env=variables | own, cwd=folder):
+            raise KubetrainError(f"the evaluation, {evaluation.name}, ended with exit code {code} for it")
+        return _measured(evaluation, TrainingOutput(Path(output)))
+
+
+def _measured(evaluation: Entry, output: TrainingOutput) -> dict[str, float]:
+    """
+    Raises:
+        KubetrainError: if the evaluation wrote no metrics.
+    """
+    if metrics := read_own_metrics(output):
+        return metrics
+    raise KubetrainError(
+        f"the evaluation, {evaluation.name}, ended with exit code 0, but wrote no {output.path / METRICS_FILE}"
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from kubetrain_trainer.training_output import TrainingOutput
 
 METRICS_FILE = "metrics.json"
 Metrics = Mapping[str, float]
+NOT_MEASURED: Mapping[str, Any] = {}
 
 
 def forget_model(output: TrainingOutput) -> None:
@@ -66,11 +67,17 @@ def record_end(output: TrainingOutput, last: Checkpoint, metrics: Metrics) -> No
     output.finish(last)
 
 
-def write_own_evaluation(output: TrainingOutput, metrics: Metrics, split: str) -> None:
-    """Write the evaluation of the exported model, which has no metrics if none were measured."""
+def write_own_evaluation(
+    output: TrainingOutput, metrics: Metrics, split: str, latest: Mapping[str, Any] = NOT_MEASURED
+) -> None:
+    """Write the evaluation of the exported model, which has no metrics if none were measured.
+
+    Args:
+        latest: What it says of the latest published model; empty if that was not evaluated.
+    """
     export = output.read_export()
     identity = {name: export[name] for name in ("step", "checkpoint", "manifest_sha256", "dataset_digest")}
-    output.write_evaluation({"split": split, "samples": 0, "metrics": dict(metrics), **identity})
+    output.write_evaluation({"split": split, "samples": 0, "metrics": dict(metrics), **identity, **latest})
 
 
 def read_own_metrics(output: TrainingOutput) -> dict[str, float]:

@@ -31,6 +31,8 @@ from kubetrain_trainer.checkpoint_layout import (
 from kubetrain_trainer.config import AUTOMATIC_MODES, TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.image_input import describe_input
+from kubetrain_trainer.versions import provenance
 
 CONFIG_SCHEMA = "kubetrain/config/v1"
 EXPORT_SCHEMA = "kubetrain/export/v1"
@@ -160,7 +162,7 @@ class TrainingOutput:
         partial = self.path / ".export.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        identity = {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **self._origin(), **details}
+        identity = {**self._identity_of_export(checkpoint), **details}
         try:
             with with_filename(self.export):
                 write_files(partial)
@@ -178,8 +180,13 @@ class TrainingOutput:
         Raises:
             KubetrainError: if there is none.
         """
-        identity = {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **self._origin()}
+        identity = self._identity_of_export(checkpoint)
         write_json(self.export / MANIFEST, {**identity, "files": describe_export(self.export)})
+
+    def _identity_of_export(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        origin = self._origin()
+        described = {"classes": (), "input": describe_input(self.train_config(), framework := origin["framework"])}
+        return {"schema": EXPORT_SCHEMA, **_identity(checkpoint), **origin, **described, **provenance(framework)}
 
     def read_export(self) -> dict[str, Any]:
         """Verify the export's files and return its manifest."""
@@ -247,11 +254,18 @@ def misfit_error(checkpoint: Checkpoint, config: TrainConfig) -> KubetrainError:
     )
 
 
+def other_model_error(path: Path) -> KubetrainError:
+    """Return the error for exported weights that do not fit the model that was built for them."""
+    return KubetrainError(
+        f"the weights in {path} do not fit the model that its settings build: its code has changed since it was trained"
+    )
+
+
 def foreign_error(path: Path) -> KubetrainError:
     """Return the error for a file that contains more than the numbers that the trainers write."""
     return KubetrainError(
         f"{path} was not written by this trainer and was not loaded: it contains more than numbers, perhaps executable "
-        f"code; delete {path.parent} and start this run again"
+        f"code; if this run wrote it, delete {path.parent} and start the run again"
     )
 
 

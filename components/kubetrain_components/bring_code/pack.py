@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_components.run.code_commit import write_commit
 from kubetrain_trainer.errors import InvalidSetting
 
 IGNORE_FILE = ".kubetrainignore"
@@ -38,6 +39,8 @@ class PackedCode:
     digest: str
     content: bytes
     files: tuple[str, ...]
+    commit: str = ""
+    """The git commit that is checked out, with -dirty if files differ from it; empty outside of a repository."""
 
 
 def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
@@ -58,7 +61,7 @@ def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
             f"list what the training does not need in {IGNORE_FILE}"
         )
     archive = _archive(folder, names)
-    return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), tuple(names))
+    return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), tuple(names), _commit(folder))
 
 
 def digest_of(archive: bytes) -> str:
@@ -107,6 +110,13 @@ def _all(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
 
 
+def _commit(folder: Path) -> str:
+    if not _is_in_repository(folder):
+        return ""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, check=False, text=True).stdout.strip()
+
+
 def _patterns(file: Path) -> list[str]:
     lines = file.read_text().splitlines() if file.is_file() else []
     return [line.strip().strip("/") for line in lines if line.strip() and not line.startswith("#")]
@@ -126,6 +136,7 @@ def _archive(folder: Path, names: list[str]) -> bytes:
 
 def upload_code(code: PackedCode, store: ObjectStore) -> None:
     store.write(archive_key(code.digest), code.content)
+    write_commit(store, code.digest, code.commit)
 
 
 def archive_key(digest: str) -> str:

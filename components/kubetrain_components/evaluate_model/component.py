@@ -11,6 +11,7 @@ def evaluate_model(
     dataset: dict,
     output_claim: str,
     placement: dict,
+    latest: dict,
     reused: dict,
     pipeline: str,
     run_id: str,
@@ -26,22 +27,26 @@ def evaluate_model(
         dataset: Dataset version to evaluate on, and how pods mount it.
         output_claim: PVC for the output.
         placement: Placement settings of the evaluation's pod.
+        latest: Where to fetch the latest published model, if the gate compares with it; else empty.
         reused: Published, already evaluated model if training was skipped; else empty.
         pipeline: Name of the pipeline.
         run_id: ID of the run.
         model: Model to evaluate.
-        metrics: Loss and metrics on the test split.
+        metrics: Loss and metrics on the test split, and those of the latest published model.
         confusion: Confusion matrix of a classifier; with two classes also the ROC curve.
         report: HTML page with curves, confusion matrix and misclassified samples.
     """
+    from dataclasses import replace
     from pathlib import Path
 
+    from kubetrain_components.evaluate_model.comparison import all_metrics
     from kubetrain_components.evaluate_model.confusion import most_confused, roc_columns
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.metrics_artifact import log_numbers
+    from kubetrain_components.run.place_latest import place_latest
     from kubetrain_components.run.site import this_site
 
     if reused:
@@ -59,13 +64,15 @@ def evaluate_model(
         dataset_digest=place.digest,
         dataset_files=place.files,
         manifest_sha256=model.metadata["manifest_sha256"],
-        placement=Placement.from_dict(placement),
+        placement=place_latest(Placement.from_dict(placement), latest),
         mounts=site.mounts(place, output_claim),
     )
     with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:
+        request = replace(request, latest=site.fetch_latest(latest))
         evaluation = evaluate_model(request, output, backend, stage.on_line)
-        stage.result = {name: evaluation[name] for name in ("split", "samples", "metrics", "checkpoint")}
-        log_numbers(metrics, evaluation["metrics"])
+        shown = ("split", "samples", "metrics", "checkpoint", "latest")
+        stage.result = {name: evaluation[name] for name in shown if name in evaluation}
+        log_numbers(metrics, all_metrics(evaluation))
         if "confusion" in evaluation:
             confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
         if evaluation.get("roc"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import UNBUFFERED, ClaimMount, Job, Replica
@@ -38,6 +39,8 @@ class EvaluationRequest:
     """Number of files in the dataset version; 0: unknown."""
     manifest_sha256: str
     """Hash of the manifest of the checkpoint whose export is evaluated."""
+    latest: Path | None = None
+    """Folder in which the pod finds the latest published model, to evaluate it too; None: the gate does not compare."""
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
     """The PVCs with data_dir and the output; empty on the local machine."""
@@ -64,6 +67,8 @@ def evaluate_model(
     evaluation = output.read_evaluation()
     if not evaluation["metrics"]:
         print("the model is not evaluated: your code wrote no metrics.json, and entry has no evaluation", flush=True)
+    for line in describe_comparison(evaluation):
+        print(line, flush=True)
     if evaluation["manifest_sha256"] != request.manifest_sha256:
         raise KubetrainError(
             f"{output.path / 'evaluation.json'} belongs to {evaluation['checkpoint']}, not to the collected model: "
@@ -75,6 +80,7 @@ def evaluate_model(
 def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
     command = ("python", "-m", request.program)
     paths = ("--data-dir", str(request.data_dir), "--output-dir", str(output.path))
+    latest = ("--latest", str(request.latest)) if request.latest else ()
     return Job(
         identity=JobIdentity(
             pipeline=request.pipeline, stage=STAGE, run_id=request.run_id, dataset=request.dataset_digest
@@ -84,7 +90,7 @@ def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
             Replica(
                 role="Evaluation",
                 count=1,
-                command=(*command, *paths, *dataset_flags(request.dataset_digest, request.dataset_files)),
+                command=(*command, *paths, *latest, *dataset_flags(request.dataset_digest, request.dataset_files)),
                 env=UNBUFFERED,
             ),
         ),

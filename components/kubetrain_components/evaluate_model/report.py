@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.evaluate_model.confusion import most_confused, worst_confusions
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
@@ -113,14 +114,15 @@ def _curves(output: TrainingOutput | None, config: Mapping[str, Any]) -> dict[st
 
 def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
     """Return what the page shows of evaluation.json; empty values if there is none."""
-    empty: dict[str, Any] = {"evaluation": None, "classes": [], "matrix": [], "worst": [], "misclassified": []}
+    none = dict.fromkeys(("comparison", "classes", "matrix", "worst", "misclassified"), ())
+    empty: dict[str, Any] = {"evaluation": None, **none}
     try:
         evaluation = output.read_evaluation() if output else None
     except KubetrainError:
         evaluation = None
     if evaluation is None:
         return empty
-    shown = {**empty, "evaluation": evaluation}
+    shown = {**empty, "evaluation": evaluation, "comparison": [*describe_comparison(evaluation)]}
     if "confusion" in evaluation:
         classes, matrix = most_confused(evaluation["classes"], evaluation["confusion"])
         shown |= {

@@ -1,4 +1,4 @@
-"""The step: check the accuracy gate, upload the model, then point latest.json at it."""
+"""The step: check the gate, upload the model, then point latest.json at it."""
 
 import json
 from collections.abc import Mapping
@@ -7,19 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
-from kubetrain_components.run.published_model import LATEST, SCHEMA, read_latest, version_uri
-from kubetrain_components.run.reuse import ImageVersion
-from kubetrain_trainer.checkpoint_layout import read_checkpoint
+from kubetrain_components.promote_model.description import Origin, describe_model
+from kubetrain_components.run.gate import Gate, latest_of
+from kubetrain_components.run.published_model import read_latest, version_uri
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.model_folder import LATEST
 from kubetrain_trainer.training_output import TrainingOutput
 
 MAX_ATTEMPTS = 10
 STAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 MAX_CLOCK_ERROR = timedelta(hours=1)
-
-
-class GateNotMet(KubetrainError):
-    """The model is not good enough to be published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,62 +29,22 @@ class Promotion:
     """The reason that latest.json names another version, or a version of a wrong clock that it named before."""
 
 
-def check_gate(metrics: Mapping[str, float | None], min_accuracy: float) -> None:
-    """Check that the accuracy is at least min_accuracy; 0 accepts any model.
-
-    Raises:
-        GateNotMet: if the accuracy is lower, with the difference.
-    """
-    if min_accuracy <= 0:
-        return
-    if "accuracy" not in metrics:
-        raise GateNotMet("min_accuracy is set, but the evaluation has no metric 'accuracy': set min_accuracy to 0")
-    accuracy = metrics["accuracy"]
-    if accuracy is None:
-        raise GateNotMet("test accuracy is not a number: the training diverged; lower learning_rate")
-    if accuracy < min_accuracy:
-        raise GateNotMet(
-            f"test accuracy {accuracy:.4f} is below min_accuracy {min_accuracy:.4f} by {min_accuracy - accuracy:.4f}: "
-            "the model was not published; train longer, or lower min_accuracy"
-        )
-
-
-def promote_model(
-    output: TrainingOutput, store: ObjectStore, min_accuracy: float, run_id: str, image: ImageVersion
-) -> Promotion:
+def promote_model(output: TrainingOutput, store: ObjectStore, gate: Gate, origin: Origin) -> Promotion:
     """Publish the exported model as a new version, and point latest.json at it unless a newer run is published.
 
     Raises:
         GateNotMet: if the model is not good enough; then nothing is written.
     """
-    evaluation, export = output.read_evaluation(), output.read_export()
-    check_gate(evaluation["metrics"], min_accuracy)
+    evaluation = output.read_evaluation()
+    gate.check(evaluation["metrics"], latest_of(evaluation))
     created = datetime.fromisoformat(output.read_config()["created"])
-    version = f"{created.strftime(STAMP_FORMAT)}-{run_id.replace('-', '')[:8]}"
-    model = {
-        "schema": SCHEMA,
-        "version": version,
-        "framework": export["framework"],
-        "files": export["files"],
-        "metrics": evaluation["metrics"],
-        "dataset_digest": export["dataset_digest"],
-        "config_digest": export["config_digest"],
-        "code": output.train_config().code,
-        "processes": _processes(output, export["checkpoint"]),
-        "image": image.name,
-        "image_id": image.id,
-        "run_id": run_id,
-    }
-    for file in export["files"]:
+    version = f"{created.strftime(STAMP_FORMAT)}-{origin.run_id.replace('-', '')[:8]}"
+    model = describe_model(output, version, origin)
+    for file in model["files"]:
         store.write(f"{version}/{file['name']}", output.export / file["name"])
     store.write(f"{version}/model.json", _json(model))
     is_latest, note = _update_latest(store, model)
     return Promotion(version=version, uri=version_uri(store, version), is_latest=is_latest, note=note)
-
-
-def _processes(output: TrainingOutput, checkpoint: str) -> int:
-    trained = read_checkpoint(output.checkpoints / checkpoint)
-    return int(trained.manifest.get("world_size", 0)) if trained else 0
 
 
 def _update_latest(store: ObjectStore, model: Mapping[str, Any]) -> tuple[bool, str]:

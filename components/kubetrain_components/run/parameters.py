@@ -10,6 +10,7 @@ from kubetrain_components.jobs.launchers import Launcher, check_launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.object_store.credentials import DEFAULT_SECRET
 from kubetrain_components.object_store.open_store import check_access, check_endpoint, check_uri, is_inside
+from kubetrain_components.run.gate import Gate, parse_gate
 from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
@@ -47,6 +48,7 @@ class RunParameters:
     max_workers: int = 0
     launcher: str = Launcher.AUTO
     min_accuracy: float = 0.0
+    gate: str = ""
     model_uri: str = ""
     skip_unchanged: bool = False
     placement: Placement = Placement()
@@ -78,6 +80,7 @@ class RunParameters:
         check_growth(self.workers, self.min_workers, self.max_workers)
         check_launcher("launcher", self.launcher)
         _check_range("min_accuracy", self.min_accuracy, 0, 1)
+        _ = self.parsed_gate
         processes_in_pod(self.framework, self.processes_per_worker, self.placement)
         Placement.each_of(self.evaluation_placement)
         check_uri("model_uri", self.model_uri)
@@ -90,6 +93,10 @@ class RunParameters:
     @property
     def processes_in_pod(self) -> int:
         return processes_in_pod(self.framework, self.processes_per_worker, self.placement)
+
+    @property
+    def parsed_gate(self) -> Gate:
+        return parse_gate(self.gate, self.min_accuracy, self.train_config)
 
     def check_folders(self, folders: Sequence[str]) -> None:
         """Check that a dataset of these folders has the splits that the run uses.

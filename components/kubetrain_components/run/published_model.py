@@ -8,11 +8,9 @@ from typing import Any
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.model_folder import LATEST, describes_model
 
-LATEST = "latest.json"
-SCHEMA = "kubetrain/model/v1"
-TEXTS = ("version", "run_id", "image", "dataset_digest", "config_digest")
-"""Names in latest.json that every release has written as strings."""
+MAX_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +52,18 @@ def _missing(store: ObjectStore, model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def find_latest(store: ObjectStore) -> dict[str, Any] | None:
-    """Return the content of latest.json, or None if there is none or it is being replaced right now.
+    """Return the content of latest.json, or None if there is none.
 
     Raises:
         KubetrainError: if it is another program's.
     """
-    found = store.find(LATEST)
-    try:
-        return read_latest(store, found.etag) if found else None
-    except ObjectChanged:
-        return None
+    for _ in range(MAX_ATTEMPTS):
+        found = store.find(LATEST)
+        try:
+            return read_latest(store, found.etag) if found else None
+        except ObjectChanged:
+            continue  # a run is publishing its model right now
+    raise KubetrainError(f"{store.uri}/{LATEST} changed {MAX_ATTEMPTS} times while being read: start the run again")
 
 
 def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
@@ -75,20 +75,14 @@ def read_latest(store: ObjectStore, etag: str) -> dict[str, Any]:
     content = with_retries(lambda: store.read(LATEST, etag).read())
     try:
         model: dict[str, Any] = json.loads(content)
-        if _describes_model(model):
-            return model
-    except (ValueError, TypeError, KeyError):
-        pass
+    except ValueError:
+        model = {}
+    if describes_model(model):
+        return model
     raise KubetrainError(
         f"{store.uri.rstrip('/')}/{LATEST} does not describe a model that kubetrain published: delete it, or set "
         "model_uri to a prefix of its own"
     )
-
-
-def _describes_model(model: dict[str, Any]) -> bool:
-    """Raise a KeyError or TypeError, or return False, if it does not."""
-    names = [file["name"] for file in model["files"]]
-    return model["schema"] == SCHEMA and all(isinstance(text, str) for text in [*names, *(model[n] for n in TEXTS)])
 
 
 def version_uri(store: ObjectStore, version: str) -> str:

@@ -1,12 +1,13 @@
 """The cluster site: data is in PVCs, and work runs as Kubernetes jobs."""
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components import DATA_PATH, LATEST_PATH, OUTPUT_PATH
 from kubetrain_components.bring_code.fetch import check_code
 from kubetrain_components.expose_dataset.kubernetes_claims import KubernetesClaims
 from kubetrain_components.jobs.backend import JobBackend
@@ -50,6 +51,9 @@ class ClusterSite:
 
     def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
         return dataset.mounts(output_claim)
+
+    def fetch_latest(self, source: Mapping[str, Any]) -> Path | None:
+        return Path(LATEST_PATH) if source else None
 
     def backend(self) -> AbstractContextManager[JobBackend]:
         return KubernetesBackend.connect()

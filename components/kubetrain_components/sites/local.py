@@ -1,14 +1,17 @@
 """The local site: this machine, with a workspace folder instead of PVCs."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.fetch_model.fetch import fetch_latest
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
@@ -41,6 +44,13 @@ class LocalSite:
 
     def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
         return ()
+
+    def fetch_latest(self, source: Mapping[str, Any]) -> Path | None:
+        if not source:
+            return None
+        folder = self.workspace / "latest-model"
+        fetch_latest(open_store(source["uri"], source["endpoint"], was_reached=True), folder)
+        return folder
 
     def backend(self) -> AbstractContextManager[JobBackend]:
         return LocalBackend(self.workspace / "jobs")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components import DATA_PATH, LATEST_PATH, OUTPUT_PATH
 from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluation_job
 from kubetrain_components.expose_dataset.expose import claim_name, version_path
 from kubetrain_components.jobs.job import Job
@@ -16,6 +16,7 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.image_job import image_job, image_job_is_needed
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.place_evaluation import place_evaluation
+from kubetrain_components.run.place_latest import latest_source, place_latest
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -70,6 +71,8 @@ def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
 
 
 def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> list[Job]:
+    source = latest_source(parameters)
+    placement = place_evaluation(parameters.placement, parameters.evaluation_placement)
     evaluation = EvaluationRequest(
         framework=parameters.framework,
         entry=parameters.train_config.entry,
@@ -78,7 +81,8 @@ def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> list[Job]:
         data_dir=Path(DATA_PATH),
         dataset_digest=dataset.digest,
         manifest_sha256="",
-        placement=place_evaluation(parameters.placement, parameters.evaluation_placement),
+        latest=Path(LATEST_PATH) if source else None,
+        placement=place_latest(placement, source),
         mounts=dataset.mounts(parameters.storage.output_claim),
     )
     output = TrainingOutput(Path(OUTPUT_PATH, parameters.run_id))

@@ -37,10 +37,11 @@ def sync_dataset(
     gpus: int = 0,
     shm_size: str = "1Gi",
     min_accuracy: float = 0.0,
+    gate: str = "",
     model_uri: str = "",
     skip_unchanged: bool = False,
     evaluation_placement: dict = {},  # noqa: B006
-) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict):
+) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict, latest=dict):
     """Check every parameter of the run, and sync the dataset to a version on the staging PVC.
 
     Args:
@@ -71,13 +72,15 @@ def sync_dataset(
         memory: Memory request of a pod.
         gpus: GPUs of a pod.
         shm_size: Size of /dev/shm.
-        min_accuracy: Minimum accuracy on the test split; 0: publish any model.
+        min_accuracy: Minimum accuracy on the test split; 0: no minimum.
+        gate: Conditions that a model must meet to be published.
         model_uri: Destination of published models: s3://BUCKET/PREFIX.
         skip_unchanged: Reuse the latest model if training would only repeat it.
         evaluation_placement: Placement settings of the evaluation that differ from the training's.
 
     Returns:
-        The place of the dataset version, the placement of the training pods, and the model to reuse, if any.
+        The place of the dataset version, the placement of the training pods, the model to reuse, if any, and where
+        the evaluation finds the latest model, if the gate compares with it.
     """
     from functools import partial
 
@@ -85,6 +88,7 @@ def sync_dataset(
     from kubetrain_components.run.admission import admit_run, check_model_store
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.metrics_artifact import log_numbers
+    from kubetrain_components.run.place_latest import latest_source
     from kubetrain_components.run.reuse import model_to_reuse
     from kubetrain_components.run.site import this_site
 
@@ -118,6 +122,7 @@ def sync_dataset(
             shm_size=shm_size,
             placement=placement,
             min_accuracy=min_accuracy,
+            gate=gate,
             model_uri=model_uri,
             skip_unchanged=skip_unchanged,
             evaluation_placement=evaluation_placement,
@@ -127,4 +132,5 @@ def sync_dataset(
         image_id = partial(site.image_id, parameters, backend, stage.on_line)
         reused = model_to_reuse(parameters, stage.result["digest"], image_id)
     log_numbers(metrics, stage.result)
-    return DatasetPlace.of_report(stage.result).to_dict(), parameters.placement.changed_settings(), reused
+    place, settings = DatasetPlace.of_report(stage.result).to_dict(), parameters.placement.changed_settings()
+    return place, settings, reused, latest_source(parameters)

@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.object_store.open_store import names_directory
 from kubetrain_components.run.stages import COLLECT, EVALUATE, SYNC, TRAIN
 from kubetrain_pipelines.local_run.record import RunRecord
@@ -41,6 +42,7 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
         rows.append(("checkpoint", checkpoint["checkpoint"]))
     if evaluation := record.result_of(EVALUATE):
         rows += [(f"test {name}", _number(value)) for name, value in sorted(evaluation["metrics"].items())]
+        rows += [("comparison", line) for line in describe_comparison(evaluation)]
         rows += (
             [("test samples", f"{evaluation['samples']} of {evaluation['split']}/")] if evaluation["samples"] else []
         )

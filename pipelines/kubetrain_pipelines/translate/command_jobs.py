@@ -8,10 +8,10 @@ from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.command_job import CommandJob
+from kubetrain_components.secret_values import has_secret
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.kinds import command_of, take_replicas, take_restart_policy, take_run_policy
-from kubetrain_pipelines.translate.secret_values import has_secret
 
 PLACEHOLDER = "COMMAND"
 """What the user has to fill in if the command is not known, or may not be shown."""

@@ -5,9 +5,9 @@ from typing import Any
 
 from kubetrain_components.jobs.placement import NCCL_NAMES, Placement, is_gpu
 from kubetrain_components.jobs.quantity import whole_amount
+from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.translate.draft import Draft
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.secret_values import is_secret
 
 SET_BY_LAUNCHER = re.compile(r"PET_\w+|MASTER_(ADDR|PORT)|(LOCAL_)?RANK|WORLD_SIZE|TF_CONFIG|JOB_COMPLETION_INDEX")
 LOCKS_MEMORY = "IPC_LOCK"

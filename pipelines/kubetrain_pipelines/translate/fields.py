@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kubetrain_pipelines.translate.secret_values import without_secrets
+from kubetrain_components.secret_values import without_secrets
 from kubetrain_trainer.errors import InvalidSetting
 
 KINDS = {dict: "an object", list: "a list", str: "a string", int: "a whole number", bool: "true or false"}

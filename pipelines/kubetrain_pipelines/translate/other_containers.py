@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from kubetrain_components.secret_values import has_secret, is_secret
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.secret_values import has_secret, is_secret
 
 NOT_TAKEN = (
     "its command may contain a secret, which parameters would show: read it from a Secret with valueFrom in env, "

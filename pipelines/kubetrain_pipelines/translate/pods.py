@@ -1,10 +1,10 @@
 """A pod template as settings of the placement."""
 
+from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.translate.containers import take_container, take_identity
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.other_containers import take_other_containers
-from kubetrain_pipelines.translate.secret_values import is_secret
 from kubetrain_pipelines.translate.selectors import drop_own_selectors
 from kubetrain_pipelines.translate.volumes import take_volumes
 from kubetrain_trainer.errors import InvalidSetting

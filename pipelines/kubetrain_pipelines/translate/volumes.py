@@ -6,9 +6,9 @@ from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
 from kubetrain_components.jobs.kubernetes.pod_template import SHARED_MEMORY
+from kubetrain_components.secret_values import is_secret
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.secret_values import is_secret
 
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
 OWN_PATHS = (DATA_PATH, OUTPUT_PATH, SHM)

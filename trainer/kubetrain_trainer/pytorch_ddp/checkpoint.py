@@ -13,7 +13,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.staging import Staging
-from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error
+from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error, other_model_error
 
 STATE_FILE = "state.pt"
 EXPORT_FILE = "model.pt"
@@ -84,8 +84,20 @@ def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str,
 def load_export(output: TrainingOutput, model: nn.Module, device: torch.device) -> dict[str, Any]:
     """Load the exported weights into the model and return the manifest of the export."""
     manifest = output.read_export()
-    model.load_state_dict(_load(output.export / EXPORT_FILE, device))
+    load_weights(output.export / EXPORT_FILE, model, device)
     return manifest
+
+
+def load_weights(path: Path, model: nn.Module, device: torch.device) -> None:
+    """Load exported weights into the model.
+
+    Raises:
+        KubetrainError: if they belong to another model, or the file contains code.
+    """
+    try:
+        model.load_state_dict(_load(path, device))
+    except (RuntimeError, TypeError) as error:
+        raise other_model_error(path) from error
 
 
 def _evaluated_weights(state: Mapping[str, Any]) -> Any:

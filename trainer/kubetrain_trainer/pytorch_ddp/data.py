@@ -22,7 +22,9 @@ from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpus_each
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder
+from kubetrain_trainer.given_images import GivenImages
+from kubetrain_trainer.image_folder import ImageFolder
+from kubetrain_trainer.image_input import DEVIATION, MEAN
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import derived_seed
@@ -51,7 +53,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
 
 
 class StoredImages(Dataset[tuple[Tensor, int]]):
-    def __init__(self, images: ImageFolder | TarShards, pixels: int) -> None:
+    def __init__(self, images: ImageFolder | TarShards | GivenImages, pixels: int) -> None:
         self._images = images
         self.notes = getattr(images, "notes", ())
         self._pixels = pixels

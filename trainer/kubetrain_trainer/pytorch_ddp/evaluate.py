@@ -5,6 +5,8 @@ python -m kubetrain_trainer.pytorch_ddp.evaluate --data-dir DATA --output-dir OU
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +17,12 @@ from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.image_folder import log_notes
+from kubetrain_trainer.image_input import with_recorded_input
+from kubetrain_trainer.latest_model import Metrics, measure_latest
+from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.pytorch_ddp.checkpoint import load_export
+from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, load_export, load_weights
 from kubetrain_trainer.pytorch_ddp.data import Loader
 from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.precision import forward
@@ -30,21 +35,36 @@ from kubetrain_trainer.sampling import evaluation_indices
 def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
-    config, role = arguments.config, ProcessRole()
-    device = choose_device(role)
+    config, device = arguments.config, choose_device(ProcessRole())
     task = build_task(config, arguments.data_dir)
     task.model.to(device)
     export = load_export(arguments.output, task.model, device)
     samples = task.data(config.test_split)
     log_notes(samples)
+    metrics, predicted = measure(task, samples, config, device)
+    latest = measure_latest(arguments, task.classes, partial(measure_published, arguments.data_dir, device))
+    write_evaluation(arguments, export, samples, metrics, predicted, latest)
+
+
+def measure_published(data_dir: Path, device: torch.device, model: ModelFolder, config: TrainConfig) -> Metrics:
+    """Evaluate a published model, which was trained with these settings, on this dataset."""
+    sized = with_recorded_input(config, model.description)
+    task = build_task(sized, data_dir)
+    load_weights(model.path / EXPORT_FILE, task.model.to(device), device)
+    return measure(task, task.data(sized.test_split), sized, device)[0]
+
+
+def measure(
+    task: Task, samples: Any, config: TrainConfig, device: torch.device
+) -> tuple[dict[str, float], ClassPredictions]:
     tally, predicted = Tally(task, device), ClassPredictions(task.classes)
-    loader = Loader(samples, config, role, device)
+    loader = Loader(samples, config, ProcessRole(), device)
     for outputs, targets in predictions(task, loader, range(len(samples)), config, device):
         tally.add(outputs, targets)
         if task.classes:
             predicted.add(targets.tolist(), *top_classes(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
-    write_evaluation(arguments, export, samples, tally.means(), predicted)
+    return tally.means(), predicted
 
 
 def mean_metrics(training: Training, loader: Loader, step: int) -> dict[str, float] | None:
@@ -108,9 +128,14 @@ class Tally:
         return {name: total / count for name, total in zip(["loss", *self._task.metrics], totals, strict=True)}
 
 
+def probabilities(outputs: Any) -> Any:
+    """Return the probability of each class, from scores of shape (batch, classes)."""
+    return outputs.softmax(dim=1)
+
+
 def top_classes(outputs: Any) -> tuple[list[int], list[float]]:
     """Return the predicted class of each sample and its confidence, from scores of shape (batch, classes)."""
-    confidences, predictions = outputs.softmax(dim=1).max(dim=1)
+    confidences, predictions = probabilities(outputs).max(dim=1)
     return predictions.tolist(), confidences.tolist()
 
 

@@ -16,7 +16,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
-from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error
+from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error, other_model_error
 
 STATE_FILE = "state.npz"
 EXPORT_FILE = "model.weights.h5"
@@ -67,11 +67,22 @@ def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str,
 def load_export(output: TrainingOutput, model: keras.Model) -> dict[str, Any]:
     """Load the exported weights into the model and return the manifest of the export."""
     manifest = output.read_export()
-    try:
-        model.load_weights(output.export / EXPORT_FILE)
-    except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
-        raise foreign_error(output.export / EXPORT_FILE) from error
+    load_weights(output.export / EXPORT_FILE, model)
     return manifest
+
+
+def load_weights(path: Path, model: keras.Model) -> None:
+    """Load exported weights into the model.
+
+    Raises:
+        KubetrainError: if they belong to another model, or the file may contain code.
+    """
+    try:
+        model.load_weights(path)
+    except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
+        raise foreign_error(path) from error
+    except ValueError as error:
+        raise other_model_error(path) from error
 
 
 def _state(model: keras.Model, optimizer: keras.Optimizer, averages: Averages | None) -> dict[str, Any]:

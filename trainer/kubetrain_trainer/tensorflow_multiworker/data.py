@@ -14,7 +14,9 @@ import tensorflow as tf
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.image_folder import DEVIATION, MEAN, ImageFolder
+from kubetrain_trainer.given_images import GivenImages
+from kubetrain_trainer.image_folder import ImageFolder
+from kubetrain_trainer.image_input import DEVIATION, MEAN
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards
 
@@ -46,7 +48,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
 
 
 class StoredImages:
-    def __init__(self, images: ImageFolder | TarShards, pixels: int) -> None:
+    def __init__(self, images: ImageFolder | TarShards | GivenImages, pixels: int) -> None:
         self._images = images
         self.notes = getattr(images, "notes", ())
         self._paths = tf.constant(images.paths)

@@ -4,7 +4,9 @@ python -m kubetrain_trainer.tensorflow_multiworker.evaluate --data-dir DATA --ou
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,11 +17,14 @@ from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.evaluation_record import ClassPredictions, write_evaluation
 from kubetrain_trainer.image_folder import log_notes
+from kubetrain_trainer.image_input import with_recorded_input
+from kubetrain_trainer.latest_model import Metrics, measure_latest
+from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sample_values import measure_samples
 from kubetrain_trainer.sampling import evaluation_indices
-from kubetrain_trainer.tensorflow_multiworker.checkpoint import load_export
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.data import load
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
@@ -37,13 +42,27 @@ def evaluate(arguments: Arguments) -> None:
     export = load_export(arguments.output, task.model)
     samples = task.data(config.test_split)
     log_notes(samples)
+    metrics, predicted = measure(task, samples, config)
+    latest = measure_latest(arguments, task.classes, partial(measure_published, arguments.data_dir))
+    write_evaluation(arguments, export, samples, metrics, predicted, latest)
+
+
+def measure_published(data_dir: Path, model: ModelFolder, config: TrainConfig) -> Metrics:
+    """Evaluate a published model, which was trained with these settings, on this dataset."""
+    sized = with_recorded_input(config, model.description)
+    task = build_task(sized, data_dir)
+    load_weights(model.path / EXPORT_FILE, task.model)
+    return measure(task, task.data(sized.test_split), sized)[0]
+
+
+def measure(task: Task, samples: Any, config: TrainConfig) -> tuple[dict[str, float], ClassPredictions]:
     tally, predicted = Tally(task), ClassPredictions(task.classes)
     for outputs, targets in predictions(task, samples, range(len(samples)), config):
         tally.add(outputs, targets)
         if task.classes:
             predicted.add(targets.numpy().tolist(), *top_classes(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
-    write_evaluation(arguments, export, samples, tally.means(), predicted)
+    return tally.means(), predicted
 
 
 def mean_metrics(training: Training, samples: Any, step: int) -> dict[str, float] | None:
@@ -95,9 +114,14 @@ class Tally:
         return {name: total / count for name, total in zip(["loss", *self._task.metrics], totals, strict=True)}
 
 
+def probabilities(outputs: Any) -> Any:
+    """Return the probability of each class, from scores of shape (batch, classes)."""
+    return tf.nn.softmax(outputs, axis=1)
+
+
 def top_classes(outputs: Any) -> tuple[list[int], list[float]]:
     """Return the predicted class of each sample and its confidence, from scores of shape (batch, classes)."""
-    scores = tf.nn.softmax(outputs, axis=1).numpy()
+    scores = probabilities(outputs).numpy()
     return scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist()
 
 

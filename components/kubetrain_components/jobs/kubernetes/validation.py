@@ -78,6 +78,8 @@ def _container_problems(job: Job) -> Iterator[str]:
     mounted = {each["mountPath"].rstrip("/") for each in placement.volume_mounts}
     if placement.code_container and CODE_MOUNT["mountPath"] in mounted:
         yield f"volume_mounts has {CODE_MOUNT['mountPath']}, where --code puts your code: mount the volume elsewhere"
+    for path in _repeated([str(each["mountPath"]).rstrip("/") for each in placement.volume_mounts]):
+        yield f"two volume_mounts have the path {path}: mount one of the volumes elsewhere"
     for name in _repeated([str(each["name"]) for each in placement.resource_claims]):
         yield f"two resource_claims have the name '{name}': rename one of them"
 

@@ -49,7 +49,7 @@ def without_secrets(path: str, value: Any) -> Any:
         return HIDDEN
     if COMMAND.search(path):
         words = value if isinstance(value, list) else [value]
-        return _outline([str(word) for word in words], has_program=path.endswith("command"))
+        return outline([str(word) for word in words], has_program=path.endswith("command"))
     if _is_named(path.rpartition(".")[2]) and not isinstance(value, bool | None):
         return HIDDEN
     if isinstance(value, list):
@@ -61,7 +61,8 @@ def _is_named(name: str) -> bool:
     return name not in NOT_SECRET and SECRET_NAME.search(name) is not None
 
 
-def _outline(words: list[str], *, has_program: bool) -> list[str]:
+def outline(words: list[str], *, has_program: bool) -> list[str]:
+    """Return the program of a command and the names of its options, without their values."""
     program = re.match(r"[^\s=]*(?=\s|$)", words[0]) if words and has_program else None
     shown = [program[0]] if program else []
     for word in words[len(shown) :]:

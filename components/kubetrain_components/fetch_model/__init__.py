@@ -1,0 +1,1 @@
+"""A published model as a folder on this machine, and loaded from there."""

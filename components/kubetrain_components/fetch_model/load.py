@@ -1,0 +1,54 @@
+"""Load a published model from S3, or from a folder of this machine."""
+
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kubetrain_components.fetch_model.fetch import fetch_model
+from kubetrain_components.object_store.open_store import local_path, names_directory, open_store
+from kubetrain_components.object_store.store import ObjectStore
+from kubetrain_components.run.published_model import find_latest
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.load_model import LoadedModel, load_model_folder
+from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
+
+
+def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: Any) -> LoadedModel:
+    """Load a version of a model, or the latest one under the model_uri of a pipeline.
+
+    Args:
+        uri: s3://BUCKET/PREFIX, or a path.
+        s3_endpoint: URL of the S3 server; empty: AWS.
+        options: See kubetrain_trainer.load_model.
+
+    Raises:
+        KubetrainError: if the model is missing or damaged, or its network cannot be built.
+    """
+    if names_directory(str(uri)):
+        return load_model_folder(local_path(str(uri)), **options)
+    store = _open_s3(str(uri), s3_endpoint)
+    with TemporaryDirectory() as folder:
+        fetch_model(store, _prefix(store), Path(folder))
+        return load_model_folder(folder, **options)
+
+
+def _open_s3(uri: str, endpoint: str) -> ObjectStore:
+    try:
+        return open_store(uri, endpoint)
+    except ModuleNotFoundError as error:
+        raise KubetrainError(
+            f"the package '{error.name}' is not installed, which s3:// needs: install it with "
+            "`pip install 'kubetrain[components]'`, or load the model from a folder"
+        ) from error
+
+
+def _prefix(store: ObjectStore) -> str:
+    """Return the prefix of the version: the store's own, or the one that latest.json names."""
+    if store.find(PUBLISHED_DESCRIPTION):
+        return ""
+    if latest := find_latest(store):
+        return f"{latest['version']}/"
+    raise KubetrainError(
+        f"no model is published under {store.uri}: it has neither {PUBLISHED_DESCRIPTION} nor latest.json"
+    )

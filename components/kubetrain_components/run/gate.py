@@ -1,0 +1,220 @@
+"""The gate: conditions that a model must meet to be published, separated by commas.
+
+accuracy>=0.9, loss<0.3, not worse than latest by 0.005, perplexity(min) not worse than latest
+"""
+
+import math
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from kubetrain_trainer.config import AUTOMATIC_MODES, TrainConfig
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError, did_you_mean
+from kubetrain_trainer.model_names import CLASSIFIER_METRICS, is_own_code
+
+OPERATORS = {
+    ">=": (operator.ge, "at least"),
+    ">": (operator.gt, "above"),
+    "<=": (operator.le, "at most"),
+    "<": (operator.lt, "below"),
+}
+METRIC = r"(?P<metric>[^\s<>=(),]+)"
+LIMIT = re.compile(rf"{METRIC}\s*(?P<operator>[<>]=?)\s*(?P<value>[^<>=]*)")
+COMPARISON = re.compile(
+    rf"(?:{METRIC}\s*(?:\((?P<best>[^)]*)\))?\s+)?not worse than latest(?:\s+by\b\s*(?P<value>.*))?"
+)
+BEST = {**AUTOMATIC_MODES, "f1": "max", "auc": "max", "iou": "max", "perplexity": "min"}
+"""Whether the max or the min of a metric is best, by the ending of its name."""
+EXAMPLE = "write conditions such as accuracy>=0.9, loss<0.3, not worse than latest by 0.005"
+
+Metrics = Mapping[str, float | None]
+"""Values by name; None, as in JSON, for a value that is not a number."""
+
+
+class GateNotMet(KubetrainError):
+    """The model is not good enough to be published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latest:
+    """The latest model on the test split of this run."""
+
+    version: str = ""
+    """Empty if none is published."""
+    metrics: Metrics = field(default_factory=dict)
+    problem: str = ""
+    """Why it has no metrics."""
+
+
+class Verdict(NamedTuple):
+    is_met: bool
+    says: str
+
+
+class Condition(Protocol):
+    def judge(self, metrics: Metrics, latest: Latest | None) -> Verdict: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    metric: str
+    operator: str
+    value: float
+    setting: str = ""
+    """The parameter that sets it; empty: the gate."""
+
+    def judge(self, metrics: Metrics, latest: Latest | None) -> Verdict:
+        value, lack = _measured(metrics, self.metric)
+        if lack:
+            return Verdict(False, f"the evaluation has {lack}")
+        subject, limit = f"test {self.metric} {number(value)}", f"{self.setting} {number(self.value)}".lstrip()
+        holds, words = OPERATORS[self.operator]
+        if holds(value, self.value):
+            return Verdict(True, f"{subject} is {words} {limit}")
+        if value == self.value:
+            return Verdict(False, f"{subject} is not {words} {limit}")
+        side = "below" if value < self.value else "above"
+        return Verdict(False, f"{subject} is {side} {limit} by {number(abs(value - self.value))}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotWorse:
+    metric: str
+    prefers_less: bool
+    tolerance: float
+
+    def judge(self, metrics: Metrics, latest: Latest | None) -> Verdict:
+        value, lack = _measured(metrics, self.metric)
+        if lack:
+            return Verdict(False, f"the evaluation has {lack}")
+        if latest is None:
+            return Verdict(False, "the evaluation did not measure the latest model: evaluate with this release's image")
+        if not latest.version and not latest.problem:
+            return Verdict(True, "no model is published yet to which this one could be worse")
+        before, lack = _measured(latest.metrics, self.metric)
+        if reason := latest.problem or (lack and f"it has {lack}"):
+            return Verdict(
+                False,
+                f"the latest model, {latest.version or 'of unknown version'}, cannot be compared with: {reason}; to "
+                "replace it, run once without this condition",
+            )
+        return self._compare(value, before, latest.version)
+
+    def _compare(self, value: float, before: float, version: str) -> Verdict:
+        worse_by = value - before if self.prefers_less else before - value
+        subject, told = f"test {self.metric} {number(value)}", f"{number(before)} of the latest model, {version}"
+        allowed = f" (by up to {number(self.tolerance)} is allowed)" if self.tolerance else ""
+        if worse_by <= self.tolerance or math.isclose(worse_by, self.tolerance, rel_tol=1e-9):
+            return Verdict(True, f"{subject} is not worse than {told}{allowed}")
+        return Verdict(False, f"{subject} is worse by {number(worse_by)} than {told}{allowed}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    conditions: tuple[Condition, ...]
+
+    @property
+    def compares(self) -> bool:
+        """True if the evaluation also has to measure the latest model."""
+        return any(isinstance(each, NotWorse) for each in self.conditions)
+
+    def check(self, metrics: Metrics, latest: Latest | None) -> None:
+        """Print what is met.
+
+        Args:
+            latest: None if the evaluation did not measure it.
+
+        Raises:
+            GateNotMet: with each condition that is not met, and by how much.
+        """
+        verdicts = [each.judge(metrics, latest) for each in self.conditions]
+        for verdict in verdicts:
+            if verdict.is_met:
+                print(f"gate: {verdict.says}", flush=True)
+        if missed := [verdict.says for verdict in verdicts if not verdict.is_met]:
+            raise GateNotMet(f"{'; '.join(missed)}: the model was not published; train longer, or change the gate")
+
+
+def parse_gate(text: str, min_accuracy: float, config: TrainConfig) -> Gate:
+    """
+    Raises:
+        InvalidSetting: for a condition that cannot be understood, or that no evaluation of this training could meet.
+    """
+    short = [Limit(metric="accuracy", operator=">=", value=min_accuracy, setting="min_accuracy")]
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    conditions = [_parse(part, config) for part in parts]
+    gate = Gate((*(short if min_accuracy > 0 else []), *conditions))
+    _check_metrics(conditions, config)
+    if gate.compares and config.entry and "evaluation" not in config.entry:
+        raise InvalidSetting(
+            "gate compares with the latest model, which only an evaluation of your own can measure: add evaluation to "
+            "entry"
+        )
+    return gate
+
+
+def _parse(part: str, config: TrainConfig) -> Limit | NotWorse:
+    if found := LIMIT.fullmatch(part):
+        return Limit(metric=found["metric"], operator=found["operator"], value=_value(part, found["value"]))
+    if found := COMPARISON.fullmatch(part):
+        metric = found["metric"] or config.metric
+        best = _best(part, found["best"], metric, config)
+        tolerance = _value(part, found["value"]) if found["value"] is not None else 0.0
+        if tolerance < 0:
+            raise InvalidSetting(f"gate: '{part}' cannot be worse by {tolerance:g}: write a number of 0 or more")
+        return NotWorse(metric=metric, prefers_less=best == "min", tolerance=tolerance)
+    raise InvalidSetting(f"gate: '{part}' is not a condition: {EXAMPLE}")
+
+
+def _value(part: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidSetting(f"gate: '{part}' needs a number, not '{text.strip()}': {EXAMPLE}")
+    return value
+
+
+def _best(part: str, given: str | None, metric: str, config: TrainConfig) -> str:
+    """Return whether the max or the min of the metric is best."""
+    by_name = next((mode for ending, mode in BEST.items() if metric.endswith(ending)), "")
+    is_set = metric == config.metric and config.best_is != "unknown"
+    best = given or (config.best_is if is_set else by_name)
+    if best not in ("max", "min"):
+        raise InvalidSetting(
+            f"gate: '{part}' does not say whether a high or a low '{metric}' is better: write {metric}(max) or "
+            f"{metric}(min)"
+        )
+    return best
+
+
+def _check_metrics(conditions: Sequence[Limit | NotWorse], config: TrainConfig) -> None:
+    """Refuse a metric that the built-in models do not have; those of your own code are known after its evaluation."""
+    for each in conditions if not is_own_code(config) else ():
+        if each.metric not in CLASSIFIER_METRICS:
+            suggestion = did_you_mean(each.metric, CLASSIFIER_METRICS)
+            raise InvalidSetting(f"gate: the evaluation has no metric '{each.metric}': {suggestion}")
+
+
+def _measured(metrics: Metrics, name: str) -> tuple[float, str]:
+    """Return the value of a metric, and what is wrong with it, if anything."""
+    if name not in metrics:
+        known = did_you_mean(name, metrics) if metrics else "the model was not evaluated"
+        return math.nan, f"no metric '{name}' ({known})"
+    value = metrics[name]
+    if value is None or not math.isfinite(value):
+        return math.nan, f"a {name} that is not a number, because the training diverged: lower learning_rate"
+    return value, ""
+
+
+def number(value: float) -> str:
+    """Return four decimals, or two digits of a number that would be zero."""
+    return f"{value:.2g}" if 0 < abs(value) < 0.00005 else f"{value:.4f}"
+
+
+def latest_of(evaluation: Mapping[str, Any]) -> Latest | None:
+    """Return what evaluation.json says of the latest model, if it was measured."""
+    return Latest(**evaluation["latest"]) if "latest" in evaluation else None

@@ -1,0 +1,80 @@
+"""The latest published model, which the gate compares a new one with: a folder beside the evaluation.
+
+<folder>/fetched.json   its version, and why it could not be fetched, if so; no version: none is published
+<folder>/model/         the version, as it was published
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.durable_files import read_json, write_json
+from kubetrain_trainer.entry_point import SENTENCE_LENGTH, Arguments
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.model_folder import ModelFolder, open_model
+
+FETCHED, MODEL = "fetched.json", "model"
+OF_THIS_RUN = (
+    *("data", "validation_split", "test_split", "synthetic_samples", "synthetic_classes"),
+    *("batch_size", "loader_workers", "precision", "communication"),
+)
+"""Settings of the data and the machine, which are the same for both models."""
+Metrics = Mapping[str, float]
+Measure = Callable[[ModelFolder, TrainConfig], Metrics]
+"""A function that evaluates a model, which was trained with these settings."""
+
+
+def note_fetched(folder: Path, version: str, problem: str = "") -> None:
+    write_json(folder / FETCHED, {"version": version, "problem": problem})
+
+
+def measure_latest(arguments: Arguments, classes: Sequence[str], measure: Measure) -> dict[str, Any]:
+    """Return what evaluation.json says of the latest model: its version, and its metrics or why it has none.
+
+    It is empty if the gate does not compare.
+    """
+    if arguments.latest is None:
+        return {}
+    fetched = read_json(arguments.latest / FETCHED)
+    latest = {"metrics": {}, **fetched}
+    if fetched["version"] and not fetched["problem"]:
+        latest |= _measured(arguments, classes, measure)
+    return {"latest": latest}
+
+
+def _measured(arguments: Arguments, classes: Sequence[str], measure: Measure) -> dict[str, Any]:
+    try:
+        model = open_model(arguments.latest / MODEL)  # type: ignore[operator]
+        config = _comparable(model, arguments, classes)
+        return {"metrics": dict(measure(model, config))}
+    except KubetrainError as error:
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - also if your own code raises it, the new model is evaluated
+        problem = f"its evaluation failed with {type(error).__name__}: {' '.join(str(error).split())}"
+    print(f"the latest model cannot be evaluated: {problem}", flush=True)
+    return {"problem": problem[:SENTENCE_LENGTH]}
+
+
+def _comparable(model: ModelFolder, arguments: Arguments, classes: Sequence[str]) -> TrainConfig:
+    """Return the settings to evaluate the model with.
+
+    Raises:
+        KubetrainError: if its values would not mean the same as those of this run's model.
+    """
+    framework, ours = arguments.output.read_config()["framework"], arguments.config
+    if model.framework != framework:
+        raise KubetrainError(f"it was trained with {model.framework}, not {framework}: use another model_uri")
+    if not _has_classes(model, arguments, classes):
+        raise KubetrainError("it has other classes than the dataset has now, or was published without their names")
+    if model.description["config_digest"] == ours.digest:
+        return ours
+    return replace(model.config(), **{name: getattr(ours, name) for name in OF_THIS_RUN})
+
+
+def _has_classes(model: ModelFolder, arguments: Arguments, classes: Sequence[str]) -> bool:
+    """Without their names, as in version 1 of model.json, only the same dataset has surely the same classes."""
+    if "classes" in model.description or not classes:
+        return model.classes == tuple(classes)
+    return bool(model.description["dataset_digest"] == arguments.dataset_digest)

@@ -1,0 +1,125 @@
+"""A published model as a folder: model.json, and the files that it lists.
+
+<models>/latest.json             the model.json of the latest version
+<models>/<version>/model.json    what loading the model needs to know
+<models>/<version>/…             its files
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.durable_files import read_json, sha256_of
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
+
+SCHEMA = "kubetrain/model/v2"
+SCHEMAS = ("kubetrain/model/v1", SCHEMA)
+"""Version 1 says neither the settings nor the classes nor the input of the model."""
+LATEST = "latest.json"
+TEXTS = ("version", "run_id", "image", "dataset_digest", "config_digest")
+"""Names in model.json that every release has written as strings."""
+HIDDEN = "…"
+"""Stands in the settings for what may be a secret."""
+
+
+class DamagedModel(KubetrainError):
+    """Files of a published model are missing, or differ from its model.json."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    path: Path
+    description: Mapping[str, Any]
+
+    @property
+    def framework(self) -> str:
+        return str(self.description["framework"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.description.get("classes", ()))
+
+    def config(self) -> TrainConfig:
+        """Return the settings of its training.
+
+        Raises:
+            KubetrainError: if model.json does not have them, or has settings of another release.
+        """
+        recorded, model = self.description.get("config"), f"model {self.description['version']}"
+        if recorded is None:
+            raise KubetrainError(
+                f"{model} was published by an earlier release of kubetrain, which kept no settings of it"
+            )
+        if hidden := [name for name, value in recorded.get("model_args", {}).items() if HIDDEN in repr(value)]:
+            raise KubetrainError(f"{model} was published without model_args {', '.join(hidden)}, which may be a secret")
+        if unknown := [name for name in recorded if name not in TrainConfig.names()]:
+            raise KubetrainError(
+                f"{model} was published by another release, with other settings ({', '.join(unknown)})"
+            )
+        return TrainConfig.from_dict(recorded)
+
+
+def open_model(folder: Path) -> ModelFolder:
+    """Verify every file of a version, or of the latest version in a folder of models.
+
+    Raises:
+        KubetrainError: if the model is missing or damaged.
+    """
+    if not (folder / PUBLISHED_DESCRIPTION).is_file() and (folder / LATEST).is_file():
+        folder = folder / read_description(folder / LATEST)["version"]
+    model = ModelFolder(folder, read_description(folder / PUBLISHED_DESCRIPTION))
+    for file in model.description["files"]:
+        check_file(folder / file["name"], file)
+    return model
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read model.json or latest.json.
+
+    Raises:
+        KubetrainError: if there is none, or it is another program's.
+    """
+    try:
+        description = read_json(path)
+    except FileNotFoundError:
+        raise KubetrainError(
+            f"{path.parent} has no published model: it has neither {PUBLISHED_DESCRIPTION} nor {LATEST}"
+        ) from None
+    except ValueError as error:
+        raise DamagedModel(f"{path} is not valid JSON: publish the model again") from error
+    if not describes_model(description):
+        raise KubetrainError(f"{path} does not describe a model that this release of kubetrain can read")
+    return dict(description)
+
+
+def describes_model(description: Any) -> bool:
+    """Return True if this is the content of a model.json, whose files lie within its folder."""
+    try:
+        names = [file["name"] for file in description["files"]]
+        texts = [description[name] for name in TEXTS]
+        return (
+            description["schema"] in SCHEMAS
+            and all(map(_is_inside, [*names, description["version"]]))
+            and all(isinstance(text, str) for text in texts)
+        )
+    except (TypeError, KeyError, AttributeError):
+        return False
+
+
+def _is_inside(name: Any) -> bool:
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
+def check_file(path: Path, described: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        DamagedModel: if it is missing, or differs from what model.json says.
+    """
+    if not path.is_file():
+        raise DamagedModel(f"{path} is missing: publish the model again")
+    if (path.stat().st_size, sha256_of(path)) != (described.get("size"), described.get("sha256")):
+        raise DamagedModel(f"{path} is damaged: it has other content than model.json says; publish the model again")
