@@ -152,6 +152,14 @@ def test_a_script_of_python_or_torchrun_runs_in_each_process(command: str) -> No
         assert entry_for("bash", "-c", f"{command} --epochs 3") == SCRIPT
 
 
+def test_a_shell_that_starts_only_the_script_is_left_out() -> None:
+    assert entry_for("/bin/sh", "-ec", "exec torchrun --nnodes=$N train.py \\\n  --epochs '3'\n") == SCRIPT
+
+
+def test_a_text_like_a_reference_stays_one() -> None:
+    assert entry_for("python", "train.py", "$$(HF_TOKEN)")["args"] == ["$$(HF_TOKEN)"]
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -165,7 +173,13 @@ def test_a_script_of_python_or_torchrun_runs_in_each_process(command: str) -> No
         ["sh", "-c", "torchrun train.py --out $HOME/out"],
         ["sh", "-c", "torchrun train.py --out $(hostname) > log"],
         ["sh", "-c", "torchrun train.py", "name"],
+        ["sh", "-c", "torchrun train.py && touch done"],
         ["sh", "-c", "A=1 torchrun train.py"],
+        [
+            "bash",
+            "-c",
+            '\nfolder=$(mktemp -d)\nprintf \'x\' > "$folder/a.py"\ntorchrun "$folder/a.py"',
+        ],  # Trainer's SDK
         ["python", "-O", "train.py"],
     ],
 )
@@ -249,7 +263,8 @@ def test_what_differs_for_the_program_is_said(command: str, folder: str, note: s
 
     assert any(re.search(note, each) for each in notes(command, workingDir=folder))
     assert any("KUBETRAIN_OUTPUT/export" in each for each in notes(command))
-    assert not any(re.search(note, each) for each in notes("torchrun --nnodes=2 train.py"))
+    for other in ("torchrun --nnodes=2 train.py", "python -m torch.distributed.launch --use_env train.py"):
+        assert not any(re.search(note, each) for each in notes(other))
     assert not any(re.search(note, each) for each in notes("torchrun -m train"))
 
 

@@ -75,7 +75,7 @@ def _obstacle(draft: Draft, words: Sequence[str], script: Sequence[str]) -> str:
 
 
 def _is_unknown(draft: Draft, name: str) -> bool:
-    """Return True for a variable whose value may be a secret, depend on the launcher, or be no valid part of JSON."""
+    """Return True for a variable whose value may be a secret, depend on the launcher, or break the JSON."""
     secrets, others = draft.settings.get("secret_env", {}), draft.settings.get("env", {})
     if name in others and name not in secrets and PLAIN.fullmatch(str(others[name])):
         return False
