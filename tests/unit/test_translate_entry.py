@@ -18,7 +18,11 @@ from support.translated import Manifest, changed, templates_in, translated, unma
 
 URIS = ["dataset_uri=s3://bucket/flowers", "model_uri=s3://bucket/models"]
 VARIABLES = {"RATE": "0.1", "NOTE": 'say "so"', "TOKENS": "$(HF_TOKEN)"}
-SECRET_VARIABLE = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+SECRETS = [
+    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+    {"name": "hub", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "name", "optional": True}}},
+    {"name": "wandb_key", "value": "hidden"},
+]
 RECORDER = """
 import json, os, sys
 from pathlib import Path
@@ -35,7 +39,7 @@ exec python "$@"
 
 def job_with(kind: str, *, master: Manifest | None = None, spec: Manifest | None = None, **container: Any) -> str:
     framework = "pytorch" if kind == "PyTorchJob" else "tensorflow"
-    variables = [*({"name": name, "value": value} for name, value in VARIABLES.items()), SECRET_VARIABLE]
+    variables = [*({"name": name, "value": value} for name, value in VARIABLES.items()), *SECRETS]
 
     def role(own: Manifest) -> Manifest:
         return {"template": {"spec": {"containers": [{"name": framework, "image": "a", "env": variables, **own}]}}}
@@ -203,6 +207,8 @@ ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 2}}
         ({"command": ["python", "train.py", "--api-key=hidden"]}, {}, "secret_env.* set entry"),
         ({"command": ["python", "train.py", "--note=$(HF_TOKEN)"]}, {}, r"\$\(HF_TOKEN\).*recorded.*read the variable"),
         ({"command": ["python", "train.py", "$$$(HF_TOKEN)"]}, {}, r"\$\(HF_TOKEN\).*recorded"),
+        ({"command": ["python", "train.py", "$(hub)"]}, {}, r"\$\(hub\).*recorded"),
+        ({"command": ["python", "train.py", "$(wandb_key)"]}, {}, r"\$\(wandb_key\).*recorded"),
         ({"command": ["python", "train.py", "--rank=$(RANK)"]}, {}, r"\$\(RANK\).*read the variable"),
         ({"command": ["python", "train.py", "--note=$(NOTE)"]}, {}, r"\$\(NOTE\).*read the variable"),
         ({"command": ["python", "train.py", "--note=$(TOKENS)"]}, {}, r"\$\(TOKENS\).*read the variable"),
@@ -298,3 +304,10 @@ def test_an_elastic_job_starts_what_its_image_passes_to_torchrun() -> None:
         )
         == job
     )
+
+
+def test_a_secret_of_the_train_job_replaces_a_variable_of_its_runtime() -> None:
+    secret = '{name: AUGMENT, valueFrom: {secretKeyRef: {name: "a", key: "b"}}}'
+    command = ("[torchrun, train.py]", "[torchrun, train.py, $(AUGMENT)]")
+    assert entry_of(changed("train_job", command)) == {"script": "train.py", "args": ["$(AUGMENT)"]}
+    assert not entry_of(changed("train_job", command, ('{name: AUGMENT, value: "false"}', secret)))

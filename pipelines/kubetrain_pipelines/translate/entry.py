@@ -9,7 +9,7 @@ from kubetrain_pipelines.translate.commands import NOT_SHOWN, command_of, in_fol
 from kubetrain_pipelines.translate.draft import Draft
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.reasons import like_settings
-from kubetrain_pipelines.translate.secret_values import has_secret
+from kubetrain_pipelines.translate.secret_values import has_secret, is_secret
 from kubetrain_pipelines.translate.torchrun import Torchrun, script_in
 
 REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([\w.-]+)\)")
@@ -77,9 +77,9 @@ def _obstacle(draft: Draft, words: Sequence[str], script: Sequence[str]) -> str:
 def _is_unknown(draft: Draft, name: str) -> bool:
     """Return True for a variable whose value may be a secret, depend on the launcher, or break the JSON."""
     secrets, others = draft.settings.get("secret_env", {}), draft.settings.get("env", {})
-    if name in others and name not in secrets and PLAIN.fullmatch(str(others[name])):
-        return False
-    return name.isupper() or name in {**secrets, **others}
+    value = others.get(name) if name not in secrets else None
+    is_plain = isinstance(value, str) and PLAIN.fullmatch(value)
+    return not is_plain and (name.isupper() or name in {**secrets, **others} or is_secret(name, name))
 
 
 def _set_entry(draft: Draft, words: Sequence[str], script: Sequence[str], folder: str, torchrun: Torchrun) -> None:
