@@ -1,5 +1,6 @@
 """Hand-written manifests and their translations."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ ALIKE = {
     "spec.containers[main].securityContext.capabilities.add": "as below, with root, for which the capability counts",
 }
 """Fields of pods that kubetrain writes otherwise, with the same effect."""
+PROGRAM = re.compile(r"spec\.containers\[main\]\.(command|args|workingDir)")
+"""Fields of the program, which kubetrain starts in its own way."""
 
 Manifest = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""`kubetrain translate` for jobs that run the user's own program: the printed command starts the same pods."""
+"""`kubetrain translate` for jobs that `kubetrain train` runs: the printed command starts the same pods."""
 
 import re
 import subprocess
@@ -13,6 +13,7 @@ from kubetrain_pipelines.translate.translation import Translation
 from support.translated import (
     ALIKE,
     HAND_WRITTEN,
+    PROGRAM,
     Manifest,
     changed,
     job_in,
@@ -38,7 +39,6 @@ POSSIBLE = [
 ]
 MAIN_CONTAINERS = {("mpi_job", "Worker"): 1}
 """The main container, if it is not the first."""
-COMMAND = re.compile(r"spec\.containers\[main\]\.(command|args|workingDir)")
 
 
 def printed(translation: Translation) -> str:
@@ -85,7 +85,7 @@ def fields_wanted(name: str, role: str, template: Manifest) -> dict[str, str]:
     named = unmapped(translated(text_of(name)))
     paths = {re.sub(r".*?\.template\.", "", path).replace(f"[{container}]", "[main]") for path in named}
     wanted = leaves_of(template, container)
-    return {path: value for path, value in wanted.items() if path not in paths and not COMMAND.fullmatch(path)}
+    return {path: value for path, value in wanted.items() if path not in paths and not PROGRAM.fullmatch(path)}
 
 
 @pytest.mark.parametrize(("name", "launcher"), POSSIBLE)

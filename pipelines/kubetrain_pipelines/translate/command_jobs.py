@@ -1,6 +1,5 @@
 """Jobs that run the user's own program, for `kubetrain train`: XGBoostJob, PaddleJob and JAXJob."""
 
-import shlex
 from typing import Any
 
 from kubetrain_components.jobs.job_kinds import MPI, JobKind
@@ -9,14 +8,14 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.secret_values import has_secret
+from kubetrain_pipelines.translate.commands import NOT_SHOWN, command_of, in_folder, name_command, take_folder
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.kinds import command_of, take_replicas, take_restart_policy, take_run_policy
+from kubetrain_pipelines.translate.kinds import take_replicas, take_restart_policy, take_run_policy
 
 PLACEHOLDER = "COMMAND"
 """What the user has to fill in if the command is not known, or may not be shown."""
 ELASTIC = "kubetrain train has min_workers only for pytorch"
-NOT_SHOWN = "it may contain a secret, which the command would show: let the program read a variable, and set secret_env"
 OF_IMAGE = "the command is in the image, but kubetrain train needs all of it: write it before these arguments"
 
 
@@ -33,14 +32,12 @@ def take_command_job(draft: Draft, job: Fields, kind: JobKind) -> None:
 
 def take_command(draft: Draft, container: Fields) -> None:
     """Take a command and its folder, or name it if it may not be shown or is not complete."""
-    words, in_image = command_of(container), not container.get("command", list)
-    is_open = in_image or has_secret(words)
-    for name in ("command", "args"):
-        if (value := container.take(name, list)) and is_open:
-            draft.unmapped.append(Unmapped.of(container.path_of(name), value, OF_IMAGE if in_image else NOT_SHOWN))
-    folder = container.take("workingDir", str)
-    inside = ["sh", "-c", f'cd {shlex.quote(folder)} && exec "$@"', "sh"] if folder else []
-    draft.command = [*inside, *([PLACEHOLDER] if is_open else words)]
+    words, folder = command_of(container), take_folder(container)
+    reason = OF_IMAGE if not container.get("command", list) else NOT_SHOWN if has_secret(words) else ""
+    if reason:
+        name_command(draft, reason, container)
+    container.drop("command", "args")
+    draft.command = in_folder(folder, [PLACEHOLDER] if reason else words)
 
 
 def placement_in(draft: Draft) -> dict[str, Any]:

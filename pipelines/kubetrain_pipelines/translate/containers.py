@@ -17,7 +17,7 @@ EXPANDED = (
 )
 IMAGE_NOTE = (
     "image {image} must contain kubetrain's trainer: build it from kubetrain's trainer image with your code added, or "
-    "remove image from the file to train a built-in model"
+    "remove image from the file and bring your code with --code"
 )
 
 

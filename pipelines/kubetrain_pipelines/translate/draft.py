@@ -19,7 +19,7 @@ class Unmapped:
 
     @classmethod
     def of(cls, path: str, value: Any, instead: str = "") -> "Unmapped":
-        return cls(path, shown(path, value), instead or reason_for(path, value))
+        return cls(path, shown(path, value), instead or reason_for(path))
 
 
 @dataclass
@@ -27,12 +27,14 @@ class Draft:
     job: str = ""
     """The name of the job, which its operator also writes into labels of the pods."""
     framework: str = ""
-    """The framework of a job that runs the user's own program; empty: kubetrain's trainers replace the program."""
+    """The framework of a job that `kubetrain train` runs; empty: a pipeline of PyTorch or TensorFlow does."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Parameters and settings of the placement, by name."""
     command: list[str] = field(default_factory=list)
-    """The command of such a job."""
+    """The command of a job that `kubetrain train` runs."""
     unmapped: list[Unmapped] = field(default_factory=list)
+    has_one_program: bool = True
+    """False if the pods of some roles run another program than the others."""
     notes: list[str] = field(default_factory=list)
     """Sentences on settings that differ from their fields, and on what to check."""
 

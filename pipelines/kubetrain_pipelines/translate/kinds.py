@@ -2,10 +2,12 @@
 
 from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_pipelines.translate.commands import command_of
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
+from kubetrain_pipelines.translate.entry import take_entry
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.pods import main_container, take_pod
-from kubetrain_pipelines.translate.torchrun import Torchrun, torchrun_in
+from kubetrain_pipelines.translate.torchrun import Torchrun, script_in, torchrun_in
 from kubetrain_trainer.errors import InvalidSetting
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -29,14 +31,16 @@ def take_pytorch_job(draft: Draft, job: Fields) -> None:
     take_run_policy(draft, job.at("spec.runPolicy"))
     take_restart_policy(draft, job.at("spec.pytorchReplicaSpecs"))
     take_processes(draft, torchrun, [(job.at("spec"), "nprocPerNode"), (policy, "nProcPerNode")], default="auto")
+    take_entry(draft, torchrun, main)
 
 
 def take_tf_job(draft: Draft, job: Fields) -> None:
-    take_replicas(draft, job, "tfReplicaSpecs", ("Chief", "Master", "Worker"), "tensorflow")
+    main = take_replicas(draft, job, "tfReplicaSpecs", ("Chief", "Master", "Worker"), "tensorflow")
     take_run_policy(draft, job.at("spec.runPolicy"))
     take_restart_policy(draft, job.at("spec.tfReplicaSpecs"))
     job.drop_if("spec.successPolicy", "AllWorkers")
     job.drop_if("spec.enableDynamicWorker", False)
+    take_entry(draft, Torchrun(), main)
 
 
 def take_elastic_job(draft: Draft, job: Fields) -> None:
@@ -48,6 +52,7 @@ def take_elastic_job(draft: Draft, job: Fields) -> None:
         take_run_policy(draft, policy)
     take_restart_policy(draft, job.at("spec.replicaSpecs"))
     take_processes(draft, torchrun, [], default="1")
+    take_entry(draft, torchrun, main, has_launcher=True)
 
 
 def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "Replicas") -> None:
@@ -144,15 +149,18 @@ def take_replicas(
     main_role = max(present, key=lambda role: (counts[role], role))
     templates = {role: specs.at(role).at("template") for role in present}
     template = templates.pop(main_role)
+    mains = [main_container(each, (container,)) for each in (template, *templates.values())]
+    draft.has_one_program = len({_program_of(each) for each in mains}) == 1
     before = Fields(template.content).leaves(with_empty=True)
-    main = main_container(template, (container,))
-    take_pod(draft, template, main, has_gang=has_gang)
+    take_pod(draft, template, mains[0], has_gang=has_gang)
     draft.name_differences(template, before, list(templates.values()))
-    return main
+    return mains[0]
 
 
-def command_of(container: Fields) -> list[str]:
-    return [str(word) for name in ("command", "args") for word in container.get(name, list, [])]
+def _program_of(container: Fields) -> tuple[str, ...]:
+    """Return the program and its folder, without options of torchrun, by which nodes find each other."""
+    words = command_of(container)
+    return container.get("workingDir", str, ""), *(script_in(words) or words)
 
 
 def _capitalize(specs: Fields, roles: tuple[str, ...]) -> None:

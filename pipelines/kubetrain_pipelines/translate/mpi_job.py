@@ -6,10 +6,11 @@ from typing import Any
 from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.mpi_workers import HOME, USER
 from kubetrain_pipelines.translate.command_jobs import take_command
+from kubetrain_pipelines.translate.commands import command_of
 from kubetrain_pipelines.translate.containers import take_variables
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.kinds import command_of, take_replicas, take_restart_policy, take_run_policy
+from kubetrain_pipelines.translate.kinds import take_replicas, take_restart_policy, take_run_policy
 from kubetrain_pipelines.translate.pods import main_container
 
 FIELD = "mpiReplicaSpecs"

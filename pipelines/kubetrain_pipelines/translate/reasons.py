@@ -1,7 +1,7 @@
 """What kubetrain does instead of a field that has no counterpart, or what the user can do."""
 
 import re
-from typing import Any
+from collections.abc import Iterable
 
 from kubetrain_trainer.config import TrainConfig
 
@@ -19,10 +19,8 @@ REASONS = {
     r"\.mpiImplementation$": "the image needs Open MPI 4",
     r"\.launcherCreationPolicy$": "mpirun starts when all Workers run",
     r"\.Launcher\.replicas$": "a job has one Launcher",
-    r"(Probe|lifecycle)": "the trainer reports hanging processes itself, and saves a checkpoint on SIGTERM",
-    r"\.(command|args)$": "kubetrain runs its own trainer: choose a built-in model, or write a function that returns "
-    "your Task (model, data, loss, metrics) and name it in model, see docs/training.md",
-    r"\.workingDir": "kubetrain's trainer needs no working directory",
+    r"(Probe|lifecycle)": "kubetrain judges a pod by its exit code; its own trainer also reports hanging processes",
+    r"\.(command|args|workingDir)$": "set entry to your script or command, see docs/own_code.md",
     r"\.env\[(PET_\w+|MASTER_\w+|RANK|LOCAL_RANK|WORLD_SIZE|TF_CONFIG|JOB_COMPLETION_INDEX)\]": "the launcher sets it",
     r"\.env\[NCCL_TIMEOUT\]": "set nccl_timeout_seconds of the training",
     r"\.env\[": "it may be a secret, which parameters would show to everyone: store it in a Secret and set secret_env",
@@ -53,8 +51,8 @@ REASONS = {
     "scheduler-plugins or kueue), and start_seconds as its time limit",
     r"\.ttlSecondsAfterFinished": "the launcher has to read a finished job first: set ttl_seconds",
     r"\.successPolicy": "a job succeeds if all its pods do and rank 0 has named a complete checkpoint",
-    r"\.PS\.": "kubetrain trains with MultiWorkerMirroredStrategy, which has no parameter servers",
-    r"\.Evaluator\.": "the pipeline evaluates the model after the training, in the step evaluate_model",
+    r"\.PS\.": "a run has no parameter servers: train with MultiWorkerMirroredStrategy",
+    r"\.Evaluator\.": "the step evaluate_model evaluates the model: name a script of yours as evaluation in entry",
     r"initializer": "the pipeline copies dataset_uri in the step sync_dataset; choose pretrained weights in model_args",
     r"^metadata\.name$": "the run has a name: pass --name to submit, or --run-id to train",
     r"^metadata\.namespace$": "pods run in the pipeline's namespace: pass --namespace to submit if it is multi-user",
@@ -64,13 +62,11 @@ NO_REASON = "kubetrain has no such setting"
 ARGUMENT = re.compile(r"--([A-Za-z][\w-]*)")
 
 
-def reason_for(path: str, value: Any) -> str:
-    reason = next((each for pattern, each in REASONS.items() if re.search(pattern, path)), NO_REASON)
-    names = _like_settings(value) if re.search(r"\.(command|args)$", path) else []
-    return f"{reason}. Settings with names like your arguments: {', '.join(names)}" if names else reason
+def reason_for(path: str) -> str:
+    return next((each for pattern, each in REASONS.items() if re.search(pattern, path)), NO_REASON)
 
 
-def _like_settings(value: Any) -> list[str]:
-    text = " ".join(str(each) for each in value) if isinstance(value, list) else str(value)
-    arguments = {name.replace("-", "_") for name in ARGUMENT.findall(text)}
+def like_settings(command: Iterable[str]) -> list[str]:
+    """Return the settings of the training that have names like arguments of a command."""
+    arguments = {name.replace("-", "_") for name in ARGUMENT.findall(" ".join(command))}
     return [name for name in TrainConfig.names() if name in arguments]

@@ -1,11 +1,18 @@
-"""The options of torchrun in the command of a container, which are settings of the job in kubetrain."""
+"""The script that a container runs by Python or torchrun, and torchrun's options, which kubetrain has as settings."""
 
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LAUNCHER = re.compile(r"(.*/)?torchrun|torch\.distributed\.(run|launch)|torchelastic\.distributed\.launch")
+LAUNCHER = re.compile(r"(\S*/)?torchrun|torch\.distributed\.(run|launch)|torchelastic\.distributed\.launch")
+PYTHON = r"(\S*/)?python[\d.]*( -u)*"
+OPTIONS = r"( (?!(-m|--module|--no.python)\b)\S+)*"
+"""Options of torchrun, but none after which a module or another program follows."""
+BEFORE_SCRIPT = re.compile(rf"{PYTHON}|({PYTHON} -m )?({LAUNCHER.pattern}){OPTIONS}")
+SHELL = re.compile(r"(\S*/)?(ba)?sh -e?c")
+SHELL_SYNTAX = re.compile(r"[;&|<>()`\n#~*?\[\]{}!\\]")
+"""Characters, besides those of variables, that have a meaning only in a shell."""
 NODES = re.compile(r"(\d+):(\d+)")
 
 
@@ -17,6 +24,8 @@ class Torchrun:
     """Both are 0 if the number of nodes is fixed."""
     processes: str = ""
     max_restarts: int | None = None
+    options: tuple[str, ...] = ()
+    """The names of all options."""
 
 
 def torchrun_in(command: Sequence[str], *, is_used: bool = False) -> Torchrun:
@@ -38,7 +47,25 @@ def torchrun_in(command: Sequence[str], *, is_used: bool = False) -> Torchrun:
         max_nodes=int(nodes[2]) if nodes else 0,
         processes=options.get("nproc-per-node", ""),
         max_restarts=int(restarts) if restarts.isdigit() else None,
+        options=tuple(options),
     )
+
+
+def script_in(command: Sequence[str]) -> list[str]:
+    """Return the Python script that a command runs in each process, with its arguments; empty if it runs another."""
+    words = _without_shell(command)
+    start = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
+    needs_shell = words != command and any("$" in word for word in words[start:])
+    return [] if needs_shell or not BEFORE_SCRIPT.fullmatch(" ".join(words[:start])) else [*words[start:]]
+
+
+def _without_shell(command: Sequence[str]) -> Sequence[str]:
+    """Return the words of a shell's command, if that is one simple command."""
+    *shell, text = command or [""]
+    text = text.replace("\\\n", " ").strip()
+    if not SHELL.fullmatch(" ".join(shell)) or SHELL_SYNTAX.search(text):
+        return command
+    return _words(text.removeprefix("exec "))
 
 
 def _words(part: str) -> list[str]:

@@ -1,9 +1,11 @@
 """A TrainJob of Kubeflow Trainer: its runtime has the pods, of which it changes some fields."""
 
+from kubetrain_pipelines.translate.commands import command_of
 from kubetrain_pipelines.translate.containers import take_container
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
+from kubetrain_pipelines.translate.entry import take_entry
 from kubetrain_pipelines.translate.fields import Fields
-from kubetrain_pipelines.translate.kinds import command_of, take_elastic, take_processes, take_run_policy
+from kubetrain_pipelines.translate.kinds import take_elastic, take_processes, take_run_policy
 from kubetrain_pipelines.translate.pods import main_container, take_pod
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_trainer.errors import InvalidSetting
@@ -26,7 +28,7 @@ def take_train_job(draft: Draft, job: Fields, runtime: Fields) -> None:
     _drop_overridden(main, trainer)
     workers = [owner.take("numNodes", int) for owner in (trainer, policy)]
     draft.set("workers", next((number for number in workers if number is not None), 1))
-    command = [*command_of(main), *command_of(trainer)]
+    command = command_of(main, trainer)
     for layer, container in [(template, main), *_patches(job, nodes, main)]:
         take_pod(draft, layer, container)
     take_container(draft, trainer, "resourcesPerNode")
@@ -34,6 +36,7 @@ def take_train_job(draft: Draft, job: Fields, runtime: Fields) -> None:
     take_elastic(draft, policy.at("torch.elasticPolicy"), torchrun, "Nodes")
     take_run_policy(draft, job.at("spec"))
     take_processes(draft, torchrun, [(trainer, "numProcPerNode"), (policy.at("torch"), "numProcPerNode")], "auto")
+    take_entry(draft, torchrun, main, trainer)
     _take_restarts(draft, runtime, template)
     _take_dataset(draft, job.at("spec.initializer.dataset"))
 

@@ -1,0 +1,30 @@
+"""The command of a container, its folder, and what to say if it is not taken over."""
+
+import shlex
+from collections.abc import Sequence
+
+from kubetrain_pipelines.translate.draft import Draft, Unmapped
+from kubetrain_pipelines.translate.fields import Fields
+
+NOT_SHOWN = "it may contain a secret, which everyone would see: let the program read a variable, and set secret_env"
+
+
+def command_of(*containers: Fields) -> list[str]:
+    """Return the words of a command, of which a TrainJob may have one part and its runtime the other."""
+    return [str(word) for name in ("command", "args") for each in containers for word in each.get(name, list, [])]
+
+
+def take_folder(*containers: Fields) -> str:
+    return "".join(each.take("workingDir", str, "") for each in containers)
+
+
+def in_folder(folder: str, command: Sequence[str]) -> list[str]:
+    """Return the command as it starts in the folder, because kubetrain's pods have that of the image."""
+    return [*(["sh", "-c", f'cd {shlex.quote(folder)} && exec "$@"', "sh"] if folder else []), *command]
+
+
+def name_command(draft: Draft, reason: str, *containers: Fields) -> None:
+    for each in containers:
+        for name in ("command", "args"):
+            if value := each.take(name, list):
+                draft.unmapped.append(Unmapped.of(each.path_of(name), value, reason))

@@ -1,0 +1,108 @@
+"""The program of a hand-written job as the setting entry: a script in each process, or a command in each pod."""
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from kubetrain_components.secret_values import has_secret, is_secret
+from kubetrain_pipelines.translate.commands import NOT_SHOWN, command_of, in_folder, name_command, take_folder
+from kubetrain_pipelines.translate.draft import Draft
+from kubetrain_pipelines.translate.fields import Fields
+from kubetrain_pipelines.translate.reasons import like_settings
+from kubetrain_pipelines.translate.torchrun import Torchrun, script_in
+
+REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([\w.-]+)\)")
+"""What Kubernetes replaces in commands if it is a variable. The rest, such as $(date), is left to a shell."""
+PLAIN = re.compile(r'[^"\\$\x00-\x1f]*')
+"""Values that refer to no other variables, and leave the JSON of entry as it is."""
+SET_BY_KUBETRAIN = re.compile(r"nnodes|nproc-.*|max-restarts|node-rank|master-.*|rdzv-(?!conf).*|use-env")
+"""Options of torchrun that kubetrain has as settings, or sets itself."""
+LEGACY = "torch.distributed.launch"
+
+CONTRACT = (
+    "your program must read its data from $KUBETRAIN_DATA (/data) and write its model into $KUBETRAIN_OUTPUT/export; "
+    "$KUBETRAIN_RESUME_FROM is the checkpoint to resume from: see docs/own_code.md"
+)
+COMMAND = (
+    "the command finds its rank in PET_NODE_RANK and PET_NNODES, which torchrun reads, or in TF_CONFIG; RANK and "
+    "WORLD_SIZE of a pod are set only with launcher training-operator"
+)
+FOLDER = "the script starts in the WORKDIR of the image, not in {folder}: relative paths count from there"
+OTHER_OPTIONS = "torchrun runs without your options {names}"
+LOCAL_RANK = f"{LEGACY} passes --local-rank to the script, but torchrun does not: let the script read LOCAL_RANK"
+NO_COMMAND = "the manifest has no command: set entry to the script or command that the image starts"
+OWN_TRAINER = "without entry, the run uses kubetrain's own trainer: set model, see docs/training.md"
+LIKE_SETTINGS = "{trainer}; settings with names like your arguments: {names}"
+
+NOT_TAKEN = "{why}; then set entry, see docs/own_code.md"
+OF_IMAGE = "the beginning of the command is in the image: put it before these arguments"
+SEVERAL = "the roles run different programs, but all pods are alike: let one program find its role by its rank"
+REFERS = "the value of $({name}) would be recorded with the settings: let the program read the variable"
+ELASTIC = "elastic pods run a script, but no command: start the program from a script, or remove min_workers"
+
+
+def take_entry(draft: Draft, torchrun: Torchrun, *containers: Fields, has_launcher: bool = False) -> None:
+    """Take the program of the pods, or name it if it cannot be the entry.
+
+    Args:
+        has_launcher: True if an image without a command runs torchrun.
+    """
+    has_command = any(each.get("command", list) for each in containers)
+    words = [*(["torchrun"] if has_launcher and not has_command else []), *command_of(*containers)]
+    script = script_in(words)
+    if not command_of(*containers):
+        draft.note(NO_COMMAND)
+    elif why := _obstacle(draft, words, script) if script or has_command else OF_IMAGE:
+        name_command(draft, NOT_TAKEN.format(why=why), *containers)
+    else:
+        _set_entry(draft, words, script, take_folder(*containers), torchrun)
+        for each in containers:
+            each.drop("command", "args")
+    _note_own_trainer(draft, words)
+
+
+def _obstacle(draft: Draft, words: Sequence[str], script: Sequence[str]) -> str:
+    """Return why the program cannot be the entry, with the remedy; empty if it can."""
+    if not draft.has_one_program:
+        return SEVERAL
+    if has_secret(words):
+        return NOT_SHOWN
+    unknown = [name for name in REFERENCE.findall(" ".join(script or words)) if _is_unknown(draft, name)]
+    if unknown:
+        return REFERS.format(name=unknown[0])
+    return ELASTIC if draft.settings.get("min_workers") and not script else ""
+
+
+def _is_unknown(draft: Draft, name: str) -> bool:
+    """Return True for a variable whose value may be a secret, depend on the launcher, or break the JSON."""
+    secrets, others = draft.settings.get("secret_env", {}), draft.settings.get("env", {})
+    value = others.get(name) if name not in secrets else None
+    is_plain = isinstance(value, str) and PLAIN.fullmatch(value)
+    return not is_plain and (name.isupper() or name in {**secrets, **others} or is_secret(name, name))
+
+
+def _set_entry(draft: Draft, words: Sequence[str], script: Sequence[str], folder: str, torchrun: Torchrun) -> None:
+    if script:
+        entry: dict[str, Any] = {"script": str(PurePosixPath(folder, script[0])), "args": [*script[1:]]}
+        _note_script(draft, words, folder, torchrun)
+    else:
+        entry = {"command": in_folder(folder, words)}
+        if not torchrun.is_used or re.search("RANK|WORLD_SIZE", " ".join(words)):
+            draft.note(COMMAND)
+    draft.set("train_config", {"entry": {name: value for name, value in entry.items() if value}})
+    draft.note(CONTRACT)
+
+
+def _note_script(draft: Draft, words: Sequence[str], folder: str, torchrun: Torchrun) -> None:
+    if folder:
+        draft.note(FOLDER.format(folder=folder))
+    if others := [f"--{name}" for name in torchrun.options if not SET_BY_KUBETRAIN.fullmatch(name)]:
+        draft.note(OTHER_OPTIONS.format(names=", ".join(others)))
+    if LEGACY in " ".join(words) and "use-env" not in torchrun.options:
+        draft.note(LOCAL_RANK)
+
+
+def _note_own_trainer(draft: Draft, command: Sequence[str]) -> None:
+    names = ", ".join(like_settings(command))
+    draft.note(LIKE_SETTINGS.format(trainer=OWN_TRAINER, names=names) if names else OWN_TRAINER)
