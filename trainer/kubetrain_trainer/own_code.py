@@ -3,11 +3,13 @@
 import json
 import logging
 import os
+import re
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, resumable_checkpoints
@@ -21,6 +23,9 @@ from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
+PLACE = re.compile(r"\$(\{)?(KUBETRAIN_(?:DATA|OUTPUT|RUN_ID|RESUME_FROM|MODEL))\b(?(1)\})")
+"""A variable of the places below, as a shell writes it: $KUBETRAIN_DATA or ${KUBETRAIN_DATA}."""
+
 
 def train_with_own_code(arguments: Arguments, framework: str) -> None:
     """Run the entry, and accept its end as success only with a model."""
@@ -30,13 +35,11 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
         output.begin(framework, arguments.config, arguments.dataset_digest)
     if not output.is_finished():
-        if role.is_chief:
-            forget_model(output)
+        forget_model(output, role)
         os.environ.update(environment(arguments))
         run_entry(entry)
-        if role.is_chief:
-            with StopSignal():  # a pod that has to end now may complete what takes seconds
-                accept_model(output, role.world_size)
+        with StopSignal() as stop:  # a pod that has to end now may complete what takes seconds
+            accept_model(output, role, stop)
     if role.is_chief:
         report_result(output.read_result() or {})
 
@@ -84,11 +87,16 @@ def run_entry(entry: Entry) -> None:
         _run_command(entry)
 
 
+def with_places(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the places that they name, because there is no shell that would fill them in."""
+    return [PLACE.sub(lambda found: os.environ.get(found[2], found[0]), each) for each in arguments]
+
+
 def _run_script(entry: Entry) -> None:
     path = Path(entry.script).resolve()
     if not path.is_file():
         raise InvalidSetting(f"entry: the training image has no script '{entry.script}' in {Path.cwd()}")
-    sys.argv = [entry.script, *entry.args]
+    sys.argv = [entry.script, *with_places(entry.args)]
     sys.path.insert(0, str(path.parent))
     logging.getLogger().handlers.clear()  # otherwise logging.basicConfig() of the script would do nothing
     try:
@@ -101,7 +109,7 @@ def _run_script(entry: Entry) -> None:
 def _run_command(entry: Entry) -> None:
     if shutil.which(entry.command[0]) is None:
         raise InvalidSetting(f"entry: the training image has no program '{entry.command[0]}'")
-    process, is_stopped = subprocess.Popen(entry.command), False
+    process, is_stopped = subprocess.Popen(with_places(entry.command)), False
 
     def stop(*_: object) -> None:
         nonlocal is_stopped
