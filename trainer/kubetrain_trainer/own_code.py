@@ -88,7 +88,7 @@ def run_entry(entry: Entry) -> None:
 
 
 def with_places(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with the places that they name, because there is no shell that would fill them in."""
+    """Fill in the places that the arguments name, because no shell does it."""
     return [PLACE.sub(lambda found: os.environ.get(found[2], found[0]), each) for each in arguments]
 
 
