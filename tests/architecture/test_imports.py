@@ -22,6 +22,8 @@ FRAMEWORKS = {
     "pytorch_ddp": {"torch", "torchvision", "numpy", "PIL"},
     "tensorflow_multiworker": {"tensorflow", "keras", "numpy"},
 }
+# The library of each callback of kubetrain_trainer/callbacks/, which users import beside it.
+CALLBACKS = {"lightning": {"lightning"}, "transformers": {"transformers", "accelerate"}, "keras": {"keras"}}
 # The one library of each module that has one.
 VENDORS = {
     "object_store/checksums.py": {"awscrt"},
@@ -80,7 +82,7 @@ FLOORS = {
         {""},
     ],
     PIPELINES: [{"cli"}, {"doctor"}, {"kubeflow", "local_run", "translate"}, {""}],
-    TRAINER: [set(FRAMEWORKS), {""}],
+    TRAINER: [{*FRAMEWORKS, "callbacks"}, {""}],
 }
 # They choose an adapter when they are called.
 CHOOSERS = {"run/site.py", "object_store/open_store.py"}
@@ -163,6 +165,14 @@ def test_a_framework_folder_knows_its_framework_and_the_contract_only(framework:
         assert foreign(imported) <= FRAMEWORKS[framework], path
         assert not any(other in module for module in imported for other in others), path
         assert not any(module.startswith((COMPONENTS, PIPELINES)) for module in imported), path
+
+
+@pytest.mark.parametrize("library", CALLBACKS)
+def test_a_callback_knows_its_library_and_the_session_only(library: str) -> None:
+    imported = imports_of(SOURCES[TRAINER] / "callbacks" / f"{library}.py")
+    assert foreign(imported) == CALLBACKS[library]
+    assert {module for module in imported if module.startswith(TRAINER)} == {TRAINER}
+    assert {path.stem for path in (SOURCES[TRAINER] / "callbacks").glob("*.py")} == {*CALLBACKS, "__init__"}
 
 
 def test_the_two_trainers_are_laid_out_alike() -> None:
