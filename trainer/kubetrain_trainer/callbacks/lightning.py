@@ -28,7 +28,7 @@ def processes() -> dict[str, Any]:
 
 
 class SessionCallback(Callback):
-    """Saves after each validation, every so many steps if given, and when the training has to stop."""
+    """Saves after each validation, after each `every_n_steps` if given, and when the training has to stop."""
 
     def __init__(self, every_n_steps: int = 0) -> None:
         self._every_n_steps = every_n_steps
