@@ -48,7 +48,7 @@ class Digits(LightningModule):
         self.log(name, is_right.float().mean(), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+        return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
 def load(split: str) -> DataLoader:

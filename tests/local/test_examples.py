@@ -76,6 +76,9 @@ def test_an_example_loses_no_step_when_a_pod_is_drained(
     before, _, after = rest.partition("exit code 143)")
     *_, saved = re.findall(r"saved (step-\d+)", before)
     assert set(re.findall(r"resumes from .*/(step-\d+)", after)) == {saved}
-    steps = [row["step"] for row in read_metrics(TrainingOutput(tmp_path / "output" / "run").metrics)]
-    assert steps == sorted(steps)
+    rows = list(read_metrics(TrainingOutput(tmp_path / "output" / "run").metrics))
+    assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
+    losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
+    later = [loss for step, loss in losses.items() if step > int(saved.removeprefix("step-"))]
+    assert max(later) < 0.5 * max(losses.values()), "it continued with the weights that it had saved"
     assert processes_of(tmp_path) == []
