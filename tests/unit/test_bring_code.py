@@ -52,6 +52,12 @@ def test_with_git_the_files_that_it_tracks_are_packed_as_they_are_now(folder: Pa
     assert (folder.parent / "unpacked" / "train.py").read_text() == "changed"
 
 
+def test_files_that_git_does_not_track_yet_are_not_brought(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    with pytest.raises(InvalidSetting, match="has no files that git tracks: add them by `git add`"):
+        pack_code(folder)
+
+
 def test_the_same_files_have_the_same_digest(folder: Path, tmp_path: Path) -> None:
     before = pack_code(folder)
     copy = tmp_path / "copy"
