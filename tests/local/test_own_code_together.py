@@ -50,7 +50,11 @@ def pair(folder: Path, script: str) -> list["subprocess.Popen[str]"]:
 
 
 def outputs(processes: list["subprocess.Popen[str]"]) -> list[str]:
-    return [process.communicate(timeout=60)[0] for process in processes]
+    try:
+        return [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def test_the_model_has_the_parts_of_every_process_and_no_temporary_files(tmp_path: Path) -> None:
