@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := pipelines,pytorch,tensorflow,demo,dev
+EXTRAS := pipelines,pytorch,tensorflow,examples,demo,dev
 INSTALLED := $(VENV)/installed
 
 BENCHMARK_VENV := .venv-benchmark

@@ -24,6 +24,8 @@ FRAMEWORKS = {
     "pytorch_ddp": {"torch", "torchvision", "numpy", "PIL"},
     "tensorflow_multiworker": {"tensorflow", "keras", "numpy"},
 }
+# The library of each callback of kubetrain_trainer/callbacks/, which users import beside it.
+CALLBACKS = {"lightning": {"lightning"}, "transformers": {"transformers", "accelerate"}, "keras": {"keras"}}
 # The one library of each module that has one.
 VENDORS = {
     "object_store/checksums.py": {"awscrt"},
@@ -82,7 +84,7 @@ FLOORS = {
     ],
     PYTHON: [{""}],
     PIPELINES: [{"cli"}, {"doctor"}, {"kubeflow", "local_run", "translate"}, {""}],
-    TRAINER: [set(FRAMEWORKS), {""}],
+    TRAINER: [{*FRAMEWORKS, "callbacks"}, {""}],
 }
 # They choose an adapter when they are called.
 CHOOSERS = {"run/site.py", "object_store/open_store.py"}
@@ -167,13 +169,21 @@ def test_a_framework_folder_knows_its_framework_and_the_contract_only(framework:
         assert not any(module.startswith((COMPONENTS, PIPELINES)) for module in imported), path
 
 
+@pytest.mark.parametrize("library", CALLBACKS)
+def test_a_callback_knows_its_library_and_the_session_only(library: str) -> None:
+    imported = imports_of(SOURCES[TRAINER] / "callbacks" / f"{library}.py")
+    assert foreign(imported) == CALLBACKS[library]
+    assert {module for module in imported if module.startswith(TRAINER)} == {TRAINER}
+    assert {path.stem for path in (SOURCES[TRAINER] / "callbacks").glob("*.py")} == {*CALLBACKS, "__init__"}
+
+
 def test_the_two_trainers_are_laid_out_alike() -> None:
     pytorch, tensorflow = (
         {path.name for path in (SOURCES[TRAINER] / framework).glob("*.py")} for framework in FRAMEWORKS
     )
-    # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither.
+    # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither, but Keras.
     of_torchrun = {"launch.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
-    assert pytorch - of_torchrun - {"loading_processes.py"} == tensorflow
+    assert pytorch - of_torchrun - {"loading_processes.py"} == tensorflow - {"keras_fit.py"}
 
 
 @pytest.mark.parametrize("path", modules_of(COMPONENTS), ids=lambda path: name_of(path, COMPONENTS))

@@ -73,6 +73,28 @@ def test_a_script_learns_by_variables_and_its_export_is_its_success(tmp_path: Pa
     assert result.read_evaluation()["metrics"] == {"accuracy": 0.75}
 
 
+def test_the_variables_that_arguments_name_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
+    (tmp_path / "train.py").write_text(BARE)
+    given = [
+        "$KUBETRAIN_DATA/a",
+        "--out=${KUBETRAIN_OUTPUT}/export",
+        "$KUBETRAIN_OUTPUTS",
+        "${KUBETRAIN_DATA:-b}",
+        "$HOME",
+        "$(TOKEN)",
+        "$$(TOKEN)",
+        "$(date)",
+    ]
+    code, output, _ = run(tmp_path, {"script": "train.py", "args": given})
+    assert code == 0, output
+    filled = f"arguments /data/a --out={tmp_path}/run/export $KUBETRAIN_OUTPUTS ${{KUBETRAIN_DATA:-b}} $HOME"
+    assert f"{filled} secret $(TOKEN) $(date)\n" in output
+    assert "secret" not in (tmp_path / "run" / "config.json").read_text()
+    command = {"command": ["python", "-c", "import sys; sys.exit(sys.argv[1])", "in $KUBETRAIN_RUN_ID"]}
+    assert run(tmp_path, command, "--output-dir", str(tmp_path / "second"))[1].endswith("in second\n")
+
+
 def test_a_restart_after_the_end_only_reports_the_result(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BARE)
     _, _, first = run(tmp_path, {"script": "train.py"})

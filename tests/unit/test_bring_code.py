@@ -76,6 +76,12 @@ def test_the_commit_is_known_and_changes_no_digest(folder: Path, tmp_path: Path)
     assert (read_commit(store, DIGEST), read_commit(store, "")) == ("", "")
 
 
+def test_files_that_git_does_not_track_yet_are_not_brought(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    with pytest.raises(InvalidSetting, match="has no files that git tracks: add them by `git add`"):
+        pack_code(folder)
+
+
 def test_the_same_files_have_the_same_digest(folder: Path, tmp_path: Path) -> None:
     before = pack_code(folder)
     copy = tmp_path / "copy"

@@ -35,6 +35,14 @@ def test_the_page_does_not_depend_on_docstrings() -> None:
     assert done.stdout == (DOCS / "settings.md").read_text()
 
 
+def test_the_diff_of_an_example_is_every_line_that_uses_the_session() -> None:
+    script = (DOCS.parent / "examples" / "ddp_script" / "train.py").read_text().splitlines()
+    (diff,) = re.findall(r"```diff\n(.*?)```", (DOCS / "bring_your_own.md").read_text(), re.S)
+    added = [line[1:] for line in diff.splitlines() if line.startswith("+")]
+    assert added == [line for line in script if re.search(r"session\.|import session", line)]
+    assert {line[1:] for line in diff.splitlines()} - {"…"} <= set(script)
+
+
 @pytest.mark.parametrize("path", FOR_ADMINISTRATORS, ids=name_of)
 def test_settings_for_administrators_are_ones_that_exist(path: Path) -> None:
     known = {

@@ -62,6 +62,9 @@ class Checkpoint:
     path: Path
     manifest: Mapping[str, Any]
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @property
     def name(self) -> str:
         return self.path.name

@@ -3,12 +3,13 @@
 import json
 import logging
 import os
+import re
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
+PLACE = r"\$(?P<brace>\{)?(?P<place>KUBETRAIN_(?:DATA|OUTPUT|RUN_ID|RESUME_FROM|MODEL))\b(?(brace)\})"
+"""A variable of the places below, as a shell writes it: $KUBETRAIN_DATA or ${KUBETRAIN_DATA}."""
+REFERENCE = re.compile(rf"(?P<escaped>\$\$(?=\())|\$\((?P<name>[A-Za-z_.-][\w.-]*)\)|{PLACE}")
+"""Those, and what Kubernetes replaces in commands: any variable as $(NAME), and $$( by $(.
+
+A $$ elsewhere is a shell's."""
+
 
 def train_with_own_code(arguments: Arguments, framework: str) -> None:
     """Run the entry, and accept its end as success only with a model."""
@@ -32,13 +40,11 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
         output.begin(framework, arguments.config, arguments.dataset_digest)
     if not output.is_finished():
-        if role.is_chief:
-            forget_model(output)
+        forget_model(output, role)
         os.environ.update(environment(arguments))
         run_entry(entry)
-        if role.is_chief:
-            with StopSignal():  # a pod that has to end now may complete what takes seconds
-                accept_model(output, role.world_size)
+        with StopSignal() as stop:  # a pod that has to end now may complete what takes seconds
+            accept_model(output, role, stop)
     if role.is_chief:
         report_result(output.read_result() or {})
 
@@ -86,11 +92,23 @@ def run_entry(entry: Entry) -> None:
         _run_command(entry)
 
 
+def with_variables(arguments: Sequence[str], variables: Mapping[str, str] = os.environ) -> list[str]:
+    """Fill in the variables that the arguments name, because no shell does it.
+
+    Kubernetes does not do it either: the value of a secret would be recorded with the settings.
+    """
+
+    def value(found: "re.Match[str]") -> str:
+        return "$" if found["escaped"] else variables.get(found["name"] or found["place"], found[0])
+
+    return [REFERENCE.sub(value, each) for each in arguments]
+
+
 def _run_script(entry: Entry) -> None:
     path = Path(entry.script).resolve()
     if not path.is_file():
         raise InvalidSetting(f"entry: the training image has no script '{entry.script}' in {Path.cwd()}")
-    sys.argv = [entry.script, *entry.args]
+    sys.argv = [entry.script, *with_variables(entry.args)]
     sys.path.insert(0, str(path.parent))
     logging.getLogger().handlers.clear()  # otherwise logging.basicConfig() of the script would do nothing
     try:
@@ -103,7 +121,7 @@ def _run_script(entry: Entry) -> None:
 def _run_command(entry: Entry) -> None:
     if shutil.which(entry.command[0]) is None:
         raise InvalidSetting(f"entry: the training image has no program '{entry.command[0]}'")
-    if code := run_program(entry.command):
+    if code := run_program(with_variables(entry.command)):
         sys.exit(code if code > 0 else 128 - code)
 
 

@@ -17,7 +17,7 @@ from kubetrain_trainer.entry_point import Arguments, evaluation_arguments, run
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.latest_model import measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
-from kubetrain_trainer.own_code import environment, own_entry, run_entry, run_program
+from kubetrain_trainer.own_code import environment, own_entry, run_entry, run_program, with_variables
 from kubetrain_trainer.own_output import METRICS_FILE, Metrics, read_own_metrics, saving, write_own_evaluation
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_output import TrainingOutput
@@ -50,7 +50,8 @@ def measure_published(
             "KUBETRAIN_CONFIG": json.dumps(config.to_dict()),
         }
         command = evaluation.command or (sys.executable, evaluation.script, *evaluation.args)
-        if code := run_program(command, env=variables | own, cwd=folder):
+        found = variables | own
+        if code := run_program(with_variables(command, found), env=found, cwd=folder):
             raise KubetrainError(f"the evaluation, {evaluation.name}, ended with exit code {code} for it")
         return _measured(evaluation, TrainingOutput(Path(output)))
 

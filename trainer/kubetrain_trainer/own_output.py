@@ -7,28 +7,38 @@ $KUBETRAIN_OUTPUT/metrics.json    a JSON object of numbers, which the gate reads
 import contextlib
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, resumable_checkpoints
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.saving_marks import marked_as_saving
+from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
 from kubetrain_trainer.training_output import TrainingOutput
 
 METRICS_FILE = "metrics.json"
+OTHERS_TIMEOUT_SECONDS = 60.0
+"""Rank 0 waits no longer: a process that failed and started again could wait for rank 0 in turn."""
+POLL_SECONDS = 0.1
 Metrics = Mapping[str, float]
 NOT_MEASURED: Mapping[str, Any] = {}
 
 
-def forget_model(output: TrainingOutput) -> None:
+def forget_model(output: TrainingOutput, role: ProcessRole) -> None:
     """Remove what an attempt that was killed left behind: another one could end without writing it again."""
-    (output.path / METRICS_FILE).unlink(missing_ok=True)
-    if output.export.exists():
-        shutil.rmtree(output.export)
+    _end_mark(output, role.rank).unlink(missing_ok=True)
+    if role.is_chief:
+        (output.path / METRICS_FILE).unlink(missing_ok=True)
+        if output.export.exists():
+            shutil.rmtree(output.export)
 
 
-def accept_model(output: TrainingOutput, world_size: int) -> None:
+def accept_model(output: TrainingOutput, role: ProcessRole, stop: StopSignal) -> None:
     """Complete the output of a script or command that ended, unless session.finish() has done so.
 
     Raises:
@@ -36,11 +46,35 @@ def accept_model(output: TrainingOutput, world_size: int) -> None:
     """
     if output.is_finished():
         return
+    if not role.is_chief:
+        output.path.mkdir(parents=True, exist_ok=True)  # rank 0, which makes it, may not have begun
+        _end_mark(output, role.rank).touch()
+        return
     with saving():
+        _await_others(output, role, stop)
         metrics = read_own_metrics(output)
-        last = proof_of_end(output, 0, world_size, metrics)
+        last = proof_of_end(output, 0, role.world_size, metrics)
         output.adopt_export(last)
         record_end(output, last, metrics)
+
+
+def _await_others(output: TrainingOutput, role: ProcessRole, stop: StopSignal) -> None:
+    """Wait for the other processes, which may write parts of the model too, or delete temporary files beside it.
+
+    Exit if this process has to stop before, for example because another one failed.
+    """
+    marks = [_end_mark(output, rank) for rank in range(1, role.world_size)]
+    deadline = time.monotonic() + OTHERS_TIMEOUT_SECONDS
+    while not all(mark.exists() for mark in marks) and time.monotonic() < deadline:
+        if stop.is_requested:
+            sys.exit(EXIT_CODE)
+        time.sleep(POLL_SECONDS)
+    for mark in marks:
+        mark.unlink(missing_ok=True)
+
+
+def _end_mark(output: TrainingOutput, rank: int) -> Path:
+    return output.path / f".ended-{rank}"
 
 
 @contextlib.contextmanager

@@ -70,9 +70,13 @@ def should_stop() -> bool:
     return _session().should_stop()
 
 
-def save(step: int, write: Write, metrics: Mapping[str, Any] = NO_METRICS) -> None:
-    """Write a checkpoint, which is complete or does not exist. If the training has to stop, do not return."""
-    _session().save(step, write, numbers(metrics))
+def save(step: int, write: Write, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False) -> None:
+    """Write a checkpoint, which is complete or does not exist. If the training has to stop, do not return.
+
+    If collective, every process calls write, with one folder of the shared storage: for a library that saves by all
+    processes together, such as torch.distributed.checkpoint.
+    """
+    _session().save(step, write, numbers(metrics), collective)
 
 
 def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS) -> None:
@@ -131,11 +135,15 @@ class Session:
         self._is_stopping = self._is_stopping or self._peers.must_stop()
         return self._is_stopping
 
-    def save(self, step: int, write: Write, metrics: Mapping[str, float]) -> None:
+    def save(self, step: int, write: Write, metrics: Mapping[str, float], collective: bool) -> None:
         """Save while the other processes wait, because they could take long storage for a lost process."""
         if self._is_stopping:
             mark_as_saving_until_exit()
-        result = self._peers.from_chief(lambda: self._write(step, write, metrics))
+        if collective and not self._role.is_chief:
+            with saving():
+                self._write_together(write, None)
+        chiefs_write = functools.partial(self._write_together, write) if collective else write
+        result = self._peers.from_chief(lambda: self._write(step, chiefs_write, metrics))
         if self._is_stopping:
             report_result(result)
             end_process(EXIT_CODE)
@@ -147,6 +155,11 @@ class Session:
             remove_superseded(saved, self._config)
         print(f"saved {saved.name}", flush=True)
         return self._output.stopped_result(saved)
+
+    def _write_together(self, write: Write, chiefs_folder: Path | None) -> None:
+        """Write this process's part into the chief's folder, and wait until every process has done so."""
+        write(Path(self._peers.from_chief(lambda: str(chiefs_folder))))
+        self._peers.wait()
 
     def finish(self, write_export: Write, metrics: Mapping[str, float]) -> None:
         if self._is_stopping:

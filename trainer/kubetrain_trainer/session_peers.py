@@ -17,6 +17,9 @@ class Peers(Protocol):
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
         """Return the decision of the process of rank 0 in every process."""
 
+    def wait(self) -> None:
+        """Wait until every process is here."""
+
     def must_stop(self) -> bool:
         """Return True in every process if any of them received SIGTERM."""
 
@@ -54,6 +57,9 @@ class NoPeers:
 
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
         return decide()
+
+    def wait(self) -> None:
+        pass
 
     def must_stop(self) -> bool:
         self._signal = self._signal or StopSignal().__enter__()

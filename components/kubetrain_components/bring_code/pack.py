@@ -54,7 +54,8 @@ def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
     names = sorted(files_of(folder, without))
     size = sum((folder / name).stat().st_size for name in names)
     if not names:
-        raise InvalidSetting(f"--code {folder} has no files to bring: name the folder with your code")
+        tracked = " that git tracks: add them by `git add`, or" if _is_in_repository(folder) else " to bring:"
+        raise InvalidSetting(f"--code {folder} has no files{tracked} name the folder with your code")
     if size > MAX_BYTES:
         raise InvalidSetting(
             f"--code {folder} has {size / 2**20:.0f} MiB in {len(names)} files, more than {MAX_BYTES >> 20} MiB: "

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from kubetrain_components.secret_values import has_secret, is_secret
+from kubetrain_components.secret_values import has_secret
 from kubetrain_pipelines.translate.commands import NOT_SHOWN, command_of, in_folder, name_command, take_folder
+from kubetrain_pipelines.translate.containers import SET_BY_LAUNCHER
 from kubetrain_pipelines.translate.draft import Draft
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.reasons import like_settings
 from kubetrain_pipelines.translate.torchrun import Torchrun, script_in
 
-REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([\w.-]+)\)")
-"""What Kubernetes replaces in commands if it is a variable. The rest, such as $(date), is left to a shell."""
-PLAIN = re.compile(r'[^"\\$\x00-\x1f]*')
-"""Values that refer to no other variables, and leave the JSON of entry as it is."""
+REFERENCE = re.compile(rf"(?<!\$)(?:\$\$)*\$\(({SET_BY_LAUNCHER.pattern})\)")
+"""Variables in commands that have another meaning, or none, in the pods of a run."""
 SET_BY_KUBETRAIN = re.compile(r"nnodes|nproc-.*|max-restarts|node-rank|master-.*|rdzv-(?!conf).*|use-env")
 """Options of torchrun that kubetrain has as settings, or sets itself."""
 LEGACY = "torch.distributed.launch"
@@ -35,10 +34,12 @@ NO_COMMAND = "the manifest has no command: set entry to the script or command th
 OWN_TRAINER = "without entry, the run uses kubetrain's own trainer: set model, see docs/training.md"
 LIKE_SETTINGS = "{trainer}; settings with names like your arguments: {names}"
 
+UNKNOWN = {"script": "<SCRIPT>"}
+"""Stands for what the user has to fill in: otherwise kubetrain's own trainer would run instead."""
 NOT_TAKEN = "{why}; then set entry, see docs/own_code.md"
 OF_IMAGE = "the beginning of the command is in the image: put it before these arguments"
 SEVERAL = "the roles run different programs, but all pods are alike: let one program find its role by its rank"
-REFERS = "the value of $({name}) would be recorded with the settings: let the program read the variable"
+REFERS = "$({name}) is set otherwise in the processes of a run: let the program read the variable"
 ELASTIC = "elastic pods run a script, but no command: start the program from a script, or remove min_workers"
 
 
@@ -55,6 +56,7 @@ def take_entry(draft: Draft, torchrun: Torchrun, *containers: Fields, has_launch
         draft.note(NO_COMMAND)
     elif why := _obstacle(draft, words, script) if script or has_command else OF_IMAGE:
         name_command(draft, NOT_TAKEN.format(why=why), *containers)
+        draft.set("train_config", {"entry": UNKNOWN})
     else:
         _set_entry(draft, words, script, take_folder(*containers), torchrun)
         for each in containers:
@@ -68,18 +70,9 @@ def _obstacle(draft: Draft, words: Sequence[str], script: Sequence[str]) -> str:
         return SEVERAL
     if has_secret(words):
         return NOT_SHOWN
-    unknown = [name for name in REFERENCE.findall(" ".join(script or words)) if _is_unknown(draft, name)]
-    if unknown:
-        return REFERS.format(name=unknown[0])
+    if found := REFERENCE.search(" ".join(script or words)):
+        return REFERS.format(name=found[1])
     return ELASTIC if draft.settings.get("min_workers") and not script else ""
-
-
-def _is_unknown(draft: Draft, name: str) -> bool:
-    """Return True for a variable whose value may be a secret, depend on the launcher, or break the JSON."""
-    secrets, others = draft.settings.get("secret_env", {}), draft.settings.get("env", {})
-    value = others.get(name) if name not in secrets else None
-    is_plain = isinstance(value, str) and PLAIN.fullmatch(value)
-    return not is_plain and (name.isupper() or name in {**secrets, **others} or is_secret(name, name))
 
 
 def _set_entry(draft: Draft, words: Sequence[str], script: Sequence[str], folder: str, torchrun: Torchrun) -> None:

@@ -11,6 +11,7 @@ from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.planned_run import check_before_sending
 from kubetrain_pipelines.translate.command_jobs import PLACEHOLDER, placement_in, take_command_job, train_options
 from kubetrain_pipelines.translate.draft import Draft, Unmapped
+from kubetrain_pipelines.translate.entry import UNKNOWN
 from kubetrain_pipelines.translate.fields import Fields
 from kubetrain_pipelines.translate.kinds import take_elastic_job, take_pytorch_job, take_queue, take_tf_job
 from kubetrain_pipelines.translate.mpi_job import take_mpi_job
@@ -48,9 +49,11 @@ class Translation:
 
     @property
     def missing(self) -> list[str]:
-        """The parameters and the command that the user has to fill in."""
+        """The parameters, the entry and the command that the user has to fill in."""
         parameters = [name for name, value in PLACEHOLDERS.items() if self.parameters.get(name) == value]
-        return [*parameters, *(word for word in self.command if word == PLACEHOLDER)]
+        is_unknown = self.parameters.get("train_config", {}).get("entry") == UNKNOWN
+        commands = [word for word in self.command if word == PLACEHOLDER]
+        return [*parameters, *(["entry"] if is_unknown else []), *commands]
 
 
 def translate(manifests: Manifests) -> Translation:

@@ -21,6 +21,9 @@ class GroupPeers:
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
         return self._group.from_chief(decide, takes_long=True)
 
+    def wait(self) -> None:
+        dist.barrier(self._group.patient)
+
     def must_stop(self) -> bool:
         self._stop = self._stop or Stop(self._role).__enter__()
         self._asked += 1

@@ -6,6 +6,8 @@ python -m kubetrain_trainer.tensorflow_multiworker.own_code --data-dir DATA --ou
 
 from kubetrain_trainer.entry_point import run, training_arguments
 from kubetrain_trainer.own_code import train_with_own_code
+from kubetrain_trainer.tensorflow_multiworker.keras_fit import repair_when_imported
 
 if __name__ == "__main__":
+    repair_when_imported()
     run(lambda: train_with_own_code(training_arguments("Train with your own TensorFlow script."), "tensorflow"))

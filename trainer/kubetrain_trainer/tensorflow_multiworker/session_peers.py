@@ -19,6 +19,9 @@ class GroupPeers:
     def from_chief(self, decide: Callable[[], Decision]) -> Decision:
         return self._group.from_chief(decide)
 
+    def wait(self) -> None:
+        self._group.sum([0.0])
+
     def must_stop(self) -> bool:
         self._stop = self._stop or Stop(self._strategy).__enter__()
         return self._stop.is_due_now()

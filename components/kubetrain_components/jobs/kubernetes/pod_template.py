@@ -11,6 +11,7 @@ from typing import Any
 from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.job import ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
+from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
 from kubetrain_components.jobs.kubernetes.code_container import (
     code_environment,
     code_fetchers,
@@ -111,7 +112,7 @@ def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> M
             "name": job.kind.traits.container,
             "image": placement.image,
             "imagePullPolicy": placement.image_pull_policy,
-            "command": list(replica.command),
+            "command": _command(job, replica),
             "ports": _ports(job, replica),
             "env": [*_environment(job, replica), *code_environment(placement), *environment],
             "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
@@ -122,6 +123,14 @@ def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> M
             "terminationMessagePolicy": "File",
         }
     )
+
+
+def _command(job: Job, replica: Replica) -> list[str]:
+    """Return a command of the user's own as it is. In others, let the cluster replace no variable: settings may name
+    secrets, and are recorded."""
+    if job.trains_with in COMMAND_FRAMEWORKS:
+        return list(replica.command)
+    return [part.replace("$", "$$") for part in replica.command]
 
 
 def _ports(job: Job, replica: Replica) -> list[Manifest]:

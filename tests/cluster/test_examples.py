@@ -1,0 +1,99 @@
+"""The examples of scripts of your own on the cluster: brought by --code, or in an image of your own."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.bring_code.pack import pack_code, upload_code
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_pipelines.images import TRAINERS
+from support.cluster import CLUSTER, ENDPOINT, ENDPOINT_IN_PODS, Bucket
+from support.kfp_steps import PipelineRun
+from support.rights import grant_stock_account
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+IMAGE = "docker.io/kubetrain-examples/own-image:1"
+STEPS = ("sync-dataset", "launch-training", "collect-checkpoint", "evaluate-model", "promote-model")
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def api(namespace: str) -> KubernetesApi:
+    made = KubernetesApi.connect(namespace)
+    grant_stock_account(made)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
+    made.create(made.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
+    return made
+
+
+@pytest.fixture(scope="module")
+def own_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with the libraries and the code of two examples, by examples/own_image."""
+    folder = tmp_path_factory.mktemp("image")
+    libraries = []
+    for example in ("lightning", "transformers"):
+        shutil.copytree(EXAMPLES / example, folder / example)
+        libraries.append((folder / example / "requirements.txt").read_text())
+    (folder / "requirements.txt").write_text("".join(libraries))
+    trainer = f"TRAINER=docker.io/{TRAINERS['pytorch']}"
+    command = [CLUSTER / "image", IMAGE, EXAMPLES / "own_image" / "Dockerfile", folder, "--build-arg", trainer]
+    subprocess.run(command, check=True)
+    return IMAGE
+
+
+def train(api: KubernetesApi, digits: Bucket, framework: str, example: str, **changes: Any) -> PipelineRun:
+    """Run all steps, and check that the model passed the gate and was published."""
+    wanted = {
+        "dataset_uri": digits.uri("digits"),
+        "model_uri": digits.uri(f"models/{example}"),
+        "s3_endpoint": ENDPOINT_IN_PODS,
+        "staging_size": "1Gi",
+        "storage": {"output_size": "1Gi"},
+        "cpu": "200m",
+        "memory": "2Gi",
+        "min_accuracy": 0.8,
+    }
+    run = PipelineRun(api, f"train_{framework}", f"run-{example.replace('_', '-')}", {**wanted, **changes})
+    for step in STEPS:
+        run.run(step)
+    assert "[kubetrain] step=" in run.logs["launch-training"]
+    assert json.loads(digits.get(f"models/{example}/latest.json"))["framework"] == framework
+    return run
+
+
+@pytest.mark.parametrize(
+    ("example", "framework", "entry"),
+    [
+        ("ddp_script", "pytorch", json.loads((EXAMPLES / "ddp_script" / "entry.json").read_text())["entry"]),
+        pytest.param("keras", "tensorflow", {"script": "train.py"}, marks=pytest.mark.core),
+    ],
+)
+def test_an_example_trains_with_the_stock_image(
+    api: KubernetesApi,
+    digits: Bucket,
+    example: str,
+    framework: str,
+    entry: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in Bucket.credentials.items():
+        monkeypatch.setenv(name, value)
+    code = pack_code(EXAMPLES / example)
+    upload_code(code, open_store(digits.uri(f"models/{example}"), ENDPOINT))
+    train(api, digits, framework, example, train_config={"entry": entry, "code": code.digest})
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("example", ["lightning", "transformers"])
+def test_an_example_trains_with_an_image_of_its_own(
+    api: KubernetesApi, digits: Bucket, example: str, own_image: str
+) -> None:
+    config = {"entry": {"script": f"{example}/train.py"}}
+    run = train(api, digits, "pytorch", example, train_config=config, placement={"image": own_image})
+    assert run.outputs["launch-training"]["parameterValues"]["image"] == own_image

@@ -1,0 +1,84 @@
+"""The examples of scripts of your own, by the commands that they show, and drained in the middle of their training."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from signal import SIGTERM
+
+import pytest
+
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import kubetrain, processes_of, read_until, run_json, start
+from support.pods import pod_processes
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+THOROUGH = pytest.mark.thorough
+MODELS = {
+    "ddp_script": "model.pt",
+    "lightning": "model.pt",
+    "transformers": "model.safetensors",
+    "keras": "model.keras",
+}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all examples, so that they download the digits once."""
+    return tmp_path_factory.mktemp("workspace")
+
+
+def command_of(example: str) -> list[str]:
+    """Return the arguments of the command that the example's script shows."""
+    (command,) = re.findall(r"^    kubetrain (.*)$", (EXAMPLES / example / "train.py").read_text(), re.M)
+    return shlex.split(command)
+
+
+@pytest.mark.parametrize(
+    "example",
+    ["ddp_script", "lightning", pytest.param("transformers", marks=THOROUGH), pytest.param("keras", marks=THOROUGH)],
+)
+def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str, workspace: Path) -> None:
+    finished = kubetrain(
+        *command_of(example), "--workspace", workspace, "--set", "min_accuracy=0.8", cwd=EXAMPLES / example
+    )
+    assert finished.exit_code == 0, finished.output
+    record = run_json(workspace)
+    assert (Path(record["model"]["path"]) / MODELS[example]).is_file()
+    output = TrainingOutput(workspace / "output" / record["run_id"])
+    assert "loss" in {name for row in read_metrics(output.metrics) for name in row}
+
+
+@pytest.mark.parametrize(
+    ("example", "framework"),
+    [
+        pytest.param("lightning", "pytorch", marks=THOROUGH),
+        ("transformers", "pytorch"),
+        ("keras", "tensorflow"),
+    ],
+)
+def test_an_example_loses_no_step_when_a_pod_is_drained(
+    example: str, framework: str, digits: Path, tmp_path: Path
+) -> None:
+    entry = {"script": "train.py", "args": ["--epochs=6"]}
+    run = start(
+        *("train", "--framework", framework, "--workers", "2", "--data", digits, "--output", tmp_path / "output"),
+        *("--run-id", "run", "--set", "metrics_port=0", "--set", f"entry={json.dumps(entry)}"),
+        cwd=EXAMPLES / example,
+    )
+    seen = read_until(run, "[kubetrain] step=30 ")
+    pod_processes("worker-0", tmp_path / "output")[0].send_signal(SIGTERM)
+    rest, _ = run.communicate(timeout=170)
+    assert run.returncode == 0, seen + rest
+    assert rest.count("exit code 143); restarting") == 2, rest
+    before, _, after = rest.partition("exit code 143)")
+    *_, saved = re.findall(r"saved (step-\d+)", before)
+    assert set(re.findall(r"resumes from .*/(step-\d+)", after)) == {saved}
+    rows = list(read_metrics(TrainingOutput(tmp_path / "output" / "run").metrics))
+    assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
+    losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
+    later = [loss for step, loss in losses.items() if step > int(saved.removeprefix("step-"))]
+    assert max(later) < 0.5 * max(losses.values()), "it continued with the weights that it had saved"
+    assert processes_of(tmp_path) == []

@@ -1,0 +1,87 @@
+"""Several processes of a script of your own that write one model or one checkpoint together."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.training_output import TrainingOutput
+from support.process_groups import start_python, torchrun_variables
+
+PARTS = """
+import os, time
+from pathlib import Path
+
+rank, export = os.environ["RANK"], Path(os.environ["KUBETRAIN_OUTPUT"], "export")
+if rank == "0":
+    export.mkdir()
+while not export.exists():
+    time.sleep(0.1)
+(export / f"temporary-{rank}").touch()
+if rank == "1":
+    time.sleep(60 if os.path.exists("slow") else 1)
+(export / f"temporary-{rank}").rename(export / f"part-{rank}")
+"""
+COLLECTIVE = """
+import os
+from torch import distributed as dist
+from kubetrain_trainer import session
+
+dist.init_process_group("gloo")
+rank = os.environ["RANK"]
+
+def write(folder):
+    dist.barrier()  # as libraries do that save by all processes together
+    (folder / f"part-{rank}").write_text(rank)
+
+session.save(1, write, {"accuracy": 0.5}, collective=True)
+session.finish(lambda folder: (folder / "model").touch())
+"""
+
+
+def pair(folder: Path, script: str) -> list["subprocess.Popen[str]"]:
+    (folder / "train.py").write_text(script)
+    ports = free_ports(1)
+    program = ("-u", "-m", "kubetrain_trainer.pytorch_ddp.own_code", "--data-dir", "/data", "--metrics-port", "0")
+    arguments = (*program, "--output-dir", folder / "run", "--entry", json.dumps({"script": "train.py"}))
+    return [start_python(*arguments, cwd=folder, **torchrun_variables(ports, rank)) for rank in range(2)]
+
+
+def outputs(processes: list["subprocess.Popen[str]"]) -> list[str]:
+    try:
+        return [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_the_model_has_the_parts_of_every_process_and_no_temporary_files(tmp_path: Path) -> None:
+    processes = pair(tmp_path, PARTS)
+    logs = outputs(processes)
+    assert [process.returncode for process in processes] == [0, 0], logs
+    names = [file["name"] for file in TrainingOutput(tmp_path / "run").read_export()["files"]]
+    assert names == ["part-0", "part-1"]
+
+
+def test_a_process_that_must_stop_while_others_write_accepts_no_model(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    chief, other = pair(tmp_path, PARTS)
+    part = tmp_path / "run" / "export" / "part-0"
+    while not part.exists():
+        assert chief.poll() is None
+    chief.send_signal(signal.SIGTERM)
+    other.kill()
+    logs = outputs([chief, other])
+    assert chief.returncode == 143, logs
+    assert TrainingOutput(tmp_path / "run").read_result() is None
+
+
+def test_a_checkpoint_that_every_process_writes_is_complete(tmp_path: Path) -> None:
+    processes = pair(tmp_path, COLLECTIVE)
+    logs = outputs(processes)
+    assert [process.returncode for process in processes] == [0, 0], logs
+    (saved,) = complete_checkpoints(tmp_path / "run" / "checkpoints")
+    assert [file["name"] for file in saved.manifest["files"]] == ["part-0", "part-1"]
+    assert saved.manifest["metrics"] == {"accuracy": 0.5}
