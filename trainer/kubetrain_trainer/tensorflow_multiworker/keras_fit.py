@@ -14,6 +14,8 @@ from types import ModuleType
 from typing import Any
 
 MODULE = "keras.src.backend.tensorflow.trainer"
+PARTS = ("_collective_all_reduce_multi_worker", "reduce_per_replica", "tree", "TensorFlowTrainer")
+BUILD = "_maybe_symbolic_build"
 
 
 def repair_when_imported() -> None:
@@ -38,7 +40,9 @@ def _load_and_repair(load: Callable[[ModuleType], None], trainer: ModuleType) ->
 
 
 def repair(trainer: ModuleType) -> None:
-    """Replace only what fails: nothing changes for one process."""
+    """Replace only what fails: nothing changes for one process, or in a Keras that has other parts."""
+    if not all(hasattr(trainer, name) for name in PARTS) or not hasattr(trainer.TensorFlowTrainer, BUILD):
+        return
     has_several_processes, tree = trainer._collective_all_reduce_multi_worker, trainer.tree
     reduce, build = trainer.reduce_per_replica, trainer.TensorFlowTrainer._maybe_symbolic_build
 
