@@ -96,10 +96,15 @@ class ClassPredictions:
 
 
 def write_evaluation(
-    arguments: Arguments, export: Mapping[str, Any], samples: Any, metrics: dict[str, float], classes: ClassPredictions
+    arguments: Arguments,
+    export: Mapping[str, Any],
+    samples: Any,
+    count: int,
+    metrics: dict[str, float],
+    classes: ClassPredictions,
 ) -> None:
     """Write evaluation.json, and report the metrics as the result of this process."""
-    measured = {"samples": len(samples), "metrics": metrics}
+    measured = {"samples": count, "metrics": metrics}
     evaluation = {
         "split": arguments.config.test_split,
         **measured,
