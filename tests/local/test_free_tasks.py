@@ -1,6 +1,7 @@
 """Tasks with optimizers, schedules, samplers, steps, data and metrics of their own, trained in one process."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -36,6 +37,19 @@ for name, flags in json.loads(sys.argv[1]).items():
         outcomes[name] = f"{type(error).__name__}: {error}"
 print("outcomes:", json.dumps(outcomes))
 """
+DOCUMENTED = """
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Adam
+from kubetrain_trainer.pytorch_ddp.own_step import Step
+from support.free_tasks import Gan, plain
+
+SNIPPETS
+
+def build(config, data_dir):
+    return plain(config, model=Gan(), step=adversarial, METRICS, OPTIMIZER)
+"""
 SETTINGS: dict[str, Any] = {
     **{"model": "support.free_tasks:build", "batch_size": 8, "epochs": 4, "checkpoint_every": 4, "log_every": 1},
     **{"metrics_port": 0, "warmup_epochs": 0, "metric": "loss", "keep_checkpoints": 100, "precision": "fp32"},
@@ -50,6 +64,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "gan": {"epochs": 2},
     "evaluating": {"epochs": 1, "checkpoint_every": 2},
     "one-optimizer": {},
+    "documented": {"model": "documented:build", "metric": "perplexity", "metric_mode": "min"},
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "stream": ({}, "max_steps must be set, because the training data has no len()"),
@@ -64,7 +79,17 @@ RESUMED = {"optimizers": 4, "sized": 8, "stream": 12, "gan": 4}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("free-tasks")
+    folder = tmp_path_factory.mktemp("free-tasks")
+    (folder / "documented.py").write_text(documented())
+    return folder
+
+
+def documented() -> str:
+    """Return a module with all snippets of the page."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text().partition("## Train your own model")[2]
+    snippets = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    [metrics], [optimizer] = (re.findall(rf"`({name}=.*?)`", page) for name in ("metrics", "optimizer"))
+    return DOCUMENTED.replace("SNIPPETS", snippets).replace("METRICS", metrics).replace("OPTIMIZER", optimizer)
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +200,12 @@ def test_the_model_is_in_training_mode_before_the_first_step_and_after_each_vali
 ) -> None:
     validation = "E" * 5
     assert (folder / "modes").read_text() == f"TT{validation}" * 3 + validation, "the last is the evaluation"
+
+
+def test_what_the_page_shows_trains(folder: Path, outcomes: Mapping[str, str]) -> None:
+    assert outcomes["documented"] == "completed"
+    assert newest(folder / "output" / "documented").manifest["metrics"]["perplexity"] > 1
+    assert groups_of(folder, "documented", "discriminator")
 
 
 @pytest.mark.parametrize(

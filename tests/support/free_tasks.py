@@ -52,9 +52,12 @@ def plain(config: TrainConfig, **parts: Any) -> Task:
 class Counting(torch.optim.SGD):
     """Keeps a number in its groups that changes its steps, as optimizers without a schedule do."""
 
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__([{"params": list(parameters), "steps": 0}], lr)
+
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            group["momentum"] = 1 - 1 / (2 + group.setdefault("steps", 0))
+            group["momentum"] = 1 - 1 / (2 + group["steps"])
             group["steps"] += 1
         super().step(closure)
 
