@@ -41,9 +41,12 @@ def end(*processes: "subprocess.Popen[str]") -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training by two processes and the same by one, each evaluated on the split that validated it."""
+    """A training by two processes, evaluated on the split that validated it, and the same by one process."""
     folder, ports = tmp_path_factory.mktemp("keras"), free_ports(2)
-    two, one = (TrainConfig.from_dict({**SETTINGS.to_dict(), "batch_size": size}).to_flags() for size in (4, 8))
+    two, one = (
+        TrainConfig.from_dict({**SETTINGS.to_dict(), "batch_size": size, "weight_decay": ignored}).to_flags()
+        for size, ignored in ((4, 0.0), (8, 0.5))
+    )
     end(
         *(start_program("train", folder, "two", *two, TF_CONFIG=tf_config(ports, index)) for index in range(2)),
         start_program("train", folder, "one", *one),

@@ -71,6 +71,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "complicated": ({}, "state_dict() of the training data must consist of numbers"),
     "lambda": ({}, "samples.scales['twice'] (Scaled.__init__.<locals>.<lambda>) cannot be sent to the processes"),
     "gan": ({"accumulate": 2}, "accumulate must be 1"),
+    "nan-step": ({}, "the gradient is nan at step 3"),
+    "losses-step": ({}, "the loss that the task's own step returned has shape (8,)"),
     "random-sampler": ({}, "sampler(0) returned other samples when it was called again"),
 }
 RESUMED = {"optimizers": 4, "sized": 8, "stream": 12, "gan": 4}
