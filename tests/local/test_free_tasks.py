@@ -68,6 +68,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "stream": ({}, "max_steps must be set, because the training data has no len()"),
+    "empty": ({}, "the training data yields no samples when it is read from its beginning"),
+    "unvalidated": ({}, "the split to evaluate has no samples"),
     "complicated": ({}, "state_dict() of the training data must consist of numbers"),
     "lambda": ({}, "samples.scales['twice'] (Scaled.__init__.<locals>.<lambda>) cannot be sent to the processes"),
     "gan": ({"accumulate": 2}, "accumulate must be 1"),

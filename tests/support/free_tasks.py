@@ -160,6 +160,16 @@ class Forgetful:
         return (self.points[index] for index in range(len(self.points)))
 
 
+class Empty(Sized):
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return iter(())
+
+
+class Unvalidated(Sized):
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return super().__iter__() if len(self.points) == SAMPLES else iter(())
+
+
 class Complicated(Sized):
     def state_dict(self) -> dict[str, Any]:
         return {"points": self.points}
@@ -270,6 +280,8 @@ TASKS = {
     "stream": lambda config: plain(config, data=Stream),
     "sized": lambda config: plain(config, data=Sized),
     "forgetful": lambda config: plain(config, data=Forgetful),
+    "empty": lambda config: plain(config, data=Empty),
+    "unvalidated": lambda config: plain(config, data=Unvalidated),
     "complicated": lambda config: plain(config, data=Complicated),
     "lambda": lambda config: plain(config, data=Scaled),
     "gan": lambda config: plain(config, model=Gan(), step=adversarial, optimizer=gan_optimizers),

@@ -41,6 +41,8 @@ class Tally:
     def results(self, total: SumOverProcesses = list) -> dict[str, float]:
         """Return the value of each measure over all processes, which call this together."""
         count, *sums = total(self._sums.tolist())
+        if not count:
+            raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
         means = {name: value / count for name, value in zip(self._measures, sums, strict=True)}
         results = means | {name: _end(name, metric, total) for name, metric in self._metrics.items()}
         return {name: results[name] for name in self._names}
