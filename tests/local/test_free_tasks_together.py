@@ -87,6 +87,7 @@ def logs(folder: Path) -> list[str]:
 
 
 def test_metrics_of_two_processes_are_those_of_the_undivided_split(folder: Path, logs: list[str]) -> None:
+    pytest.importorskip("torchmetrics")
     measured = newest(folder / "output" / "metrics").manifest["metrics"]
     arguments = ["--data-dir", ".", "--output-dir", "output/metrics"]
     program = f"import sys; sys.argv[1:] = {arguments}{EVALUATE}"
