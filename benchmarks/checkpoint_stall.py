@@ -20,6 +20,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress, intact_checkpo
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save
+from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -29,16 +30,16 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 class ResNet50:
     def __init__(self) -> None:
         self.model: nn.Module = resnet50().to(DEVICE)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.optimizers = Optimizers(torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9))
         self._images = torch.randn(8, 3, 64, 64, device=DEVICE)
 
     def take_step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizers.zero_grad()
         self.model(self._images).square().mean().backward()
-        self.optimizer.step()
+        self.optimizers.step()
 
     def save_at_once(self, path: Path) -> None:
-        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizers.state_dict()}, path)
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def measure(output: TrainingOutput, rounds: int) -> list[str]:
 
     def save_ours(step: int) -> None:
         details = {"world_size": 1, "metrics": {"accuracy": 0.0}}
-        save(writer, staging, TrainingProgress(step=step), details, training.model, training.optimizer, None)
+        save(writer, staging, TrainingProgress(step=step), details, training.model, training.optimizers, None, None)
 
     for number in range(rounds + 1):
         quiet.extend(seconds(training.take_step) for _ in range(5))
@@ -86,7 +87,8 @@ def measure(output: TrainingOutput, rounds: int) -> list[str]:
 
 def resume(output: TrainingOutput, config: TrainConfig) -> None:
     fresh = ResNet50()
-    restore(next(intact_checkpoints(output.checkpoints)), config, fresh.model, fresh.optimizer, None, DEVICE)
+    checkpoint, state = next(intact_checkpoints(output.checkpoints)), (fresh.model, fresh.optimizers, None)
+    restore(checkpoint, config, *state, DEVICE, keep_hyperparameters=False)
 
 
 def size_of(output: TrainingOutput) -> int:

@@ -83,7 +83,8 @@ class TestPyTorch:
         import torch
         from PIL import Image
 
-        from kubetrain_trainer.pytorch_ddp.data import Loader, image_data
+        from kubetrain_trainer.pytorch_ddp.data import image_data
+        from kubetrain_trainer.pytorch_ddp.loading import Loader
 
         for split in ("train", "val"):
             path = tmp_path / split / "red" / "1.png"
@@ -92,7 +93,7 @@ class TestPyTorch:
         data = image_data(TrainConfig(image_size=8), tmp_path)
         samples = data.split("val")
         assert samples[0][0].dtype == torch.uint8
-        ((pictures, labels),) = Loader(samples, TrainConfig(), ProcessRole(), torch.device("cpu")).load([[0]])
+        ((pictures, labels, _),) = Loader(samples, TrainConfig(), ProcessRole(), torch.device("cpu")).load([[0]])
         assert (data.classes, labels.tolist(), tuple(pictures.shape)) == (("red",), [0], (1, 3, 8, 8))
         assert pictures[0, :, 4, 4].tolist() == pytest.approx([2.2489, -2.0357, -1.8044], abs=1e-3)
         assert samples.picture(0).startswith("data:image/png;base64,")
@@ -110,7 +111,8 @@ class TestPyTorch:
     def test_shards_have_the_images_of_the_folder_and_a_damaged_one_is_named(self, tmp_path: Path) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp.data import Loader, image_data
+        from kubetrain_trainer.pytorch_ddp.data import image_data
+        from kubetrain_trainer.pytorch_ddp.loading import Loader
 
         write_folder_and_shards(tmp_path)
         role, device = ProcessRole(), torch.device("cpu")
@@ -133,7 +135,7 @@ class TestPyTorch:
     def test_random_augmentation_repeats_regardless_of_what_was_drawn_before(self) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp.data import SeededSamples
+        from kubetrain_trainer.pytorch_ddp.loading import SeededSamples
 
         class Noisy:
             def __getitem__(self, index: int) -> torch.Tensor:
@@ -162,10 +164,12 @@ class TestPyTorch:
     def test_a_batch_of_any_structure_is_split(self) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp.data import split
+        from kubetrain_trainer.pytorch_ddp.structures import split
 
         numbers = torch.arange(5)
-        first, last = split([{"number": numbers, "name": ["a", "b", "c", "d", "e"]}, (numbers, numbers + 1)], 2)
+        first, last = split(
+            [{"number": numbers, "name": ["a", "b", "c", "d", "e"]}, (numbers, numbers + 1)], 2, samples=5
+        )
         assert first[0]["name"] == ["a", "b"]
         assert last[0]["name"] == ["c", "d", "e"]
         assert (first[0]["number"].tolist(), last[0]["number"].tolist()) == ([0, 1], [2, 3, 4])
@@ -196,7 +200,7 @@ class TestPyTorch:
             training = build_training(arguments, Group(ProcessRole(world_size=2), torch.device("cpu")))
             training.model.register_comm_hook(None, exchange)  # type: ignore[operator]
             images, labels = torch.randn(6, 3, 8, 8), torch.arange(6)
-            take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), 1, rate=0.1)
+            take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), 1, factor=1)
         finally:
             dist.destroy_process_group()
         assert exchanges == [0]
@@ -247,7 +251,7 @@ class TestPyTorch:
     ) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp.data import loader_workers
+        from kubetrain_trainer.pytorch_ddp.loading import loader_workers
 
         monkeypatch.setattr("kubetrain_trainer.cpus.usable_cpus", lambda: cpus)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")  # says how many threads compute, not how many CPUs there are
@@ -267,9 +271,10 @@ import tensorflow as tf
 from pathlib import Path
 from PIL import Image
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS
-from kubetrain_trainer.tensorflow_multiworker.data import image_data, load, split as split_batch
+from kubetrain_trainer.tensorflow_multiworker.data import image_data
+from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
@@ -348,6 +353,13 @@ weights.assign([3, 3, 3])
 assert staging.copy({"model/0": weights})["model/0"] is memory
 assert memory.tolist() == [3, 3, 3]
 
+try:
+    build_task(TrainConfig(model="unbuilt:build"), folder)
+except InvalidSetting as error:
+    assert "has no weights yet: begin it with keras.Input" in str(error)
+else:
+    raise AssertionError("a model without weights was accepted")
+
 for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
     assert build_model(name, 32, 7, {})(np.zeros((2, 32, 32, 3), "float32")).shape == (2, 7)
 """
@@ -358,8 +370,9 @@ def test_tensorflows_parts(tmp_path: Path) -> None:
     """Run in a separate process: torch crashes if it is imported after TensorFlow."""
     write_folder_and_shards(tmp_path)
     write_images_of_every_kind(tmp_path / "kinds" / "train" / "all")
+    (tmp_path / "unbuilt.py").write_text(WITHOUT_INPUT)
     program = [sys.executable, "-c", TENSORFLOW_PARTS, tmp_path, str(SMOOTHED), DAMAGED]
-    finished = subprocess.run(program, capture_output=True, text=True, check=False)
+    finished = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert_pytorch_sees_these_pixels(tmp_path / "kinds", tmp_path / "pixels.npz")
 
@@ -394,6 +407,12 @@ sys.argv = ["train", "--data-dir", ".", "--output-dir", sys.argv[1], "--data", "
     "--model-args", '{"dropout": 0.0}', "--model", "plain:build"]
 train.train(training_arguments(""))
 """
+WITHOUT_INPUT = """
+import keras
+from kubetrain_trainer.tensorflow_multiworker.task import Task
+def build(config, data_dir):
+    return Task(model=keras.Sequential([keras.layers.Dense(2)]), data=None, loss=None)
+"""
 WITHOUT_BATCH_NORMALIZATION = """
 import keras
 from dataclasses import replace
@@ -401,14 +420,17 @@ from kubetrain_trainer.tensorflow_multiworker.task import build_task
 def build(config, data_dir):
     task = build_task(replace(config, model="digits_cnn"), data_dir)
     layers = [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(16, "relu"), keras.layers.Dense(10)]
-    return replace(task, model=keras.Sequential(layers))
+    return replace(task, model=keras.Sequential(layers), metrics={**task.metrics, "samples": Samples()})
+class Samples(keras.metrics.Sum):
+    def update_state(self, targets, outputs, sample_weight=None):
+        super().update_state(keras.ops.ones_like(targets))
 """
 
 
 @pytest.mark.slow
 def test_two_gpus_of_a_tensorflow_process_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
     """Each device has its own batch, the gradient is clipped over both, and every step is the same."""
-    from support.training import tensorflow_parameters
+    from support.training import newest, tensorflow_parameters
 
     (tmp_path / "plain.py").write_text(WITHOUT_BATCH_NORMALIZATION)
     for devices, batch in ((1, 8), (2, 4)):
@@ -420,9 +442,9 @@ def test_two_gpus_of_a_tensorflow_process_train_as_one_with_twice_the_batch(tmp_
             cwd=tmp_path,
         )
         assert finished.returncode == 0, finished.stderr
-    one, two = tensorflow_parameters(
-        *(tmp_path / f"devices-{devices}" / "checkpoints" / "step-00000004" for devices in (1, 2))
-    )
+    saved = [newest(tmp_path / f"devices-{devices}") for devices in (1, 2)]
+    one, two = tensorflow_parameters(*(checkpoint.path for checkpoint in saved))
+    assert [checkpoint.manifest["metrics"]["samples"] for checkpoint in saved] == [40, 40], "each is counted once"
     assert one.keys() == two.keys()
     for name, value in one.items():
         np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)

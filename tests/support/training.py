@@ -37,6 +37,29 @@ def pytorch_parameters(path: Path) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in {**weights, **momenta}.items() if isinstance(value, torch.Tensor)}
 
 
+def state_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return all that PyTorch's trainer has saved."""
+    import torch
+
+    state: dict[str, Any] = torch.load(checkpoint.path / "state.pt", weights_only=True)
+    return state
+
+
+def assert_same(one: Any, other: Any, tolerance: float = 0) -> None:
+    """Check that two states have the same numbers, and more than a few."""
+    import torch
+    from torch.utils._pytree import tree_flatten
+
+    (leaves, structure), (others, other_structure) = tree_flatten(one), tree_flatten(other)
+    assert structure == other_structure
+    assert len(leaves) > 5
+    for leaf, twin in zip(leaves, others, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            torch.testing.assert_close(leaf, twin, atol=tolerance, rtol=0)
+        else:
+            assert leaf == twin
+
+
 def tensorflow_parameters(*paths: Path) -> list[dict[str, np.ndarray]]:
     return [_arrays(path / "state.npz") for path in paths]
 

@@ -27,6 +27,21 @@ def test_a_missing_compiler_is_reported_with_how_to_get_it() -> None:
     assert 'build the image with SYSTEM_PACKAGES="g++"' in str(explain(error))
 
 
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Expected to have finished reduction in the prior iteration before", "set find_unused_parameters=True"),
+        ("Your training graph has changed in this iteration, e.g.", "set static_graph=False"),
+        ("view size is not compatible with input tensor's size and stride", "memory_format=torch.contiguous_format"),
+    ],
+)
+def test_a_model_that_needs_another_field_of_its_task_is_told_which(message: str, remedy: str) -> None:
+    known = explain(RuntimeError(message))
+    assert known is not None
+    assert remedy in str(known)
+    assert not known.is_curable
+
+
 def test_a_lost_peer_is_not_blamed_on_the_settings() -> None:
     known = explain(
         RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")

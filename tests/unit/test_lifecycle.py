@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.lifecycle import AnyTraining, finish, resume, save_and_stop
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
@@ -43,6 +43,7 @@ class Training(AnyTraining):
 
 class Model:
     model = None
+    schedule: Callable[[int], float] | None = None
 
 
 def training(path: Path, rank: int = 0) -> Training:
@@ -81,6 +82,16 @@ def resumed(tmp_path: Path) -> Training:
     progress, _ = resume(training_, PLAN)
     assert progress.step == 100
     return training_
+
+
+def test_a_task_may_have_a_schedule_of_its_own(tmp_path: Path) -> None:
+    training_ = training(tmp_path / "run")
+    assert training_.rate_factor(step=3, epochs_done=0.5) == 0.5, "halfway through the warmup"
+    training_.task.schedule = lambda step: 1 / step
+    assert training_.rate_factor(step=4, epochs_done=0.5) == 0.25
+    training_.task.schedule = lambda step: float("nan")
+    with pytest.raises(KubetrainError, match=r"schedule\(4\) returned nan"):
+        training_.rate_factor(step=4, epochs_done=0.5)
 
 
 def test_a_stopped_training_reports_the_checkpoint_that_it_saved_not_a_damaged_later_one(resumed: Training) -> None:

@@ -1,13 +1,12 @@
-"""Losses and metrics need one value for each sample; the number of samples is found in batches of any structure."""
+"""Losses and metrics need one value for each sample."""
 
-from collections import UserDict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.sample_values import check_sample_values, count_samples
+from kubetrain_trainer.sample_values import check_sample_values
 
 
 def of_shape(*shape: int) -> Any:
@@ -23,22 +22,3 @@ def test_one_value_for_each_sample_is_accepted(shape: tuple[int, ...], samples: 
 def test_other_shapes_are_refused(shape: tuple[int, ...], samples: int) -> None:
     with pytest.raises(KubetrainError, match=rf"a batch of {samples} samples has shape \("):
         check_sample_values("loss", of_shape(*shape), samples)
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        [0, 1],
-        ["a", "b"],
-        [[], [5, 6]],
-        {"boxes": [[1, 2], [3, 4]], "more": [1]},
-        UserDict(ids=[1, 2], mask=[0, 1], kind=[3, 3]),
-        ({}, ((), [7, 8])),
-    ],
-)
-def test_samples_are_counted_in_a_batch_of_any_structure(batch: Any) -> None:
-    assert count_samples(batch) == 2
-
-
-def test_a_batch_without_values_has_no_samples() -> None:
-    assert count_samples([{}, ()]) == 0

@@ -5,8 +5,18 @@ from itertools import chain, pairwise
 import pytest
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
-from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.sampling import SamplePlan, derived_seed, epoch_order, evaluation_indices
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.sampling import (
+    SamplePlan,
+    check_sampler,
+    derived_seed,
+    epoch_order,
+    evaluation_indices,
+    plan_samples,
+)
+from kubetrain_trainer.stream_plan import stream_plan
+from support.training import FakeGroup
 
 
 def steps(plan: SamplePlan, epoch: int = 0, start: int = 0) -> list[list[list[int]]]:
@@ -111,3 +121,69 @@ def test_derived_seeds_differ_and_repeat() -> None:
     seeds = {derived_seed(seed, step, rank) for seed in (0, 1) for step in range(50) for rank in range(4)}
     assert len(seeds) == 400
     assert derived_seed(0, 1, 2) == derived_seed(0, 1, 2) < 2**63
+
+
+def balanced(epoch: int) -> list[int]:
+    """Return the samples of a small class more often."""
+    return [(7 * position + epoch) % 5 for position in range(30)]
+
+
+def test_an_own_sampler_is_divided_among_the_processes_in_its_order() -> None:
+    plan = plan_samples(100, TrainConfig(batch_size=4), world_size=2, sampler=balanced)
+    taken = [list(chain(*zip(*step, strict=True))) for step in steps(plan, epoch=3)]
+    assert list(chain(*taken)) == balanced(3)
+    assert steps(plan, epoch=3, start=16) == steps(plan, epoch=3)[2:], "a run that resumes gets the rest of it"
+    assert plan_samples(100, TrainConfig(), world_size=2, sampler=None).size == 100
+
+
+def test_a_sampler_has_the_same_length_in_each_epoch() -> None:
+    plan = plan_samples(100, TrainConfig(), world_size=1, sampler=lambda epoch: range(30 + epoch))
+    with pytest.raises(KubetrainError, match=r"sampler\(2\) returned 32 samples, but sampler\(0\) 30"):
+        next(plan.batches(2, rank=0))
+
+
+@pytest.mark.parametrize("order", [[0.5], [None], None, 3])
+def test_a_sampler_returns_whole_numbers(order: object) -> None:
+    with pytest.raises(KubetrainError, match=r"sampler\(0\) must return the indices of samples"):
+        plan_samples(100, TrainConfig(), world_size=1, sampler=lambda epoch: order)  # type: ignore[arg-type,return-value]
+
+
+def test_a_sampler_that_differs_between_calls_or_processes_is_refused() -> None:
+    check_sampler(balanced, FakeGroup(0, lambda values: [values[0]] * 2))
+    calls = iter(range(9))
+    with pytest.raises(KubetrainError, match="returned other samples when it was called again"):
+        check_sampler(lambda epoch: balanced(next(calls)), FakeGroup(0, lambda values: [values[0]] * 2))
+    with pytest.raises(KubetrainError, match="or in another process"):
+        check_sampler(balanced, FakeGroup(0, lambda values: [values[0], values[0] + 1]))
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "steps_per_epoch"),
+    [
+        (100, {}, 6),
+        (7, {}, 1),
+        (None, {"max_steps": 30, "epochs": 3}, 10),
+        (None, {"max_steps": 31, "epochs": 3}, 11),
+        (100, {"max_steps": 30}, 6),
+    ],
+)
+def test_the_epoch_of_a_stream_is_its_length_or_a_part_of_max_steps(
+    size: int | None, settings: dict[str, int], steps_per_epoch: int
+) -> None:
+    plan = stream_plan(size, TrainConfig(batch_size=8, **settings), world_size=2)
+    assert plan.steps_per_epoch == steps_per_epoch
+    batches = list(plan.batches(0, rank=1))
+    assert [(len(batch.indices), batch.global_size) for batch in batches] == [(8, 16)] * steps_per_epoch
+
+
+def test_a_stream_needs_to_say_how_long_an_epoch_is() -> None:
+    with pytest.raises(InvalidSetting, match="max_steps must be set, because the training data has no len"):
+        stream_plan(None, TrainConfig(), world_size=1)
+
+
+def test_a_stream_resumes_with_other_processes_in_the_same_epoch_or_after_it() -> None:
+    plan = stream_plan(100, TrainConfig(batch_size=8), world_size=1)
+    assert plan.size == 96
+    resumed = plan.resumed(TrainingProgress(step=3, epoch=1, samples_in_epoch=60))
+    assert len(list(plan.batches(1, 0, resumed.samples_in_epoch))) == 5, "the last step begins the next epoch"
+    assert plan.resumed(TrainingProgress(epoch=1, samples_in_epoch=96)).epoch == 2

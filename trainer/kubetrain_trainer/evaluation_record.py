@@ -99,6 +99,7 @@ def write_evaluation(
     arguments: Arguments,
     export: Mapping[str, Any],
     samples: Any,
+    count: int,
     metrics: dict[str, float],
     classes: ClassPredictions,
     latest: Mapping[str, Any],
@@ -106,9 +107,10 @@ def write_evaluation(
     """Write evaluation.json, and report the metrics as the result of this process.
 
     Args:
+        count: The number of samples.
         latest: What it says of the latest published model; empty if that was not evaluated.
     """
-    measured = {"samples": len(samples), "metrics": metrics}
+    measured = {"samples": count, "metrics": metrics}
     evaluation = {
         "split": arguments.config.test_split,
         **measured,

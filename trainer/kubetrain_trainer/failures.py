@@ -63,6 +63,20 @@ KNOWN_FAILURES = (
         'no C++ compiler was found {where}: build the image with SYSTEM_PACKAGES="g++", or set compile to false',
     ),
     KnownFailure(
+        ("Expected to have finished reduction in the prior iteration",),
+        "a parameter of the model took no part in the loss {where}: set find_unused_parameters=True in the Task, or "
+        "freeze the parameters that no step uses",
+    ),
+    KnownFailure(
+        ("Your training graph has changed in this iteration",),
+        "a step computed other operations than the first one {where}: set static_graph=False in the Task",
+    ),
+    KnownFailure(
+        ("view size is not compatible with input tensor's size and stride",),
+        "the model uses view() on a tensor of another memory format {where}: use reshape() instead, or set "
+        "memory_format=torch.contiguous_format in the Task",
+    ),
+    KnownFailure(
         ("/gloo/", "ncclRemoteError", "Collective ops is aborted"),
         "another process was lost {where}: look for the one that failed first",
         TransientFailure,

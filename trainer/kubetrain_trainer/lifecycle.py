@@ -21,13 +21,13 @@ from kubetrain_trainer.checkpoint_layout import (
 )
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import InvalidSetting, Stopped
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
 from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.recent_steps import RecentSteps
-from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
-from kubetrain_trainer.schedule import is_finished
+from kubetrain_trainer.schedule import is_finished, rate_factor
+from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import Watchdog
@@ -70,22 +70,31 @@ class AnyTraining(ABC):
         """Samples of all replicas at one step."""
         return self.config.batch_size * self.group.replicas
 
+    def rate_factor(self, step: int, epochs_done: float) -> float:
+        """Return the fraction of the peak learning rate for this step, as the task's schedule or the settings say."""
+        factor = self.task.schedule(step) if self.task.schedule else rate_factor(self.config, epochs_done)
+        if not math.isfinite(factor):
+            raise KubetrainError(
+                f"schedule({step}) returned {factor}: return a finite factor of the peak learning rate"
+            )
+        return float(factor)
+
     @property
     def doing(self) -> str:
         """The current activity, for error messages."""
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
 
 
-def splits(training: AnyTraining) -> tuple[Any, Any]:
+def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, Any]:
     """Return the samples to train on and those to validate with."""
-    samples = training.task.data("train"), training.task.data(training.config.validation_split)
-    if training.group.role.is_chief:
+    samples = task.data("train"), task.data(config.validation_split)
+    if group.role.is_chief:
         for each in samples:
             log_notes(each)
     return samples
 
 
-def resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, int]:
+def resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
     """Return where to resume, and the step of this run's newest checkpoint (-1: none, or it was not validated).
 
     Raises:
@@ -96,7 +105,7 @@ def resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, i
         return _resume(training, plan)
 
 
-def _resume(training: AnyTraining, plan: SamplePlan) -> tuple[TrainingProgress, int]:
+def _resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
     path = training.group.from_chief(lambda: find_checkpoint(training), takes_long=True)
     if path is None:
         return TrainingProgress(), -1

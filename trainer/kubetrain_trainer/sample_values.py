@@ -25,26 +25,16 @@ def check_sample_values(what: str, values: Any, samples: int) -> None:
         raise KubetrainError(f"the {what} of a batch of {samples} samples has shape {_text(shape)}: {REMEDY}")
 
 
-def measure_samples(measures: Mapping[str, Measure], outputs: Any, targets: Any) -> tuple[int, list[Any]]:
-    """Return the number of samples of a validation batch, and the values of each measure.
+def measure_samples(measures: Mapping[str, Measure], outputs: Any, targets: Any, samples: int) -> list[Any]:
+    """Return the values of each measure for a validation batch.
 
     Raises:
         KubetrainError: if a measure does not have one value for each sample.
     """
     values = {name: measure(outputs, targets) for name, measure in measures.items()}
-    samples = count_samples([targets, outputs])
     for name, each in values.items():
         check_sample_values(f"validation {name}", each, samples)
-    return samples, [*values.values()]
-
-
-def count_samples(batch: Any) -> int:
-    """Return the number of samples in a batch of any structure; 0 if it has no values, such as targets of ()."""
-    is_nested = isinstance(batch, Mapping | list | tuple)
-    parts = list(batch.values() if isinstance(batch, Mapping) else batch) if is_nested else []
-    if not is_nested or (parts and (isinstance(parts[0], str | bytes) or not hasattr(parts[0], "__len__"))):
-        return len(batch)
-    return next((count for part in parts if (count := count_samples(part))), 0)
+    return [*values.values()]
 
 
 def _text(shape: Sequence[int]) -> str:

@@ -1,24 +1,35 @@
 """The assignment of samples to steps and processes.
 
-Each epoch uses each sample once, in an order that depends only on the seed and the epoch. A run can therefore resume in
-the middle of an epoch, even with more or fewer processes. Only if more processes resume when few samples are left, the
-epoch ends without these: at most 2 * processes - 1.
+Each epoch uses each sample once, in an order that depends only on the seed and the epoch, or the samples that a task's
+own sampler returns for this epoch. A run can therefore resume in the middle of an epoch, even with more or fewer
+processes. Only if more processes resume when few samples are left, the epoch ends without these: at most
+2 * processes - 1.
 """
 
 import hashlib
+import operator
 import random
-from collections.abc import Iterator
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.process_group import ProcessGroup
+
+Sampler = Callable[[int], Sequence[int]]
+"""A function that returns the indices of an epoch's samples, in the order of their use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """The samples of one process in one step."""
 
-    indices: list[int]
+    indices: Sequence[int]
+    """For data that is read in sequence, only their number counts."""
     global_size: int
     """Samples of all processes in this step."""
 
@@ -38,6 +49,7 @@ class SamplePlan:
     batch_size: int
     world_size: int
     seed: int
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
         if self.size < self.world_size:
@@ -61,9 +73,18 @@ class SamplePlan:
 
     def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
         """Yield one process's batches of an epoch, without the first `start` samples, which have already been used."""
-        order = epoch_order(self.size, self.seed, epoch)
+        order = self._sampled(self.sampler, epoch) if self.sampler else epoch_order(self.size, self.seed, epoch)
         for first, last in self._steps(start):
             yield Batch(indices=order[first + rank : last : self.world_size], global_size=last - first)
+
+    def _sampled(self, sampler: Sampler, epoch: int) -> list[int]:
+        order = sampled_order(sampler, epoch)
+        if len(order) != self.size:
+            raise KubetrainError(
+                f"sampler({epoch}) returned {len(order)} samples, but sampler(0) {self.size}: return the same number "
+                "for each epoch"
+            )
+        return order
 
     def _steps(self, start: int) -> Iterator[tuple[int, int]]:
         """Yield the first and last position of each step in the epoch's order.
@@ -82,6 +103,38 @@ class SamplePlan:
     def _is_over(self, start: int) -> bool:
         """Return True if fewer than two samples per process are left, which happens if more processes resume."""
         return start > 0 and self.size - start < 2 * self.world_size
+
+
+def plan_samples(size: int, config: TrainConfig, world_size: int, sampler: Sampler | None) -> SamplePlan:
+    """Plan epochs of all samples, or of those that the task's own sampler returns."""
+    size = len(sampled_order(sampler, epoch=0)) if sampler else size
+    return SamplePlan(size=size, batch_size=config.batch_size, world_size=world_size, seed=config.seed, sampler=sampler)
+
+
+def sampled_order(sampler: Sampler, epoch: int) -> list[int]:
+    order: Any = sampler(epoch)
+    try:
+        return list(map(operator.index, order.tolist() if hasattr(order, "tolist") else order))  # tolist() is faster
+    except TypeError as error:
+        raise KubetrainError(f"sampler({epoch}) must return the indices of samples, which are whole numbers") from error
+
+
+def check_sampler(sampler: Sampler, group: ProcessGroup) -> None:
+    """Check that all processes get the same samples for an epoch, and again when they resume. All of them call this.
+
+    Raises:
+        KubetrainError: if the sampler returns others.
+    """
+    digests = [group.gather(_digest(sampled_order(sampler, epoch=0))) for _ in range(2)]
+    if len({*digests[0], *digests[1]}) > 1:
+        raise KubetrainError(
+            "sampler(0) returned other samples when it was called again, or in another process: draw them from a "
+            "generator of your own, with a seed that depends only on the epoch"
+        )
+
+
+def _digest(order: Sequence[int]) -> float:
+    return float(zlib.crc32(array("q", order).tobytes()))
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> list[int]:

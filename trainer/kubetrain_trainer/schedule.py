@@ -8,13 +8,17 @@ from kubetrain_trainer.config import TrainConfig
 EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
 
 
-def learning_rate(config: TrainConfig, epochs_done: float, global_batch: int) -> float:
-    """Return the learning rate of the step that completes `epochs_done`: scaled, then warmed up, then scheduled."""
+def peak_rate(config: TrainConfig, global_batch: int) -> float:
+    """Return the learning rate that the warmup leads to, scaled to the global batch."""
     scale: float = (global_batch / config.base_batch_size) ** EXPONENTS[config.lr_scaling]
-    peak = config.learning_rate * scale
+    return config.learning_rate * scale
+
+
+def rate_factor(config: TrainConfig, epochs_done: float) -> float:
+    """Return the fraction of the peak rate for the step that completes `epochs_done`: warmed up, then scheduled."""
     if epochs_done < config.warmup_epochs:
-        return peak * epochs_done / config.warmup_epochs
-    return peak * _schedule_factor(config, epochs_done)
+        return epochs_done / config.warmup_epochs
+    return _schedule_factor(config, epochs_done)
 
 
 def averaging_decay(config: TrainConfig, step: int) -> float:

@@ -12,8 +12,8 @@ from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
+from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
@@ -29,7 +29,7 @@ class TrainingReport:
         self,
         config: TrainConfig,
         output: TrainingOutput,
-        plan: SamplePlan,
+        plan: Plan,
         group: ProcessGroup,
         resumed_step: int,
     ) -> None:

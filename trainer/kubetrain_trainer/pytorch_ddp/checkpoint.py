@@ -1,7 +1,7 @@
 """Save, restore and export the state of a training."""
 
 import pickle  # only for its exception class; nothing is unpickled
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
+from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
 from kubetrain_trainer.pytorch_ddp.staging import Staging
+from kubetrain_trainer.pytorch_ddp.streams import Position
+from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.training_output import TrainingOutput, foreign_error, misfit_error, other_model_error
 
 STATE_FILE = "state.pt"
@@ -25,14 +28,17 @@ def save(
     progress: TrainingProgress,
     details: Mapping[str, Any],
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Optimizers,
     averages: Averages | None,
+    positions: Sequence[Position] | None,
 ) -> None:
     """Copy the state, and let the writer write the copy while the next steps run."""
     writer.wait()  # the previous checkpoint is written from the same memory
-    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    parts: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizers.state_dict()}
     if averages is not None:
         parts["averages"] = averages.model.state_dict()
+    if positions is not None:
+        parts["positions"] = positions
     state = staging.copy(parts)
 
     def write(path: Path) -> None:
@@ -46,11 +52,13 @@ def restore(
     checkpoint: Checkpoint,
     config: TrainConfig,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Optimizers,
     averages: Averages | None,
     device: torch.device,
-) -> None:
-    """Load the checkpoint.
+    *,
+    keep_hyperparameters: bool,
+) -> Sequence[Position] | None:
+    """Load the checkpoint, and return where in the training data the processes were that saved it, if they kept that.
 
     Raises:
         KubetrainError: if the checkpoint belongs to another model or optimizer.
@@ -58,21 +66,13 @@ def restore(
     state = _load(checkpoint.path / STATE_FILE, device)
     try:
         model.load_state_dict(state["model"])
-        restore_optimizer(optimizer, state["optimizer"])
+        optimizers.load_state_dict(state["optimizer"], keep_hyperparameters=keep_hyperparameters)
         if averages is not None:
             averages.model.load_state_dict(_evaluated_weights(state))
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit_error(checkpoint, config) from error
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the state of each parameter, but keep the hyperparameters, which resume_from may have changed."""
-    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
-    for group, hyperparameters in zip(optimizer.param_groups, own, strict=True):
-        if ("betas" in group) != ("betas" in hyperparameters):
-            raise ValueError("the state of another kind of optimizer")
-        group.update(hyperparameters)
+    positions: Sequence[Position] | None = to_device(state.get("positions"), torch.device("cpu"))
+    return positions
 
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:

@@ -55,6 +55,13 @@ class Group(ProcessGroup):
         totals: list[float] = sums.tolist()
         return totals
 
+    def collect(self, value: Any) -> list[Any]:
+        """Return the value of each process, by rank, for anything that is not a number."""
+        values = [value] * self.role.world_size
+        if self.role.world_size > 1:
+            dist.all_gather_object(values, value, group=self.patient)
+        return values
+
     def broadcast_statistics(self, model: nn.Module) -> None:
         if self.role.world_size > 1:
             for buffer in model.buffers():

@@ -16,10 +16,11 @@ from kubetrain_trainer.given_images import given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import image_size, is_own_code
 from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, load_weights
-from kubetrain_trainer.pytorch_ddp.data import StoredImages, to_device
+from kubetrain_trainer.pytorch_ddp.data import StoredImages
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluating, probabilities
 from kubetrain_trainer.pytorch_ddp.model import build_model
 from kubetrain_trainer.pytorch_ddp.precision import forward
+from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.pytorch_ddp.task import build_task
 
 PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")

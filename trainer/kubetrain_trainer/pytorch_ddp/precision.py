@@ -8,7 +8,7 @@ from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import has_bf16
-from kubetrain_trainer.pytorch_ddp.data import map_tensors
+from kubetrain_trainer.pytorch_ddp.structures import map_tensors
 
 
 def forward(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> Any:

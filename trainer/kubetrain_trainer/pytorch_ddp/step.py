@@ -4,26 +4,53 @@ import contextlib
 
 from torch import Tensor, nn
 
-from kubetrain_trainer.pytorch_ddp.data import split
-from kubetrain_trainer.pytorch_ddp.precision import forward
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.pytorch_ddp.own_step import Step
+from kubetrain_trainer.pytorch_ddp.precision import forward, precision_of
+from kubetrain_trainer.pytorch_ddp.structures import split
 from kubetrain_trainer.pytorch_ddp.training import Training
-from kubetrain_trainer.sample_values import check_sample_values, count_samples
+from kubetrain_trainer.sample_values import check_sample_values
 from kubetrain_trainer.sampling import Batch
 
 
-def take_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, rate: float) -> bool:
-    """Take a step. Return False if it was skipped."""
-    for group in training.optimizer.param_groups:
-        group["lr"] = rate
-    training.optimizer.zero_grad(set_to_none=True)
+def take_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:
+    """Take a step with this fraction of the peak learning rates. Return False if it was skipped."""
+    training.optimizers.set_rates(factor)
+    if training.task.step:
+        return take_own_step(training, inputs, targets, batch, step, factor)
+    training.optimizers.zero_grad()
     statistics = keep_statistics(training)
     loss = add_gradients(training, inputs, targets, batch)
-    is_taken = training.recent.accept_step(step, rate, loss, clip_gradients(training))
+    is_taken = training.recent.accept_step(step, factor * training.peak_rate, loss, clip_gradients(training))
     if is_taken:
-        training.optimizer.step()
+        training.optimizers.step()
     else:
         restore_statistics(training, statistics)
     return is_taken
+
+
+def take_own_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:
+    config, device = training.config, training.group.device
+    loss = training.task.step(  # type: ignore[misc]
+        Step(
+            model=training.model,
+            optimizer=training.optimizers.own,
+            inputs=inputs,
+            targets=targets,
+            number=step,
+            rate_factor=factor,
+            device=device,
+            bf16=precision_of(config, device) == "bf16",
+            weight=batch.weight(training.group.role.world_size),
+            clip_norm=config.clip_norm,
+        )
+    )
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        described = f"has shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
+        raise KubetrainError(f"the loss that the task's own step returned {described}: return a tensor of one value")
+    return training.recent.accept_step(
+        step, factor * training.peak_rate, loss.detach().reshape(()), gradient_norm(training)
+    )
 
 
 def clip_gradients(training: Training) -> Tensor:
@@ -31,11 +58,14 @@ def clip_gradients(training: Training) -> Tensor:
 
     Without clipping the norm is needed too: a gradient that is NaN shows only there.
     """
-    gradients = [each.grad for each in training.model.parameters() if each.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
+    norm = gradient_norm(training)
     if training.config.clip_norm:
         nn.utils.clip_grads_with_norm_(training.model.parameters(), training.config.clip_norm, norm)
     return norm
+
+
+def gradient_norm(training: Training) -> Tensor:
+    return nn.utils.get_total_norm([each.grad for each in training.model.parameters() if each.grad is not None])
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
@@ -51,16 +81,17 @@ def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
 def add_gradients(training: Training, inputs: object, targets: object, batch: Batch) -> Tensor:
     """Add up the gradient of the mean loss, part by part. The last part exchanges it between processes."""
     weight = batch.weight(training.group.role.world_size)  # turns the mean over processes into one over samples
-    *parts, last = split([inputs, targets], batch.parts(training.config.accumulate, training.group.role.world_size))
+    count = batch.parts(training.config.accumulate, training.group.role.world_size)
+    *parts, last = split((inputs, targets, [*batch.indices]), count, len(batch.indices))
     with getattr(training.model, "no_sync", contextlib.nullcontext)():
         losses = [add_gradient(training, weight, *part) for part in parts]
     return sum(losses, start=add_gradient(training, weight, *last))
 
 
-def add_gradient(training: Training, weight: float, inputs: object, targets: object) -> Tensor:
+def add_gradient(training: Training, weight: float, inputs: object, targets: object, indices: list[int]) -> Tensor:
     outputs = forward(training.model, inputs, training.config, training.group.device)
     losses = (training.task.training_loss or training.task.loss)(outputs, targets)
-    check_sample_values("training loss", losses, count_samples([targets, inputs]))
+    check_sample_values("training loss", losses, len(indices))
     loss = losses.sum() * weight
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()

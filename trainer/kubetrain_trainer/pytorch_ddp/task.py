@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
@@ -16,23 +17,66 @@ from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, is_import_path
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from kubetrain_trainer.pytorch_ddp.model import build_model
+from kubetrain_trainer.pytorch_ddp.own_step import Step
+from kubetrain_trainer.sampling import Sampler
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The parts of a task. To train your own, set `model` to a function `build(config, data_dir) -> Task`."""
+    """The parts of a task. To train your own, set `model` to a function `build(config, data_dir) -> Task`.
+
+    Only model, data and loss are needed.
+    """
 
     model: nn.Module
+    """Its `train()` is called before the training and after each validation. To keep a part of the model in evaluation
+    mode, override `train()`."""
     data: Callable[[str], Any]
-    """Returns the samples of a split: an object with `len()` and `[index]`, each item a pair of inputs and targets."""
+    """Returns the samples of a split: an object with `len()` and `[index]`, each item a pair of inputs and targets.
+
+    It may also be an object that only yields such pairs, those for its own process, with `state_dict()` and
+    `load_state_dict()`. The training reads it again when it ends. `len()` is an epoch, in samples of all processes.
+    """
+    collate: Callable[[list[Any]], tuple[Any, Any]] | None = None
+    """Makes a batch of inputs and targets from a list of samples, such as by padding them."""
+    sampler: Sampler | None = None
+    """Returns the indices of the samples of an epoch in the order of their use, such as balanced over classes: the same
+    in each process, and as many for each epoch."""
+
     loss: Callable[[Any, Any], Tensor]
     """Computes a loss for each sample, shape (batch,), from outputs and targets."""
     training_loss: Callable[[Any, Any], Tensor] | None = None
     """The loss to minimize, if it differs from the loss that validation measures."""
-    metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
-    """Functions by metric name. Each returns a value for each sample, shape (batch,); the metric is the mean."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Functions by metric name. Each returns a value for each sample, shape (batch,); the metric is the mean.
+
+    For a metric of the whole split, an object with `reset()`, `update(outputs, targets)` and `compute()`: one of
+    torchmetrics, or one that counts in a tensor `sums`, which is added up over all processes before `compute()`.
+    """
     classes: tuple[str, ...] = ()
     """Class names of a classifier with outputs of shape (batch, classes). They add a confusion matrix to the report."""
+
+    parameter_groups: Callable[[Any], list[dict[str, Any]]] | None = None
+    """Returns the parameter groups of the model for the optimizer that the settings choose. What a group sets, such as
+    `lr` or `weight_decay`, replaces the setting."""
+    optimizer: Callable[[Any], Optimizer | Mapping[str, Optimizer]] | None = None
+    """Returns the optimizer of the model in place of the one that the settings choose, or several by name. The rates of
+    its groups are peaks, which the schedule scales, but not `lr_scaling`."""
+    schedule: Callable[[int], float] | None = None
+    """Returns the factor of the peak learning rate at a step (the first is 1), in place of warmup and decay."""
+    step: Callable[[Step], Tensor] | None = None
+    """Takes a training step, with forward and backward pass and update, and returns the loss to report."""
+
+    memory_format: torch.memory_format | None = None
+    """The memory format of the model. By default, models with 2-D convolutions have torch.channels_last if they work
+    with it."""
+    broadcast_buffers: bool | None = None
+    """True if the chief's buffers must replace those of the other processes at each step, not only before they are
+    validated and saved. By default, they do if there are others than the statistics of normalizations."""
+    find_unused_parameters: bool = False
+    """True if a step may leave out parameters of the model. Looking for them takes time."""
+    static_graph: bool = False
+    """True if each step computes the same operations, which saves time."""
 
 
 def build_task(config: TrainConfig, data_dir: Path) -> Task:
@@ -62,4 +106,7 @@ def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
         training_loss=partial(cross_entropy, smoothing=config.label_smoothing) if config.label_smoothing else None,
         metrics={"accuracy": accuracy},
         classes=data.classes,
+        memory_format=torch.channels_last,
+        broadcast_buffers=False,  # they are only statistics
+        static_graph=True,
     )

@@ -11,15 +11,15 @@ from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, splits, validate_and_save
+from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, validate_and_save
 from kubetrain_trainer.process_role import torchrun_role
-from kubetrain_trainer.pytorch_ddp.data import Loader, seed_generators
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
+from kubetrain_trainer.pytorch_ddp.loading import seed_generators
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
-from kubetrain_trainer.sampling import SamplePlan, derived_seed
-from kubetrain_trainer.schedule import is_finished, learning_rate
+from kubetrain_trainer.sampling import derived_seed
+from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_report import TrainingReport
 
@@ -48,24 +48,23 @@ def train(arguments: Arguments) -> None:
 
 
 def run_epochs(training: Training) -> None:
-    config, group, role = training.config, training.group, training.group.role
-    loader, validation = (Loader(samples, config, role, group.device) for samples in splits(training))
-    plan = SamplePlan(size=loader.size, batch_size=config.batch_size, world_size=group.replicas, seed=config.seed)
+    config, group, role, loader = training.config, training.group, training.group.role, training.loader
+    plan = loader.plan(group.replicas, training.task.sampler)
     progress, saved_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)
-    validate = partial(mean_metrics, training, validation)
+    validate = partial(mean_metrics, training)
 
     while not is_finished(config, progress):
         # One batch per remaining step of the epoch, with this process's share of the step's `global_size` samples.
         batches = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
         loaded = loader.load([batch.indices for batch in batches], progress.epoch)
-        for batch, (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
+        for batch, (inputs, targets, _) in zip(batches, report.window.waiting_for(loaded), strict=True):
             # Seed dropout at each step, so that a resumed run draws the same random numbers.
             seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
-            rate = learning_rate(config, epochs_done, training.global_batch)
-            is_taken = take_step(training, inputs, targets, batch, progress.step, rate)
+            factor = training.rate_factor(progress.step, epochs_done)
+            is_taken = take_step(training, inputs, targets, batch, progress.step, factor)
             if is_taken and training.averages:
                 training.averages.update(progress.step)
             training.writer.check()
@@ -73,6 +72,7 @@ def run_epochs(training: Training) -> None:
 
             stops = training.stop.is_due(progress.step)
             if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
+                rate = factor * training.peak_rate
                 report.steps(progress, training.recent.mean_loss(), rate, training.recent.skipped)
             if stops:
                 save_and_stop(training, progress)

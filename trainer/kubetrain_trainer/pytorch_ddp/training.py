@@ -6,31 +6,44 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
-from kubetrain_trainer.lifecycle import AnyTraining
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.model_names import is_import_path
+from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
+from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.loading import Loader
+from kubetrain_trainer.pytorch_ddp.measures import check_metrics
+from kubetrain_trainer.pytorch_ddp.memory_format import set_memory_format
+from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, warn_of_untrained
+from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
+from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.watchdog import Watchdog
+
+AnyLoader = Loader | StreamLoader
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(AnyTraining):
     group: Group
     task: Task
+    loader: AnyLoader
+    validation: AnyLoader
     model: nn.Module
     """The task's model, wrapped to average its gradients over all processes."""
-    optimizer: torch.optim.Optimizer
+    optimizers: Optimizers
     averages: Averages | None
     staging: Staging
     stop: Stop
@@ -40,12 +53,23 @@ class Training(AnyTraining):
         """The task to validate, with the averaged weights if `ema_decay` is set."""
         return replace(self.task, model=self.averages.model) if self.averages else self.task
 
+    @property
+    def peak_rate(self) -> float:
+        return self.optimizers.peak_rate
+
     def restore(self, checkpoint: Checkpoint) -> None:
-        restore(checkpoint, self.config, self.task.model, self.optimizer, self.averages, self.group.device)
+        state = (self.task.model, self.optimizers, self.averages)
+        is_own = checkpoint.path.parent == self.output.checkpoints
+        positions = restore(checkpoint, self.config, *state, self.group.device, keep_hyperparameters=not is_own)
+        if isinstance(self.loader, StreamLoader):
+            self.loader.resume_at(positions)
 
     def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
+        loader = self.loader
+        positions = self.group.collect(loader.position()) if isinstance(loader, StreamLoader) else None
         if self.group.role.is_chief:
-            save(self.writer, self.staging, progress, details, self.task.model, self.optimizer, self.averages)
+            state = (self.task.model, self.optimizers, self.averages)
+            save(self.writer, self.staging, progress, details, *state, positions)
 
     def export(self, checkpoint: Checkpoint) -> None:
         export(self.output, checkpoint, {"classes": self.task.classes})
@@ -56,18 +80,27 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     torch.manual_seed(config.seed)  # the same initial weights in every process
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
+    check_task(task, config)
+    if task.sampler:
+        check_sampler(task.sampler, group)
+    loader, validation = open_loaders(task, config, group)
     task.model.to(group.device)
-    if not is_import_path(config.model):
-        task.model.to(memory_format=torch.channels_last)  # a custom model may not support it
+    task.model.train()  # the models of some libraries come in evaluation mode
+    set_memory_format(task, config, loader, group.device)
     averages = Averages(config, task.model) if config.ema_decay else None
     writer = CheckpointWriter(arguments.output, config)
+    optimizers = build_optimizers(config, task, config.batch_size * group.replicas)
+    if group.role.is_chief:
+        warn_of_untrained(task.model, optimizers)
     return Training(
         config=config,
         output=arguments.output,
         group=group,
         task=task,
-        model=data_parallel(config, task.model, group),
-        optimizer=build_optimizer(config, task.model),
+        loader=loader,
+        validation=validation,
+        model=data_parallel(config, task, group),
+        optimizers=optimizers,
         averages=averages,
         writer=writer,
         staging=Staging(),
@@ -77,26 +110,28 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     )
 
 
-def data_parallel(config: TrainConfig, model: nn.Module, group: Group) -> nn.Module:
-    """Wrap the model to average its gradients over all processes, and compile it if `compile` is set."""
-    if config.compile:
-        model.compile()
-    if group.role.world_size == 1:
-        return model
-    is_built_in = not is_import_path(config.model)  # its graph never changes, and its buffers are only statistics
-    return DistributedDataParallel(
-        model,
-        device_ids=[group.device] if group.device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-        static_graph=is_built_in and config.accumulate == 1,
-        forward_sync_buffers=not is_built_in,  # broadcast_statistics() does this only when needed
-    )
+def check_task(task: Task, config: TrainConfig) -> None:
+    """Check what can be checked before anything is loaded.
+
+    Raises:
+        InvalidSetting: if a setting contradicts a step of the task's own.
+    """
+    check_metrics(task.metrics)
+    if task.step and config.accumulate > 1:
+        raise InvalidSetting("accumulate must be 1, because the task's own step decides what it computes in parts")
+    if task.step and config.on_nan == "skip":
+        raise InvalidSetting(
+            "on_nan must be stop, because the task's own step updates the model before the loss is checked"
+        )
 
 
-def build_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True)
-    return torch.optim.SGD(
-        parameters, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
-    )
+def open_loaders(task: Task, config: TrainConfig, group: Group) -> list[AnyLoader]:
+    """Return the loaders of the samples to train on and of those to validate with."""
+    return [open_loader(samples, task, config, group.role, group.device) for samples in splits(task, config, group)]
+
+
+def open_loader(samples: Any, task: Task, config: TrainConfig, role: ProcessRole, device: torch.device) -> AnyLoader:
+    if is_import_path(config.model) and config.loader_workers != 0:
+        check_sendable("samples", samples)
+        check_sendable("collate", task.collate)
+    return (StreamLoader if is_stream(samples) else Loader)(samples, config, role, device, task.collate)

@@ -77,6 +77,17 @@ class Group(ProcessGroup):
 
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, self.strategy.run(contribution), axis=None).numpy()
 
+    def for_each_replica(self, values: Sequence[Any]) -> Any:
+        """Return a value of the strategy with one of these values for each replica of this process."""
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group % self.local_replicas]
+        )
+
+    def in_first_replica(self, batch: Any) -> Any:
+        """Return the batch for the first replica of this process, and a batch without samples for each other one."""
+        empty = tf.nest.map_structure(lambda tensor: tensor[:0], batch)
+        return self.for_each_replica([batch, *[empty] * (self.local_replicas - 1)])
+
     def broadcast_statistics(self, model: keras.Model) -> None:
         statistics = model.non_trainable_weights
         if self.replicas == 1 or not statistics:

@@ -14,8 +14,9 @@ from kubetrain_trainer.given_images import given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import image_size, is_own_code
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_weights
-from kubetrain_trainer.tensorflow_multiworker.data import StoredImages, load
+from kubetrain_trainer.tensorflow_multiworker.data import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predict, probabilities
+from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import build_task

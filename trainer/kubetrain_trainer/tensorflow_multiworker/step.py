@@ -6,9 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.sample_values import check_sample_values
-from kubetrain_trainer.tensorflow_multiworker.data import split
+from kubetrain_trainer.tensorflow_multiworker.loading import split
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.training import Training
 
@@ -27,7 +26,7 @@ def step_function(training: Training) -> Callable[..., bool]:
     def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
         before = [tf.identity(variable.value) for variable in statistics] if skips else []
         loss, gradients = gradients_of(*arguments)
-        return loss, tf.identity(stop_request), before, *combine_gradients(training.config, gradients, variables)
+        return loss, tf.identity(stop_request), before, *combine_gradients(training, gradients, variables)
 
     def update_local(gradients: list[Any]) -> None:
         training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -103,19 +102,20 @@ def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
         check_sample_values("training loss", losses, samples)
 
 
-def combine_gradients(config: TrainConfig, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+def combine_gradients(training: Training, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
     """Sum the gradients of all replicas, clip the sum and add SGD's weight decay. Also return the norm before clipping.
 
     This function replaces Keras' clipping, which clips each replica's gradient before the sum, and its weight decay,
     which bypasses the momentum.
     """
+    config = training.config
     present = [gradient for gradient in gradients if gradient is not None]
     summed = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))
     joined = [None if gradient is None else next(summed) for gradient in gradients]
     norm = tf.linalg.global_norm(joined)  # without clipping too: a gradient that is NaN shows only there
     if config.clip_norm:
         joined, _ = tf.clip_by_global_norm(joined, config.clip_norm, use_norm=norm)
-    decay = config.weight_decay if config.optimizer == "sgd" else 0.0
+    decay = config.weight_decay if config.optimizer == "sgd" and not training.task.optimizer else 0.0
     return norm, [
         None if gradient is None else gradient + decay * variable
         for gradient, variable in zip(joined, variables, strict=True)

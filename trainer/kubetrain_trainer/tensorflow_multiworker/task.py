@@ -13,26 +13,47 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, is_import_path
+from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
+from kubetrain_trainer.tensorflow_multiworker.loading import Collate, batch_samples
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The parts of a task. To train your own, set `model` to a function `build(config, data_dir) -> Task`."""
+    """The parts of a task. To train your own, set `model` to a function `build(config, data_dir) -> Task`.
+
+    Only model, data and loss are needed.
+    """
 
     model: keras.Model
     data: Callable[[str], Any]
     """Returns the samples of a split: an object with `len()` and `load(index)`, TensorFlow operations that turn a
     sample's index into a pair of inputs and targets."""
+    collate: Collate = batch_samples
+    """Makes a dataset of batches of a size from a dataset of samples, such as by `samples.padded_batch(size)`."""
+    sampler: Sampler | None = None
+    """Returns the indices of the samples of an epoch in the order of their use, such as balanced over classes: the same
+    in each process, and as many for each epoch."""
+
     loss: Callable[[Any, Any], tf.Tensor]
     """Computes a loss for each sample, shape (batch,), from outputs and targets."""
     training_loss: Callable[[Any, Any], tf.Tensor] | None = None
     """The loss to minimize, if it differs from the loss that validation measures."""
-    metrics: Mapping[str, Callable[[Any, Any], tf.Tensor]] = field(default_factory=dict)
-    """Functions by metric name. Each returns a value for each sample, shape (batch,); the metric is the mean."""
+    metrics: Mapping[str, Callable[[Any, Any], tf.Tensor] | keras.Metric] = field(default_factory=dict)
+    """Functions by metric name. Each returns a value for each sample, shape (batch,); the metric is the mean.
+
+    For a metric of the whole split, an object of keras.metrics or of your own subclass: its variables are added up over
+    all processes before `result()`.
+    """
     classes: tuple[str, ...] = ()
     """Class names of a classifier with outputs of shape (batch, classes). They add a confusion matrix to the report."""
+
+    optimizer: Callable[[keras.Model], keras.Optimizer] | None = None
+    """Returns the optimizer of the model in place of the one that the settings choose. Its rate is a peak, which the
+    schedule scales, but not `lr_scaling`."""
+    schedule: Callable[[int], float] | None = None
+    """Returns the factor of the peak learning rate at a step (the first is 1), in place of warmup and decay."""
 
 
 def build_task(config: TrainConfig, data_dir: Path) -> Task:
@@ -42,6 +63,10 @@ def build_task(config: TrainConfig, data_dir: Path) -> Task:
     task = load_function(config.model)(config, data_dir)
     if not isinstance(task, Task):
         raise InvalidSetting(f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {__name__}")
+    if not task.model.built:
+        raise InvalidSetting(
+            f"the model of '{config.model}' has no weights yet: begin it with keras.Input, or call its build()"
+        )
     return task
 
 

@@ -13,13 +13,13 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, splits, validate_and_save
+from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, validate_and_save
 from kubetrain_trainer.process_role import tensorflow_role
-from kubetrain_trainer.sampling import Batch, SamplePlan
-from kubetrain_trainer.schedule import is_finished, learning_rate
-from kubetrain_trainer.tensorflow_multiworker.data import load
+from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
+from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
 from kubetrain_trainer.tensorflow_multiworker.group import Group, join_group, vary_dropout
+from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
@@ -51,21 +51,20 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, group = training.config, training.group
-    samples, validation = splits(training)
-    plan = SamplePlan(size=len(samples), batch_size=config.batch_size, world_size=group.replicas, seed=config.seed)
+    plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler)
     progress, saved_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)
-    validate = partial(mean_metrics, training, validation)
+    validate = partial(mean_metrics, training)
     take_step = step_function(training)
     vary_dropout(training.task.model, group.strategy)
 
     while not is_finished(config, progress):
         batches = local_batches(group, plan, progress)
-        loaded = load_batches(group, samples, batches)
+        loaded = load_batches(training, batches)
         for (batch, *_), (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
-            rate = learning_rate(config, epochs_done, training.global_batch)
+            rate = training.rate_factor(progress.step, epochs_done) * training.peak_rate
             parts = batch.parts(config.accumulate, group.replicas)
             is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
             if is_taken and training.averages:
@@ -96,23 +95,18 @@ def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) ->
     return list(zip(*batches, strict=True))
 
 
-def load_batches(group: Group, samples: Any, batches: list[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
+def load_batches(training: Training, batches: list[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
     """Yield inputs and targets of each step, with a batch for each replica of this process.
 
     The strategy's distributed datasets are not used, because at each step they ask all processes for another batch.
     """
-    loaded = iter(load(samples, [batch.indices for step in batches for batch in step]))
+    group, indices = training.group, [batch.indices for step in batches for batch in step]
+    loaded = load(training.samples, indices, training.task.collate)
     if group.local_replicas == 1:
         yield from loaded
         return
     for _ in batches:
-        yield for_each_replica(group, [next(loaded) for _ in range(group.local_replicas)])
-
-
-def for_each_replica(group: Group, values: list[Any]) -> Any:
-    return group.strategy.experimental_distribute_values_from_function(
-        lambda context: values[context.replica_id_in_sync_group % group.local_replicas]
-    )
+        yield group.for_each_replica([next(loaded) for _ in range(group.local_replicas)])
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ import tensorflow as tf
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
-from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
-from kubetrain_trainer.lifecycle import AnyTraining
+from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.recent_steps import RecentSteps
+from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group
+from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
+from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
@@ -29,7 +31,10 @@ class Training(AnyTraining):
     group: Group
     data_dir: Path
     task: Task
+    samples: Any
+    validation: Any
     optimizer: keras.Optimizer
+    peak_rate: float
     averages: Averages | None
     staging: Staging
     stop: Stop
@@ -59,8 +64,12 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     with strategy.scope():
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
-        optimizer = build_optimizer(config, task.model)
+        check_metrics(task.metrics)
+        optimizer, peak_rate = build_optimizer(config, task, config.batch_size * group.replicas)
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
+    if task.sampler:
+        check_sampler(task.sampler, group)
+    samples, validation = splits(task, config, group)
     writer = CheckpointWriter(arguments.output, config)
     return Training(
         config=config,
@@ -68,7 +77,10 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         group=group,
         data_dir=arguments.data_dir,
         task=task,
+        samples=samples,
+        validation=validation,
         optimizer=optimizer,
+        peak_rate=peak_rate,
         averages=averages,
         writer=writer,
         staging=Staging(is_needed=group.role.is_chief),
@@ -81,13 +93,3 @@ def build_training(arguments: Arguments, group: Group) -> Training:
 def build_averages(arguments: Arguments, model: keras.Model, strategy: tf.distribute.Strategy) -> Averages:
     averaged = build_task(arguments.config, arguments.data_dir).model  # a copy would fail for some models
     return Averages(arguments.config, model, averaged, strategy)
-
-
-def build_optimizer(config: TrainConfig, model: keras.Model) -> keras.Optimizer:
-    if config.optimizer == "adamw":
-        optimizer = keras.optimizers.AdamW(config.learning_rate, weight_decay=config.weight_decay)
-    else:
-        optimizer = keras.optimizers.SGD(config.learning_rate, momentum=config.momentum)
-    optimizer.build(model.trainable_variables)
-    optimizer._all_reduce_sum_gradients = list  # combine_gradients has already summed them over all replicas
-    return optimizer

@@ -1,0 +1,30 @@
+"""A torchvision model as a task of your own, as simple as such tasks are."""
+
+from pathlib import Path
+
+import torchvision
+from torch import Tensor
+from torch.nn import functional
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.pytorch_ddp.data import SyntheticImages
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+
+def build(config: TrainConfig, data_dir: Path) -> Task:
+    return Task(
+        model=torchvision.models.get_model(config.model_args["name"], num_classes=config.synthetic_classes),
+        data=lambda split: SyntheticImages(
+            split, config.synthetic_samples, config.synthetic_classes, config.image_size
+        ),
+        loss=loss,
+        metrics={"accuracy": accuracy},
+    )
+
+
+def loss(scores: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(scores, labels, reduction="none")
+
+
+def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
+    return (scores.argmax(dim=1) == labels).float()

@@ -1,0 +1,75 @@
+"""A Keras task with parts of its own in two processes, which train and measure as one process does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.training_output import TrainingOutput
+from support.process_groups import start_python, tf_config
+from support.training import newest, tensorflow_parameters
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = TrainConfig(
+    model="support.free_keras_tasks:build",
+    epochs=2,
+    checkpoint_every=100,
+    log_every=1,
+    metric="loss",
+    metrics_port=0,
+    precision="fp32",
+    test_split="val",
+)
+
+
+def start_program(program: str, folder: Path, name: str, *flags: str, **environment: str) -> "subprocess.Popen[str]":
+    arguments = ["-m", f"kubetrain_trainer.tensorflow_multiworker.{program}", "--data-dir", ".", "--output-dir", name]
+    path = ":".join(filter(None, sys.path))
+    return start_python(*arguments, *flags, cwd=folder, PYTHONPATH=path, **environment)
+
+
+def end(*processes: "subprocess.Popen[str]") -> None:
+    logs = [process.communicate(timeout=150)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), logs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training by two processes, evaluated on the split that validated it, and the same by one process."""
+    folder, ports = tmp_path_factory.mktemp("keras"), free_ports(2)
+    two, one = (
+        TrainConfig.from_dict({**SETTINGS.to_dict(), "batch_size": size, "weight_decay": ignored}).to_flags()
+        for size, ignored in ((4, 0.0), (8, 0.5))
+    )
+    end(
+        *(start_program("train", folder, "two", *two, TF_CONFIG=tf_config(ports, index)) for index in range(2)),
+        start_program("train", folder, "one", *one),
+    )
+    end(start_program("evaluate", folder, "two"))
+    return folder
+
+
+def test_metrics_of_two_processes_are_those_of_the_undivided_split(folder: Path) -> None:
+    measured, expected = newest(folder / "two").manifest["metrics"], TrainingOutput(folder / "two").read_evaluation()
+    assert expected["samples"] == 33
+    assert set(measured) == {"loss", "f1", "auc", "perplexity", "accuracy"}
+    assert measured == pytest.approx(expected["metrics"], rel=1e-5)
+
+
+def test_a_step_of_two_processes_is_the_step_of_one_with_twice_the_batch(folder: Path) -> None:
+    two, one = tensorflow_parameters(*(newest(folder / name).path for name in ("two", "one")))
+    assert two.keys() == one.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
+
+
+def test_the_schedule_scales_the_peak_of_the_own_optimizer(folder: Path) -> None:
+    rows = [row for row in read_metrics(folder / "two" / "metrics.jsonl") if "loss" in row]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.02 / step for step in range(1, 7)])
+    assert newest(folder / "two").progress.samples_seen == 2 * 22, "the sampler says how long an epoch is"

@@ -1,0 +1,45 @@
+"""The model as each process trains it: wrapped to average its gradients over all processes."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+
+def data_parallel(config: TrainConfig, task: Task, group: Group) -> nn.Module:
+    """Wrap the model, or each of several models if the task has its own step, and compile it if `compile` is set."""
+    if task.step and isinstance(task.model, nn.ModuleDict):
+        return nn.ModuleDict({name: _wrapped(each, config, task, group) for name, each in task.model.items()})
+    return _wrapped(task.model, config, task, group)
+
+
+def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group) -> nn.Module:
+    if config.compile:
+        model.compile()
+    is_trained = any(parameter.requires_grad for parameter in model.parameters())
+    if group.role.world_size == 1 or not is_trained:
+        return model
+    return DistributedDataParallel(
+        model,
+        device_ids=[group.device] if group.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=task.find_unused_parameters,
+        static_graph=task.static_graph and config.accumulate == 1,
+        forward_sync_buffers=changes_buffers(task),  # broadcast_statistics() copies the others when needed
+    )
+
+
+def changes_buffers(task: Task) -> bool:
+    """Return True if a step may compute with buffers that differ between processes: with others than the statistics of
+    normalizations, which only evaluation uses."""
+    if task.broadcast_buffers is not None:
+        return task.broadcast_buffers
+    return any(
+        True
+        for module in task.model.modules()
+        if not isinstance(module, _NormBase)
+        for _ in module.buffers(recurse=False)
+    )

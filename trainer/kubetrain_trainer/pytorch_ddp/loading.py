@@ -1,0 +1,162 @@
+"""The loader that batches samples by their indices, and brings the batches to the device."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.cpus import cpus_each
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.pytorch_ddp.structures import to_device
+from kubetrain_trainer.sampling import SamplePlan, Sampler, derived_seed, evaluation_indices, plan_samples
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Loaded(NamedTuple):
+    """A batch on the device."""
+
+    inputs: Any
+    targets: Any
+    samples: int
+
+
+class Loader:
+    """The worker processes of a loader live as long as it does."""
+
+    def __init__(
+        self,
+        samples: Any,
+        config: TrainConfig,
+        role: ProcessRole,
+        device: torch.device,
+        collate: Collate | None = None,
+    ) -> None:
+        self._deliver = Delivery(samples, device)
+        self._config = config
+        self._role = role
+        self._keys: list[list[tuple[int, int]]] = []
+        self.size = len(samples)
+        workers = loader_workers(config, role, device)
+        keyed = SeededSamples(samples, config.seed)
+        self._loader = data_loader(keyed, workers, device, batch_sampler=self._keys, collate_fn=collate)
+
+    def plan(self, world_size: int, sampler: Sampler | None) -> SamplePlan:
+        """Plan the epochs of a training with these samples."""
+        return plan_samples(self.size, self._config, world_size, sampler)
+
+    def load(self, batches: Sequence[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
+        """Yield the batches of samples with these indices, in this order."""
+        self._keys[:] = [[(epoch, index) for index in batch] for batch in batches]
+        with own_messages():
+            for indices, batch in zip(batches, self._loader, strict=True):
+                yield self._deliver(batch, len(indices))
+
+    def load_split(self) -> Iterator[Loaded]:
+        """Yield this process's part of the samples, each once."""
+        indices, size = evaluation_indices(self.size, self._role.rank, self._role.world_size), self._config.batch_size
+        return self.load([indices[first : first + size] for first in range(0, len(indices), size)])
+
+    def first_inputs(self) -> Any:
+        """Return the inputs of two samples, for a trial."""
+        [first] = self.load([range(min(2, self.size))])
+        return first.inputs
+
+
+class Delivery:
+    """Brings batches to the device, where the samples may prepare them further."""
+
+    def __init__(self, samples: Any, device: torch.device) -> None:
+        self._prepare = getattr(samples, "prepare", lambda inputs: inputs)
+        self._device = device
+
+    def __call__(self, batch: Any, samples: int) -> Loaded:
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            raise KubetrainError(
+                f"a batch is a {type(batch).__name__}: each sample, and what collate makes of several, must be a pair "
+                "of inputs and targets"
+            )
+        inputs, targets = to_device(batch[0], self._device), to_device(batch[1], self._device)
+        return Loaded(self._prepare(inputs), targets, samples)
+
+
+@contextlib.contextmanager
+def own_messages() -> Iterator[None]:
+    """Raise errors of worker processes with their own message. Theirs is the worker's whole traceback, which ends with
+    it."""
+    try:
+        yield
+    except KubetrainError as error:
+        raise KubetrainError(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
+
+
+def data_loader(samples: Any, workers: int, device: torch.device, **options: Any) -> "DataLoader[Any]":
+    multiprocessing.set_forkserver_preload(
+        [f"{__package__}.{module}" for module in ("loading_processes", "data", "streams")]
+    )
+    return DataLoader(
+        samples,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        # A process forked from one with threads, such as gloo's, may deadlock.
+        multiprocessing_context="forkserver" if workers else None,
+        worker_init_fn=exit_with_parent if workers else None,
+        pin_memory=device.type == "cuda",
+        **options,
+    )
+
+
+def exit_with_parent(_: int) -> None:
+    """Exit when the training does. Workers are children of the fork server and would outlive a killed training."""
+    threading.Thread(target=_exit_after, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _exit_after(process: Any) -> None:
+    process.join()
+    os._exit(0)
+
+
+class SeededSamples(Dataset[Any]):
+    """Samples whose random augmentation is the same in every process and after every resume."""
+
+    def __init__(self, samples: Any, seed: int) -> None:
+        self._samples = samples
+        self._seed = seed
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, index = key
+        seed_generators(derived_seed(self._seed, epoch, index))
+        return self._samples[index]
+
+
+def seed_generators(seed: int, device: torch.device | None = None) -> None:
+    """Seed every generator that a model or an augmentation may use.
+
+    torch.manual_seed takes a hundred times as long, which is too long for each sample and step.
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device) -> int:
+    """Return the setting, or by default up to eight: one for each CPU of this process except the one it runs on.
+
+    Without a GPU the default is none, because the training uses every CPU and loading is little of its work.
+    """
+    if config.loader_workers >= 0:
+        return config.loader_workers
+    if device.type == "cpu":
+        return 0
+    return min(8, cpus_each(role.local_world_size) - 1)

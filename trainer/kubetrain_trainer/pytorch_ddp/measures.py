@@ -1,0 +1,100 @@
+"""The loss and metrics of a split: means over its samples, and metrics that need the whole split."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.sample_values import measure_samples
+
+SumOverProcesses = Callable[[list[float]], list[float]]
+
+
+class Tally:
+    """Sums over samples, kept on the device until they are read, and the metrics that count for themselves."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._names = ["loss", *task.metrics]
+        self._metrics = {name: metric for name, metric in task.metrics.items() if _needs_whole_split(metric)}
+        self._measures = {
+            "loss": task.loss,
+            **{name: metric for name, metric in task.metrics.items() if name not in self._metrics},
+        }
+        self._sums = torch.zeros(1 + len(self._measures), dtype=torch.float64, device=device)
+        for metric in self._metrics.values():
+            _begin(metric, device)
+
+    @torch.no_grad()
+    def add(self, outputs: Any, targets: Any, samples: int) -> None:
+        values = measure_samples(self._measures, outputs, targets, samples)
+        count = torch.full((), samples, dtype=torch.float64, device=self._sums.device)
+        self._sums += torch.stack([count, *(each.sum(dtype=torch.float64) for each in values)])
+        for metric in self._metrics.values():
+            metric.update(outputs, targets)
+
+    @property
+    def samples(self) -> int:
+        return int(self._sums[0])
+
+    def results(self, total: SumOverProcesses = list) -> dict[str, float]:
+        """Return the value of each measure over all processes, which call this together."""
+        count, *sums = total(self._sums.tolist())
+        if not count:
+            raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
+        means = {name: value / count for name, value in zip(self._measures, sums, strict=True)}
+        results = means | {name: _end(name, metric, total) for name, metric in self._metrics.items()}
+        return {name: results[name] for name in self._names}
+
+
+def check_metrics(metrics: Mapping[str, Any]) -> None:
+    """Check that each metric has one value for each sample or counts over processes.
+
+    Raises:
+        KubetrainError: for another object.
+    """
+    for name, metric in metrics.items():
+        if not callable(metric) and not _needs_whole_split(metric):
+            raise KubetrainError(
+                f"metric '{name}' is a {type(metric).__name__}: give a function of outputs and targets, or an object "
+                "with reset(), update(outputs, targets) and compute()"
+            )
+        if _needs_whole_split(metric) and not _adds_up_itself(metric):
+            metric.reset()
+            if not isinstance(getattr(metric, "sums", None), torch.Tensor):
+                raise KubetrainError(
+                    f"metric '{name}' would be that of a single process: let reset() set a tensor `sums`, which is "
+                    "added up over all processes before compute(), or use a metric of torchmetrics"
+                )
+
+
+def _needs_whole_split(metric: Any) -> bool:
+    return all(hasattr(metric, method) for method in ("reset", "update", "compute"))
+
+
+def _adds_up_itself(metric: Any) -> bool:
+    """Return True for metrics of torchmetrics, which exchange their state when they compute."""
+    return hasattr(metric, "sync_context")
+
+
+def _begin(metric: Any, device: torch.device) -> None:
+    metric.reset()
+    if _adds_up_itself(metric):
+        metric.to(device)
+    else:
+        metric.sums = metric.sums.to(device)
+
+
+def _end(name: str, metric: Any, total: SumOverProcesses) -> float:
+    if not _adds_up_itself(metric):
+        metric.sums = torch.tensor(total(metric.sums.flatten().tolist()), dtype=metric.sums.dtype).view_as(metric.sums)
+    value = metric.compute()
+    metric.reset()  # it may hold every output of the split
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise KubetrainError(
+            f"compute() of the metric '{name}' returned a {type(value).__name__} that is not a single number: return "
+            "one, such as the mean over classes"
+        ) from None

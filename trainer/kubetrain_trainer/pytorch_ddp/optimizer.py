@@ -1,0 +1,111 @@
+"""The optimizers, chosen by the settings or by the task, with the peak learning rate of each of their groups."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.schedule import peak_rate
+
+log = logging.getLogger(__name__)
+
+
+class Optimizers:
+    """One or several optimizers that are saved and restored together."""
+
+    def __init__(self, own: Optimizer | Mapping[str, Optimizer]) -> None:
+        self.own = own
+        """The optimizer, or the optimizers by name, as a step of the task's own uses them."""
+        self._all = dict(own) if isinstance(own, Mapping) else {"": own}
+        self._peaks = [float(group["lr"]) for group in self.groups()]
+
+    @property
+    def peak_rate(self) -> float:
+        """The peak rate of the first group, which is reported for all."""
+        return self._peaks[0]
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        return (group for each in self._all.values() for group in each.param_groups)
+
+    def set_rates(self, factor: float) -> None:
+        for group, peak in zip(self.groups(), self._peaks, strict=True):
+            group["lr"] = peak * factor
+
+    def zero_grad(self) -> None:
+        for each in self._all.values():
+            each.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        for each in self._all.values():
+            each.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        states = {name: each.state_dict() for name, each in self._all.items()}
+        return states.get("", states)
+
+    def load_state_dict(self, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:
+        """Load the state of each parameter. Hyperparameters, which resume_from may have changed, can be kept.
+
+        Raises:
+            ValueError: if it is the state of other optimizers.
+        """
+        states = {"": state} if "" in self._all else state
+        if states.keys() != self._all.keys():
+            raise ValueError("the state of other optimizers")
+        for name, each in self._all.items():
+            _load(each, states[name], keep_hyperparameters=keep_hyperparameters)
+
+
+def build_optimizers(config: TrainConfig, task: Task, global_batch: int) -> Optimizers:
+    """Return the task's own optimizers, or the one that the settings choose."""
+    if task.optimizer is None:
+        return Optimizers(_chosen(config, task, global_batch))
+    own = task.optimizer(task.model)
+    if not all(isinstance(each, Optimizer) for each in (own.values() if isinstance(own, Mapping) else [own])):
+        raise KubetrainError(
+            f"optimizer returned a {type(own).__name__}: return an optimizer, or a dict of them by name"
+        )
+    return Optimizers(own)
+
+
+def warn_of_untrained(model: nn.Module, optimizers: Optimizers) -> None:
+    """Warn of parameters that no optimizer has, because a forgotten group would go unnoticed."""
+    trained = {id(each) for group in optimizers.groups() for each in group["params"]}
+    names = [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in trained]
+    if names:
+        log.warning(
+            "no optimizer has %d of the model's parameters, such as %s: they keep their first values; if that is "
+            "intended, freeze them with requires_grad_(False), which also saves time",
+            len(names),
+            names[0],
+        )
+
+
+def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
+    parameters: Any = [each for each in task.model.parameters() if each.requires_grad]
+    groups = task.parameter_groups(task.model) if task.parameter_groups else parameters
+    rate, decay = config.learning_rate, config.weight_decay
+    optimizer: Optimizer = (
+        torch.optim.AdamW(groups, rate, weight_decay=decay, fused=True)
+        if config.optimizer == "adamw"
+        else torch.optim.SGD(groups, rate, momentum=config.momentum, weight_decay=decay, fused=True)
+    )
+    for group in optimizer.param_groups:  # a group's own rate, too, is meant for a global batch of base_batch_size
+        group["lr"] *= peak_rate(config, global_batch) / config.learning_rate
+    return optimizer
+
+
+def _load(optimizer: Optimizer, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:
+    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, hyperparameters in zip(optimizer.param_groups, own, strict=True):
+        if ("betas" in group) != ("betas" in hyperparameters):
+            raise ValueError("the state of another kind of optimizer")
+        if keep_hyperparameters:
+            group.update(hyperparameters)

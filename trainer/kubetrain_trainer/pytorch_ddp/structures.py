@@ -1,0 +1,89 @@
+"""Batches and outputs of any structure: their tensors change, their classes and everything else in them stay."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kubetrain_trainer.errors import KubetrainError
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Move the tensors, and objects that move themselves, such as the BatchEncoding of a tokenizer."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    return value.to(device) if hasattr(value, "to") else _map(lambda part: to_device(part, device), value)
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return the value with `change` applied to each tensor in it."""
+    return change(value) if isinstance(value, Tensor) else _map(lambda part: map_tensors(change, part), value)
+
+
+def split(batch: Any, parts: int, samples: int) -> list[Any]:
+    """Split a batch of samples into about equal parts, in order. Single values, such as a string, are in every part.
+
+    Raises:
+        KubetrainError: if something in it does not belong to single samples.
+    """
+    if parts == 1:
+        return [batch]
+    if _is_sliced(batch, samples):
+        bounds = [samples * part // parts for part in range(parts + 1)]
+        return [batch[first:last] for first, last in pairwise(bounds)]
+    inner = _parts_of(batch)
+    if inner is not None:
+        return [_with_parts(batch, each) for each in zip(*(split(part, parts, samples) for part in inner), strict=True)]
+    if batch is None or isinstance(batch, int | float | str | bytes) or getattr(batch, "shape", None) == ():
+        return [batch] * parts
+    described = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
+    raise KubetrainError(
+        f"accumulate cannot split {described} in a batch of {samples} samples: give each tensor one row for each "
+        "sample, or set accumulate=1"
+    )
+
+
+def _is_sliced(value: Any, samples: int) -> bool:
+    """Return True for a tensor with one row for each sample, and for a list with one value for each."""
+    if hasattr(value, "shape"):
+        return tuple(value.shape[:1]) == (samples,)
+    # A list of several inputs, with all samples in each, may have as many parts as there are samples.
+    has_one_each = type(value) in (list, tuple) and len(value) == samples
+    return has_one_each and not all(_is_sliced(part, samples) for part in value)
+
+
+def _map(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return the structure with changed parts, or the same object if none of them changed."""
+    inner = _parts_of(value) or []
+    changed = [change(part) for part in inner]
+    has_changed = any(before is not after for before, after in zip(inner, changed, strict=True))
+    return _with_parts(value, changed) if has_changed else value
+
+
+def _parts_of(value: Any) -> list[Any] | None:
+    """Return the parts of a structure, or None if the value is not one."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple):
+        return list(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, each.name) for each in fields(value)]
+    return None
+
+
+def _with_parts(value: Any, parts: Any) -> Any:
+    """Return a copy of the structure with other parts."""
+    if isinstance(value, list | tuple):
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    changed = copy.copy(value)
+    if isinstance(value, Mapping):
+        for name, part in zip(value, parts, strict=True):
+            changed[name] = part
+    else:
+        for each, part in zip(fields(value), parts, strict=True):
+            object.__setattr__(changed, each.name, part)  # frozen dataclasses have no setter
+    return changed

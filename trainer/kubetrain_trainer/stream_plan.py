@@ -1,0 +1,58 @@
+"""The steps of training data that can only be read in sequence."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from kubetrain_trainer.checkpoint_layout import TrainingProgress
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.sampling import Batch, SamplePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamPlan:
+    """At each step, each process takes the next samples of its own stream."""
+
+    steps_per_epoch: int
+    batch_size: int
+    world_size: int
+
+    @property
+    def global_batch(self) -> int:
+        return self.batch_size * self.world_size
+
+    @property
+    def size(self) -> int:
+        return self.steps_per_epoch * self.global_batch
+
+    def resumed(self, progress: TrainingProgress) -> TrainingProgress:
+        """Return where to resume: at the next epoch if fewer processes have a smaller one, which is over."""
+        if progress.samples_in_epoch >= self.size:
+            return replace(progress, epoch=progress.epoch + 1, samples_in_epoch=0)
+        return progress
+
+    def epochs_done(self, epoch: int, samples_in_epoch: int) -> float:
+        return epoch + samples_in_epoch / self.size
+
+    def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
+        """Yield a batch for each remaining step of the epoch, the same for every epoch and rank."""
+        for _ in range(start, self.size, self.global_batch):
+            yield Batch(indices=range(self.batch_size), global_size=self.global_batch)
+
+
+Plan = SamplePlan | StreamPlan
+
+
+def stream_plan(size: int | None, config: TrainConfig, world_size: int) -> StreamPlan:
+    """Plan an epoch of `size` samples. If their number is unknown, `epochs` divides the `max_steps` of the training.
+
+    Raises:
+        InvalidSetting: if neither says how long an epoch is.
+    """
+    if size is None and not config.max_steps:
+        raise InvalidSetting(
+            "max_steps must be set, because the training data has no len(), so that nothing says how long an epoch is"
+        )
+    global_batch = config.batch_size * world_size
+    steps = -(-config.max_steps // config.epochs) if size is None else max(1, size // global_batch)
+    return StreamPlan(steps_per_epoch=steps, batch_size=config.batch_size, world_size=world_size)

@@ -1,0 +1,81 @@
+"""The loss and metrics of a split: means over its samples, and metrics that need the whole split."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.sample_values import measure_samples
+from kubetrain_trainer.tensorflow_multiworker.group import Group
+from kubetrain_trainer.tensorflow_multiworker.task import Task
+
+SumOverProcesses = Callable[[list[float]], list[float]]
+
+
+class Tally:
+    """Sums over samples, kept on the device until they are read, and the metrics that count for themselves."""
+
+    def __init__(self, task: Task, group: Group | None = None) -> None:
+        """In a training, the group has the strategy that made the variables of the metrics."""
+        self._names = ["loss", *task.metrics]
+        self._group = group
+        self._metrics = {name: each for name, each in task.metrics.items() if isinstance(each, keras.Metric)}
+        self._measures = {
+            "loss": task.loss,
+            **{name: each for name, each in task.metrics.items() if name not in self._metrics},
+        }
+        self._sums = tf.zeros(1 + len(self._measures), tf.float64)
+        for metric in self._metrics.values():
+            metric.reset_state()
+
+    def add(self, outputs: Any, targets: Any, samples: int) -> None:
+        values = measure_samples(self._measures, outputs, targets, samples)
+        totals = [tf.reduce_sum(tf.cast(each, tf.float64)) for each in values]
+        self._sums += tf.stack([tf.constant(samples, tf.float64), *totals])
+        if self._metrics and self._group:
+            self._group.strategy.run(self._update, args=self._group.in_first_replica((outputs, targets)))
+        else:
+            self._update(outputs, targets)
+
+    def _update(self, outputs: Any, targets: Any) -> None:
+        for metric in self._metrics.values():
+            metric.update_state(targets, outputs)
+
+    @property
+    def samples(self) -> int:
+        return int(self._sums[0])
+
+    def results(self, total: SumOverProcesses = list) -> dict[str, float]:
+        """Return the value of each measure over all processes, which call this together."""
+        count, *sums = total(list(map(float, self._sums)))
+        if not count:
+            raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
+        means = {name: value / count for name, value in zip(self._measures, sums, strict=True)}
+        # The strategy adds up their variables when they are read.
+        results = means | {name: _result(name, metric) for name, metric in self._metrics.items()}
+        return {name: results[name] for name in self._names}
+
+
+def check_metrics(metrics: Mapping[str, Any]) -> None:
+    """Check that each metric has one value for each sample or counts over processes.
+
+    Raises:
+        KubetrainError: for another object.
+    """
+    for name, metric in metrics.items():
+        if not callable(metric):
+            raise KubetrainError(
+                f"metric '{name}' is a {type(metric).__name__}: give a function of outputs and targets, or an object "
+                "of keras.metrics"
+            )
+
+
+def _result(name: str, metric: keras.Metric) -> float:
+    value = metric.result()
+    if isinstance(value, dict) or tf.size(value) != 1:
+        raise KubetrainError(
+            f"result() of the metric '{name}' is not a single number: return one, such as the mean over classes"
+        )
+    return float(value)

@@ -1,0 +1,34 @@
+"""The optimizer, chosen by the settings or by the task, with its peak learning rate."""
+
+import keras
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.schedule import peak_rate
+from kubetrain_trainer.tensorflow_multiworker.task import Task
+
+
+def build_optimizer(config: TrainConfig, task: Task, global_batch: int) -> tuple[keras.Optimizer, float]:
+    """Return the task's own optimizer, or the one that the settings choose, and its peak rate."""
+    optimizer = task.optimizer(task.model) if task.optimizer else _chosen(config)
+    peak = _rate(optimizer) if task.optimizer else peak_rate(config, global_batch)
+    optimizer.build(task.model.trainable_variables)
+    optimizer._all_reduce_sum_gradients = list  # combine_gradients has already summed them over all replicas
+    return optimizer, peak
+
+
+def _chosen(config: TrainConfig) -> keras.Optimizer:
+    if config.optimizer == "adamw":
+        return keras.optimizers.AdamW(config.learning_rate, weight_decay=config.weight_decay)
+    return keras.optimizers.SGD(config.learning_rate, momentum=config.momentum)
+
+
+def _rate(optimizer: keras.Optimizer) -> float:
+    if not isinstance(optimizer, keras.Optimizer):
+        raise KubetrainError(f"optimizer returned a {type(optimizer).__name__}: return one of keras.optimizers")
+    if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        raise KubetrainError(
+            "the learning rate of the task's own optimizer is a schedule: give it a number, the peak, and the Task a "
+            "schedule"
+        )
+    return float(optimizer.learning_rate.numpy())
