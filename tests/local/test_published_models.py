@@ -90,6 +90,7 @@ class TestLoading:
         model, evaluation = load_model(models), arguments.output.read_evaluation()
         images = sorted((digits / "test").glob("*/*.png"))
         found = model.predict(images)
+        assert not getattr(model.network, "training", False), "as it was loaded, without dropout"
         names, truths = [each.name for each in found], [path.parent.name for path in images]
         labels = {name: number for number, name in enumerate(model.classes)}
         assert counted(truths, names, labels) == evaluation["confusion"]
