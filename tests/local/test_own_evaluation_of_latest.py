@@ -10,6 +10,8 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.own_output import accept_model
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.stop_signal import StopSignal
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.published import published
@@ -37,7 +39,7 @@ def trained(folder: Path, weights: str, **model_args: int) -> Arguments:
     output.begin("pytorch", config, "")
     output.export.mkdir()
     (output.export / "weights").write_text(weights)
-    accept_model(output, 1)
+    accept_model(output, ProcessRole(), StopSignal())
     return Arguments(config=config, data_dir=folder, output=output, dataset_digest="")
 
 
