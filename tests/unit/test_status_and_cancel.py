@@ -68,11 +68,30 @@ def test_canceling_reports_what_it_could_not_verify(
     assert "is canceled\ncould not verify that its jobs have stopped: no cluster is configured" in output
 
 
-def test_canceling_a_run_that_is_already_ending_is_not_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    play(server, "run_succeeded")
+@pytest.mark.parametrize(
+    ("story", "says"),
+    [
+        (("run_running", "run_canceled_early"), "is canceled\n"),
+        (("run_succeeded",), "had already ended (succeeded): nothing to cancel\n"),
+        (("run_canceled",), "had already ended (canceled): nothing to cancel\n"),
+        (("run_canceling", "run_canceled_early"), "is canceled\n"),
+        (("run_running", "run_succeeded"), "had already ended (succeeded): nothing to cancel\n"),
+    ],
+)
+def test_canceling_says_what_became_of_the_run(
+    server: KfpServer,
+    api: KfpApi,
+    pipeline: Path,
+    capsys: pytest.CaptureFixture[str],
+    story: tuple[str, ...],
+    says: str,
+) -> None:
+    play(server, *story)
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    server.fail(":terminate", answer(400, "Row not found"))
+    if story[0] != "run_running":
+        server.fail(":terminate", answer(400, "Row not found"))
     cancel_run(api, "nightly", print)
+    assert says in capsys.readouterr().out
 
 
 def test_canceling_a_name_means_the_run_that_has_not_ended(
@@ -91,7 +110,7 @@ def test_canceling_a_name_means_the_run_that_has_not_ended(
     assert [each for each in server.requests if ":terminate" in each] == [
         f"POST /apis/v2beta1/runs/{running}:terminate"
     ]
-    assert f"run {running} is failed" in capsys.readouterr().out
+    assert f"run {running} is canceled" in capsys.readouterr().out
 
 
 def test_a_name_means_its_newest_run_in_the_same_letters(
