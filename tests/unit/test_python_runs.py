@@ -217,7 +217,7 @@ def test_a_schedule_is_created_paused_resumed_and_deleted(
     assert sent["mode"] == "ENABLE"
     listed.delete()
     assert server.schedules == []
-    with pytest.raises(kubetrain.KubetrainError, match="not found"):
+    with pytest.raises(kubetrain.KubetrainError, match=f"^schedule '{made.id}' does not exist: .* have a new ID$"):
         made.pause()
     with pytest.raises(kubetrain.InvalidSetting, match="exactly one of --cron"):
         kubetrain.schedule(pipeline)

@@ -1,13 +1,13 @@
 """Look at runs and cancel them, by ID or by name."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cli.runs import status_and_show, submit_and_show
+from kubetrain_pipelines.cli.runs import logs_and_show, status_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -16,6 +16,8 @@ from kubetrain_pipelines.kubeflow.submit import RunOptions
 from support.api_server import answer
 from support.kfp_runs import kfp_without_cluster, play, write_pipeline
 from support.kfp_server import KfpServer
+
+UNKNOWN = "00000000-0000-4000-8000-0000000000aa"
 
 
 @pytest.fixture
@@ -55,6 +57,20 @@ def test_the_status_of_a_run_and_of_the_last_runs(
     assert f"{run_id}  pending" in capsys.readouterr().out
     with pytest.raises(NotFound, match="run 'nosuch' does not exist"):
         status_and_show(api, "nosuch")
+
+
+@pytest.mark.parametrize("look", [status_and_show, logs_and_show, lambda api, run_id: cancel_run(api, run_id, print)])
+def test_an_id_without_a_run_is_answered_like_a_name(
+    server: KfpServer, api: KfpApi, look: Callable[[KfpApi, str], None]
+) -> None:
+    with pytest.raises(NotFound, match=f"^run '{UNKNOWN}' does not exist: `kubetrain status` .* lists recent runs$"):
+        look(api, UNKNOWN)
+
+
+def test_a_route_that_does_not_exist_is_not_taken_for_a_run_that_does_not(server: KfpServer, api: KfpApi) -> None:
+    server.fail("/runs/", answer(404, "404 page not found"))
+    with pytest.raises(NotFound, match="page not found"):
+        status_and_show(api, UNKNOWN)
 
 
 def test_canceling_reports_what_it_could_not_verify(

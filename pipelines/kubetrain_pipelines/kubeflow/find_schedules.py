@@ -11,6 +11,9 @@ from kubetrain_trainer.errors import did_you_mean
 
 PATH = "/recurringruns"
 MARK = "scheduled by kubetrain"
+WHERE_LISTED = (
+    "`kubetrain schedule --list` (in Python: `kubetrain.schedules()`) lists them; replaced schedules have a new ID"
+)
 
 
 class NotOurSchedule(KfpError):
@@ -71,7 +74,7 @@ def chosen(api: KfpApi, wanted: str, *, force: bool) -> list[Message]:
         NotOurSchedule: if it is not clear which one is meant.
     """
     if RUN_ID.fullmatch(wanted):
-        return [api.get(f"{PATH}/{wanted}")]
+        return [api.get_by_id(PATH, wanted, f"schedule '{wanted}' does not exist: {WHERE_LISTED}")]
     found = _named(api, wanted)
     ours = [each for each in found if is_ours(each)]
     if force or (len(ours) == len(found) and len({pipeline_of(each) for each in ours}) == 1):

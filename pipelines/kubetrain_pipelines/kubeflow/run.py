@@ -72,7 +72,7 @@ class Run:
 
 
 def read_run(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) -> Run:
-    return Run.of(api.get(f"/runs/{run_id}"), titles)
+    return Run.of(_get_run(api, run_id), titles)
 
 
 def find_run(api: KfpApi, wanted: str) -> Message:
@@ -83,9 +83,7 @@ def find_run(api: KfpApi, wanted: str) -> Message:
     Raises:
         NotFound: if the run does not exist.
     """
-    if RUN_ID.fullmatch(wanted):
-        return api.get(f"/runs/{wanted}")
-    return api.get(f"/runs/{runs_named(api, wanted)[0]['run_id']}")
+    return _get_run(api, wanted if RUN_ID.fullmatch(wanted) else runs_named(api, wanted)[0]["run_id"])
 
 
 def runs_named(api: KfpApi, name: str) -> list[Message]:
@@ -97,7 +95,7 @@ def runs_named(api: KfpApi, name: str) -> list[Message]:
     found = _runs(api, page_size=SAME_NAME, filter=equals("display_name", name))
     if found := [each for each in found if each["display_name"] == name]:  # the database ignores case
         return found
-    raise NotFound(f"run '{name}' does not exist: `kubetrain status` lists recent runs")
+    raise NotFound(_missing(name))
 
 
 def recent_runs(api: KfpApi) -> list[Run]:
@@ -122,6 +120,14 @@ def _runs(api: KfpApi, **query: Any) -> list[Message]:
     namespace = api.connection.namespace
     found: list[Message] = api.get("/runs", sort_by="created_at desc", namespace=namespace, **query).get("runs", [])
     return found
+
+
+def _get_run(api: KfpApi, run_id: str) -> Message:
+    return api.get_by_id("/runs", run_id, _missing(run_id))
+
+
+def _missing(wanted: str) -> str:
+    return f"run '{wanted}' does not exist: `kubetrain status` (in Python: `kubetrain.runs()`) lists recent runs"
 
 
 def _canceled_at(message: Message) -> datetime | None:
