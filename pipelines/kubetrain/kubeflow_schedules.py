@@ -32,7 +32,7 @@ class Schedule:
         pause_schedule(self._api, self.id, print_line)
 
     def resume(self) -> None:
-        """Start runs again; the last one that was missed starts at once."""
+        """Start runs again; the last one that was missed usually starts at once."""
         resume_schedule(self._api, self.id, print_line)
 
     def delete(self, *, force: bool = False) -> None:
@@ -75,7 +75,7 @@ def schedule(
         every: An interval instead of `cron`: 30m, 6h, 1d.
         name: The name of the schedule; empty: the pipeline's.
         max_concurrency: The maximum number of runs at a time.
-        catchup: Start every run that was missed, one by one, instead of only the last one.
+        catchup: Start the runs that were missed, one by one, not only the last one.
         force: Replace also schedules of this name that were not made by kubetrain.
         code, params, experiment, service_account: As for `submit`.
         endpoint, namespace, token_file, cookie_file, ca_file: The connection, as for `submit`.

@@ -219,7 +219,7 @@ def test_a_schedule_is_created_paused_resumed_and_deleted(
     assert server.schedules == []
     with pytest.raises(kubetrain.KubetrainError, match=f"^schedule '{made.id}' does not exist: .* have a new ID$"):
         made.pause()
-    with pytest.raises(kubetrain.InvalidSetting, match="exactly one of --cron"):
+    with pytest.raises(kubetrain.InvalidSetting, match="exactly one of cron"):
         kubetrain.schedule(pipeline)
 
 

@@ -57,8 +57,8 @@ def replaceable(api: KfpApi, wanted: Message, *, force: bool) -> list[Message]:
     others = [each for each in found if not is_ours(each) or pipeline_of(each) != pipeline_of(wanted)]
     if others and not force:
         raise NotOurSchedule(
-            f"another schedule is named '{wanted['display_name']}': {describe_all(api, others)}; give a name of your "
-            "own with --name, or replace that one too with --force"
+            f"another schedule is named '{wanted['display_name']}': {describe_all(api, others)}; choose "
+            "another name, or use force to replace that one too"
         )
     return found
 
@@ -80,7 +80,7 @@ def chosen(api: KfpApi, wanted: str, *, force: bool) -> list[Message]:
     if force or (len(ours) == len(found) and len({pipeline_of(each) for each in ours}) == 1):
         return found
     raise NotOurSchedule(
-        f"'{wanted}' may mean {describe_all(api, found)}: give the ID of one, or take all of them with --force"
+        f"'{wanted}' may mean {describe_all(api, found)}: give the ID of one, or use force to take all of them"
     )
 
 
