@@ -166,7 +166,7 @@ def test_a_run_is_canceled_and_says_what_could_not_be_verified(
 def test_the_metrics_and_the_model_are_those_that_the_steps_logged(server: KfpServer) -> None:
     run = trained(server)
     assert (run.metrics, run.model_uri) == ({"accuracy": 0.9, "n": 3}, VERSION)
-    server.logs[PROMOTED.pods()[0]] = f"already published as {VERSION}\n"
+    server.logs[PROMOTED.pods()[0]] = f"already published as {VERSION}, so nothing was trained\n"
     assert run.model_uri == VERSION
     server.logs.clear()
     with pytest.raises(KfpError, match=r"the log of 'Evaluate the model' of run .* cannot be read: no cluster is"):
@@ -210,11 +210,14 @@ def test_a_schedule_is_created_paused_resumed_and_deleted(
     assert (sent["recurring_run_id"], sent["display_name"], sent["mode"]) == (made.id, made.name, "ENABLE")
     assert sent["runtime_config"] == {"parameters": {"dataset_uri": "s3://b/data"}}
     assert "schedule 'nightly' is enabled: every 21600 s" in capsys.readouterr().out
+    assert repr(made).endswith("(nightly): every 21600 s>")
     made.pause()
     assert sent["mode"] == "DISABLE"
     (listed,) = kubetrain.schedules()
+    assert repr(made) == repr(listed) == f"<kubetrain schedule {made.id} (nightly): every 21600 s, paused>"
     listed.resume()
     assert sent["mode"] == "ENABLE"
+    assert "paused" not in repr(listed)
     listed.delete()
     assert server.schedules == []
     with pytest.raises(kubetrain.KubetrainError, match=f"^schedule '{made.id}' does not exist: .* have a new ID$"):
