@@ -52,7 +52,7 @@ def promote_model(
         wanted = parse_gate(gate, min_accuracy, config)
         if reused:  # the model itself is the latest
             wanted.check(reused["metrics"], Latest(version=reused["uri"], metrics=reused["metrics"]))
-            print(f"already published as {reused['uri']}, so nothing was trained")
+            print(f"already published as {reused['uri']}")
             return reused["uri"]
         store = open_store(model_uri, s3_endpoint, was_reached=True)  # by the first step
         origin = Origin(

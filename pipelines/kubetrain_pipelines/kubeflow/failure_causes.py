@@ -34,7 +34,7 @@ def workflows_of(api: KfpApi, run: Run) -> list[Manifest]:
 
 
 def were_canceled(workflows: Iterable[Manifest]) -> bool:
-    """Return True if Kubeflow Pipelines terminated the run, and nobody has retried it since."""
+    """Return True if Kubeflow Pipelines terminated the run, and it was not retried since."""
     return any(each.get("spec", {}).get("activeDeadlineSeconds") == 0 for each in workflows)
 
 

@@ -35,10 +35,11 @@ def model_uri_of(api: KfpApi, run: Run) -> str:
 
 
 def publication_of(api: KfpApi, run: Run) -> str:
-    """Return what the promotion said, such as: published as s3://…/, now the latest; empty if it is not known."""
+    """Return what became of the model, such as: published as s3://…/, now the latest; empty if it is not known."""
+    said = ""
     with suppress(NoLog):
-        return _published(_log_of(api, run, PROMOTE))[0]
-    return ""
+        said, _ = _published(_log_of(api, run, PROMOTE))
+    return f"{said}, so nothing was trained" if said.startswith("already") else said
 
 
 def published_in(log: str) -> str:

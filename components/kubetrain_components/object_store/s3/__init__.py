@@ -2,5 +2,5 @@
 
 import logging
 
-# botocore says for each session where it found the credentials, which nobody needs to know if it found them.
+# botocore says for each session where it found the credentials. If it finds none, that is an error anyway.
 logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
