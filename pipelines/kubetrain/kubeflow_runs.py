@@ -57,9 +57,10 @@ class Run:
 
     def status(self) -> Status:
         """Return the state of the run and of its stages, and the causes of a failure."""
-        run = self._read()
+        status = status_of(self._api, self._read())
+        run = status.run
         stages = tuple(Stage(each.title, each.state.value, each.seconds) for each in run.stages)
-        return Status(run.state.value, run.seconds, stages, tuple(status_of(self._api, run).causes))
+        return Status(run.state.value, run.seconds, stages, tuple(status.causes))
 
     def logs(self, stage: str = "") -> str:
         """Return what the steps of the run wrote so far.

@@ -3,6 +3,7 @@
 from typing import Any, Unpack
 
 from kubetrain.login import FilePath, Login, as_path, connect
+from kubetrain_pipelines.kubeflow.find_schedules import is_enabled
 from kubetrain_pipelines.kubeflow.find_schedules import schedules as found_schedules
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
 from kubetrain_pipelines.kubeflow.schedule import (
@@ -26,14 +27,17 @@ class Schedule:
         self.name: str = message["display_name"]
         self._api = api
         self._trigger = describe_trigger(message)
+        self._is_enabled = is_enabled(message)
 
     def pause(self) -> None:
         """Start no more runs."""
         pause_schedule(self._api, self.id, print_line)
+        self._is_enabled = False
 
     def resume(self) -> None:
-        """Start runs again; the last one that was missed starts at once."""
+        """Start runs again; the last one that was missed usually starts at once."""
         resume_schedule(self._api, self.id, print_line)
+        self._is_enabled = True
 
     def delete(self, *, force: bool = False) -> None:
         """Delete the schedule. Runs that it started continue.
@@ -44,7 +48,8 @@ class Schedule:
         delete_schedules(self._api, self.id, print_line, force=force)
 
     def __repr__(self) -> str:
-        return f"<kubetrain schedule {self.id} ({self.name}): {self._trigger}>"
+        paused = "" if self._is_enabled else ", paused"
+        return f"<kubetrain schedule {self.id} ({self.name}): {self._trigger}{paused}>"
 
 
 def schedule(
@@ -75,7 +80,7 @@ def schedule(
         every: An interval instead of `cron`: 30m, 6h, 1d.
         name: The name of the schedule; empty: the pipeline's.
         max_concurrency: The maximum number of runs at a time.
-        catchup: Start every run that was missed, one by one, instead of only the last one.
+        catchup: Start the runs that were missed, one by one, not only the last one.
         force: Replace also schedules of this name that were not made by kubetrain.
         code, params, experiment, service_account: As for `submit`.
         endpoint, namespace, token_file, cookie_file, ca_file: The connection, as for `submit`.

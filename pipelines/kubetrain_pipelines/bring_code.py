@@ -26,7 +26,8 @@ def pack(folder: Path | None, without: Path | None = None, say: Say = print_line
     if folder is None:
         return None
     code = pack_code(folder, without)
-    say(f"code {code.digest}: {len(code.files)} files of {folder}, {len(code.content) / 1024:.0f} KiB")
+    files = "1 file" if len(code.files) == 1 else f"{len(code.files)} files"
+    say(f"code {code.digest}: {files} of {folder}, {len(code.content) / 1024:.0f} KiB")
     return code
 
 

@@ -144,6 +144,4 @@ def _objects(known: Mapping[str, Parameter]) -> dict[str, type[Settings]]:
 def _check_complete(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> None:
     for name, parameter in known.items():
         if parameter.is_required and name not in values:
-            raise InvalidSetting(
-                f"{name} is missing ({parameter.description.rstrip('.')}): add it with --set {name}=VALUE"
-            )
+            raise InvalidSetting(f"{name} is missing ({parameter.description.rstrip('.')}): set {name}=VALUE")

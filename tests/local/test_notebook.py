@@ -60,7 +60,7 @@ def test_an_engineer_gets_from_the_first_run_to_a_submitted_one(
     assert "'accuracy': 0." in facts
     assert "with a lower learning rate" in changed
     assert refused == "unknown setting 'learning_rat': did you mean 'learning_rate'?\n"
-    assert "1 files of" in own
+    assert "1 file of" in own
     assert "promote_model" in own
     assert "uploaded train-pytorch-" in submitted
     assert ">succeeded</span>" in submitted

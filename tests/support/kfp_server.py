@@ -111,8 +111,7 @@ class KfpHandler(Handler):
         if versions := VERSIONS.match(self.parts.path):
             return self._get_versions(versions)
         if (item := ITEM.match(self.parts.path)) is None:
-            kind = self.parts.path.rpartition("/")[2]
-            return self._list("recurringRuns" if kind == "recurringruns" else kind, list(self.kfp.kinds[kind].values()))
+            return self._get_all(self.parts.path.rpartition("/")[2])
         story = self.kfp.stories.get(item["id"])
         found = self.kfp.kinds[item["kind"]].get(item["id"])
         if story:
@@ -165,6 +164,11 @@ class KfpHandler(Handler):
                 self.kfp.count_enabled()
         return self.send_json(200, {})
 
+    def _get_all(self, kind: str) -> None:
+        if kind not in ID:
+            return self._send_recorded("api_unknown_route")
+        return self._list("recurringRuns" if kind == "recurringruns" else kind, list(self.kfp.kinds[kind].values()))
+
     def _get_versions(self, versions: re.Match[str]) -> None:
         mine = [each for each in self.kfp.kinds["versions"].values() if each["pipeline_id"] == versions["pipeline"]]
         if versions["id"] is None:
@@ -188,11 +192,13 @@ class KfpHandler(Handler):
         return self.send_json(200, page)
 
     def _send_health(self) -> None:
+        is_multi_user = bool(self.kfp.namespace)
         if not self.kfp.ui:
-            return self.send_json(200, {"tag_name": self.kfp.tag, "multi_user": bool(self.kfp.namespace)})
+            answer = json.loads(recorded_answer("api_healthz")["body"])
+            return self.send_json(200, {**answer, "tag_name": self.kfp.tag, "multi_user": is_multi_user})
         name = "ui_healthz" if self.kfp.is_api_up else "ui_healthz_without_api_server"
         answer = json.loads(recorded_answer(name)["body"])
-        users = dict.fromkeys(("multi_user", "apiServerMultiUser"), bool(self.kfp.namespace))
+        users = dict.fromkeys(("multi_user", "apiServerMultiUser"), is_multi_user)
         return self.send_json(200, {**answer, "apiServerTagName": self.kfp.tag, **users})
 
     def _is_answered_by_ui(self) -> bool:

@@ -15,6 +15,7 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.code_commit import read_commit
 from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_pipelines.bring_code import pack
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 DIGEST = "0123456789abcdef0123456789abcdef"
@@ -40,6 +41,15 @@ def folder(tmp_path: Path) -> Path:
 def test_without_git_all_files_but_the_ignored_ones_are_packed(folder: Path) -> None:
     (folder / ".kubetrainignore").write_text("# too large\ndata/\n*.txt\n")
     assert sorted(files_of(folder)) == [".kubetrainignore", "team/model.py", "train.py"]
+
+
+@pytest.mark.parametrize(("names", "counted"), [(["a.py"], "1 file of "), (["a.py", "b.py"], "2 files of ")])
+def test_what_is_packed_is_counted(tmp_path: Path, names: list[str], counted: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text(name)
+    said: list[str] = []
+    pack(tmp_path, say=said.append)
+    assert counted in said[0]
 
 
 def test_with_git_the_files_that_it_tracks_are_packed_as_they_are_now(folder: Path) -> None:

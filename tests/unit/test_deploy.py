@@ -1,6 +1,7 @@
 """Images and deploy/: what a typing error there would only show on somebody's cluster."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,19 @@ def test_what_kustomize_reads_is_there() -> None:
     assert set(listed) == {
         str(path.relative_to(DEPLOY)) for path in MANIFESTS if path.parent.name in ("rbac", "launcher")
     }
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="renders with kubectl")
+def test_kustomize_binds_the_account_that_it_creates_in_your_namespace(tmp_path: Path) -> None:
+    """Also in a ClusterRoleBinding, where a namespace in the file would stay."""
+    shutil.copytree(DEPLOY, tmp_path, dirs_exist_ok=True)
+    settings = (DEPLOY / "kustomization.yaml").read_text()
+    settings = settings.replace("# - rbac/", "- rbac/").replace("namespace: kubetrain", "namespace: team-a")
+    (tmp_path / "kustomization.yaml").write_text(settings)
+    done = subprocess.run(["kubectl", "kustomize", tmp_path], check=True, capture_output=True, text=True)
+    bindings = [each for each in yaml.safe_load_all(done.stdout) if each["kind"].endswith("RoleBinding")]
+    assert "ClusterRoleBinding" in {each["kind"] for each in bindings}
+    assert {subject["namespace"] for each in bindings for subject in each["subjects"]} == {"team-a"}
 
 
 def test_the_operators_template_passes_pod_security_restricted() -> None:

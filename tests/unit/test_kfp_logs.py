@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain import Run
 from kubetrain_pipelines.cli.runs import logs_and_show, status_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.follow_logs import ROTATED, Tail
@@ -18,11 +19,12 @@ from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, stamp
 from support.kfp_runs import Step, kfp_without_cluster, workflow, write_pipeline
-from support.kfp_server import KfpServer, recorded_answer
+from support.kfp_server import RECORDED, KfpServer, recorded_answer, recorded_run
 from support.labeled_server import LabelHandler
 
 GREET, FAIL = Step(task="greet"), Step(task="fail", state="FAILED", started=1)
 FAILED = workflow([GREET, FAIL], "FAILED")
+WORKFLOW = "/apis/argoproj.io/v1alpha1/namespaces/tests/workflows/train-x"
 LAUNCHER = "I1122 04:00:01.123456       1 main.go:67] Setting log level to: '1'"
 AROUND = f"""{LAUNCHER}
 time="2026-11-22T04:00:01.123Z" level=info msg="capturing logs" argo=true
@@ -79,7 +81,7 @@ def cluster(server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def add_pod(cluster: ApiServer, run_id: str, step: Step) -> None:
     labels = {"pipeline/runid": run_id}
     notes = {"workflows.argoproj.io/node-name": step.node}
-    cluster.put("/apis/argoproj.io/v1alpha1/namespaces/tests/workflows/train-x", metadata={"labels": labels})
+    cluster.put(WORKFLOW, metadata={"labels": labels})
     cluster.put(f"{PODS}/{step.pods()[0]}", metadata={"labels": labels, "annotations": notes})
 
 
@@ -179,11 +181,48 @@ def test_the_cluster_has_the_causes_of_the_steps_that_failed_for_good(
     }
     nodes = {name: {**failed, "name": name, "message": message} for name, message in messages.items()}
     add_pod(cluster, run_id, FAIL)
-    path = "/apis/argoproj.io/v1alpha1/namespaces/tests/workflows/train-x"
-    cluster.put(path, metadata={"labels": {"pipeline/runid": run_id}}, status={"nodes": nodes})
+    cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, status={"nodes": nodes})
     status_and_show(api, run_id)
     causes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("cause")]
     assert causes == ["cause: fail: rank 1 left", "cause: count-driver: no such value"]
+
+
+def test_the_log_has_the_cause_of_a_step_whose_pod_left_only_an_exit_code(
+    server: KfpServer,
+    api: KfpApi,
+    start: Callable[..., str],
+    cluster: ApiServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    count = Step(task="count", state="FAILED", started=2)
+    run_id = start(workflow([count, FAIL], "FAILED"))
+    failed = {"type": "Pod", "phase": "Failed", "startedAt": "2026-11-22T04:00:01Z"}
+    messages = {count.node: "main: Error (exit code 1): rank 1 left", FAIL.node: "main: Error (exit code 1)"}
+    nodes = {name: {**failed, "name": name, "message": message} for name, message in messages.items()}
+    cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, status={"nodes": nodes})
+    server.logs[FAIL.pods()[0]] = (RECORDED / "kfp" / "log_of_refused_upload.txt").read_text()
+    with pytest.raises(RunFailed, match=r"failed: count: rank 1 left; fail: Kubeflow Pipelines: failed to upload"):
+        status_and_show(api, run_id, watch=True)
+
+
+def test_a_run_that_its_workflow_knows_to_be_canceled_is_not_reported_as_failed(
+    server: KfpServer,
+    api: KfpApi,
+    start: Callable[..., str],
+    cluster: ApiServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Canceled within a second of its start: the server wrote RUNNING over CANCELING."""
+    run_id = start(recorded_run("run_canceled_early"))
+    cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, spec={"activeDeadlineSeconds": 0})
+    status_and_show(api, run_id)
+    assert "(nightly): canceled, started" in capsys.readouterr().out
+    assert Run(api, run_id, "nightly").status().state == "canceled"
+    with pytest.raises(RunFailed, match=r"was canceled$"):
+        status_and_show(api, run_id, watch=True)
+    cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, spec={})
+    status_and_show(api, run_id)
+    assert "(nightly): failed, started" in capsys.readouterr().out
 
 
 def test_the_logs_of_a_run_whose_version_was_deleted(

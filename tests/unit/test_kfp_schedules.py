@@ -264,12 +264,12 @@ def test_only_one_of_several_with_the_same_name_is_resumed(server: KfpServer, ap
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "exactly one of --cron"),
-        ({"cron": NIGHTLY, "every": "6h"}, "exactly one of --cron"),
+        ({}, "exactly one of cron"),
+        ({"cron": NIGHTLY, "every": "6h"}, "exactly one of cron"),
         ({"cron": "0 2 * * *"}, "use '0 0 2 * * *'"),
         ({"cron": "0 0 0 30 2 *"}, "never fires"),
-        ({"every": "6 hours"}, "--every '6 hours' is not an interval"),
-        ({"every": "0m"}, "--every '0m' is not an interval"),
+        ({"every": "6 hours"}, "'6 hours' is not an interval"),
+        ({"every": "0m"}, "'0m' is not an interval"),
         ({"list": True}, "exactly one of PIPELINE, --list, --pause NAME"),
     ],
 )

@@ -226,7 +226,7 @@ def test_unusable_files_are_refused(tmp_path: Path, content: str, says: str) -> 
 
 
 def test_a_missing_parameter_is_named_with_its_meaning(parameters: Sequence[Parameter]) -> None:
-    with pytest.raises(InvalidSetting, match=r"model_uri is missing \(.*s3://BUCKET/PREFIX\).*--set model_uri="):
+    with pytest.raises(InvalidSetting, match=r"model_uri is missing \(.*s3://BUCKET/PREFIX\).*: set model_uri="):
         parse_parameters(parameters, NEEDED[:1])
 
 

@@ -210,16 +210,19 @@ def test_a_schedule_is_created_paused_resumed_and_deleted(
     assert (sent["recurring_run_id"], sent["display_name"], sent["mode"]) == (made.id, made.name, "ENABLE")
     assert sent["runtime_config"] == {"parameters": {"dataset_uri": "s3://b/data"}}
     assert "schedule 'nightly' is enabled: every 21600 s" in capsys.readouterr().out
+    assert repr(made).endswith("(nightly): every 21600 s>")
     made.pause()
     assert sent["mode"] == "DISABLE"
     (listed,) = kubetrain.schedules()
+    assert repr(made) == repr(listed) == f"<kubetrain schedule {made.id} (nightly): every 21600 s, paused>"
     listed.resume()
     assert sent["mode"] == "ENABLE"
+    assert "paused" not in repr(listed)
     listed.delete()
     assert server.schedules == []
-    with pytest.raises(kubetrain.KubetrainError, match="not found"):
+    with pytest.raises(kubetrain.KubetrainError, match=f"^schedule '{made.id}' does not exist: .* have a new ID$"):
         made.pause()
-    with pytest.raises(kubetrain.InvalidSetting, match="exactly one of --cron"):
+    with pytest.raises(kubetrain.InvalidSetting, match="exactly one of cron"):
         kubetrain.schedule(pipeline)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a run that only the Kubernetes API knows: why it failed, and which of its jobs are still running."""
+"""The parts of a run that only the Kubernetes API knows, such as which of its jobs are still running."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from kubetrain_pipelines.kubeflow import cancel_run, run_in_cluster
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster, step_of
+from kubetrain_pipelines.kubeflow.run_in_cluster import NotInThisCluster, RunInCluster
 from kubetrain_pipelines.kubeflow.run_progress import RunProgress
 from support.api_server import PODS, ApiServer, answer, not_served
 from support.kfp_server import KfpServer
@@ -44,45 +44,6 @@ def kfp(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
 
 def api_of(kfp: KfpServer) -> KfpApi:
     return KfpApi(Connection(endpoint=kfp.endpoint, namespace="tests", environment={}))
-
-
-def node(task: str, phase: str, message: str, started: int = 0) -> dict[str, Any]:
-    name = f"train-x(0).root(0).{task}(0).executor(0)"
-    return {
-        "name": name,
-        "type": "Pod",
-        "phase": phase,
-        "message": message,
-        "startedAt": f"2026-11-22T04:00:{started:02}Z",
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("train-x(0).root(0).sync-dataset(0).executor(0)", "train-x.root.sync-dataset"),
-        ("train-x.root.sync-dataset.executor", "train-x.root.sync-dataset"),
-        ("train-x(0).root(0).loop(0).item(1:1)(0).train(0).executor(2)", "train-x.root.loop.item(1:1).train"),
-        ("train-x(0).root(0).sync-dataset-driver(0)", "train-x.root.sync-dataset-driver"),
-    ],
-)
-def test_a_node_belongs_to_a_step(name: str, step: str) -> None:
-    assert step_of(name) == step
-
-
-def test_the_causes_are_the_messages_of_the_last_attempts(cluster: ApiServer) -> None:
-    nodes = [
-        node("sync-dataset", "Succeeded", ""),
-        node("launch-training", "Error", "pod deleted", 1),
-        node("launch-training", "Failed", "main: Error (exit code 1): rank 1 ran out of memory", 2),
-        {**node("launch-training", "Failed", "child failed"), "type": "Retry"},
-        node("evaluate-model", "Failed", "main: Error (exit code 3)", 3),
-    ]
-    cluster.put(f"{WORKFLOWS}/train-x", metadata={"labels": OF_RUN}, status={"nodes": dict(enumerate(nodes))})
-    assert RunInCluster.connect("tests", RUN).causes() == {
-        "train-x.root.launch-training": "rank 1 ran out of memory",
-        "train-x.root.evaluate-model": "main: Error (exit code 3)",
-    }
 
 
 def test_only_jobs_and_pods_that_have_not_ended_are_still_running(cluster: ApiServer) -> None:

@@ -52,7 +52,7 @@ def test_a_schedule_of_others_with_the_same_name_is_left_alone(
     server: KfpServer, api: KfpApi, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = theirs(server, **fields)
-    with pytest.raises(NotOurSchedule, match=f"{other['recurring_run_id']} .*--name, .*--force"):
+    with pytest.raises(NotOurSchedule, match=f"{other['recurring_run_id']} .*another name, or use force"):
         schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY))
     assert server.schedules == [other]
     schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY, force=True))
@@ -105,9 +105,9 @@ def test_older_servers_would_end_the_runs_of_a_schedule_with_it(
 
 
 @pytest.mark.parametrize(
-    ("catchup", "missed"), [(False, "the last one starts now"), (True, "all start, one by one, now")]
+    ("catchup", "missed"), [(False, "the last one usually starts now"), (True, "they usually start now, one by one")]
 )
-def test_resuming_says_what_starts_at_once(
+def test_resuming_promises_no_run_that_may_not_start(
     server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str], catchup: bool, missed: str
 ) -> None:
     schedule_and_show(api, RUN, ScheduleOptions(cron=NIGHTLY, catchup=catchup))

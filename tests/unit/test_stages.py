@@ -11,7 +11,7 @@ from support.kfp_server import recorded_run
 LOOP = "root(0)/for-loop-1(0)/iteration-item({0}:{0})(0)"
 
 
-@pytest.mark.parametrize("name", ["run_succeeded", "run_failed", "run_running", "run_canceled"])
+@pytest.mark.parametrize("name", ["run_succeeded", "run_failed", "run_running", "run_canceled", "run_canceling"])
 def test_every_node_of_a_recorded_run_has_a_name(name: str) -> None:
     details = recorded_run(name)["run_details"]["task_details"]
     ids = {child["pod_name"] for each in details for child in each.get("child_tasks", [])}
@@ -72,6 +72,23 @@ def test_skipped_stages_have_not_started() -> None:
     message["run_details"]["task_details"].append(skipped)
     stages = Run.of(message, dict.fromkeys(("greet", "fail", "count"), "")).stages
     assert [stage.task for stage in stages] == ["greet", "fail"]
+
+
+def test_a_cancellation_ends_the_stages_that_ran_but_not_one_that_had_failed() -> None:
+    message = recorded_run("run_canceled")
+    assert message["state"] == "FAILED"
+    run = Run.of(message, dict.fromkeys(("sync-dataset", "launch-training", "promote-model"), ""))
+    assert [(each.task, each.state.value) for each in run.stages] == [
+        ("sync-dataset", "succeeded"),
+        ("launch-training", "canceled"),
+    ]
+    before = Step(task="greet", state="FAILED", ended=3)
+    since = Step(task="count", state="FAILED", started=1, ended=5)
+    unfinished = Step(task="sleep", state="RUNNING", started=2, ended=None)
+    events = [{"state": "CANCELING", "update_time": "2026-11-22T04:00:05Z"}]
+    message = {**workflow([before, since, unfinished], "FAILED"), "state_history": events}
+    stages = Run.of(message, None).stages
+    assert [each.state.value for each in stages] == ["failed", "canceled", "canceled"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """Look at runs and cancel them, by ID or by name."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cli.runs import status_and_show, submit_and_show
+from kubetrain_pipelines.cli.runs import logs_and_show, status_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -16,6 +16,8 @@ from kubetrain_pipelines.kubeflow.submit import RunOptions
 from support.api_server import answer
 from support.kfp_runs import kfp_without_cluster, play, write_pipeline
 from support.kfp_server import KfpServer
+
+UNKNOWN = "00000000-0000-4000-8000-0000000000aa"
 
 
 @pytest.fixture
@@ -57,6 +59,20 @@ def test_the_status_of_a_run_and_of_the_last_runs(
         status_and_show(api, "nosuch")
 
 
+@pytest.mark.parametrize("look", [status_and_show, logs_and_show, lambda api, run_id: cancel_run(api, run_id, print)])
+def test_an_id_without_a_run_is_answered_like_a_name(
+    server: KfpServer, api: KfpApi, look: Callable[[KfpApi, str], None]
+) -> None:
+    with pytest.raises(NotFound, match=f"^run '{UNKNOWN}' does not exist: `kubetrain status` .* lists recent runs$"):
+        look(api, UNKNOWN)
+
+
+def test_a_route_that_does_not_exist_is_not_taken_for_a_run_that_does_not(server: KfpServer, api: KfpApi) -> None:
+    server.fail("/runs/", answer(404, "404 page not found"))
+    with pytest.raises(NotFound, match="page not found"):
+        status_and_show(api, UNKNOWN)
+
+
 def test_canceling_reports_what_it_could_not_verify(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,11 +84,30 @@ def test_canceling_reports_what_it_could_not_verify(
     assert "is canceled\ncould not verify that its jobs have stopped: no cluster is configured" in output
 
 
-def test_canceling_a_run_that_is_already_ending_is_not_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:
-    play(server, "run_succeeded")
+@pytest.mark.parametrize(
+    ("story", "says"),
+    [
+        (("run_running", "run_canceled_early"), "is canceled\n"),
+        (("run_succeeded",), "had already ended (succeeded): nothing to cancel\n"),
+        (("run_canceled",), "had already ended (canceled): nothing to cancel\n"),
+        (("run_canceling", "run_canceled_early"), "is canceled\n"),
+        (("run_running", "run_succeeded"), "had already ended (succeeded): nothing to cancel\n"),
+    ],
+)
+def test_canceling_says_what_became_of_the_run(
+    server: KfpServer,
+    api: KfpApi,
+    pipeline: Path,
+    capsys: pytest.CaptureFixture[str],
+    story: tuple[str, ...],
+    says: str,
+) -> None:
+    play(server, *story)
     submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
-    server.fail(":terminate", answer(400, "Row not found"))
+    if story[0] != "run_running":
+        server.fail(":terminate", answer(400, "Row not found"))
     cancel_run(api, "nightly", print)
+    assert says in capsys.readouterr().out
 
 
 def test_canceling_a_name_means_the_run_that_has_not_ended(
@@ -91,7 +126,7 @@ def test_canceling_a_name_means_the_run_that_has_not_ended(
     assert [each for each in server.requests if ":terminate" in each] == [
         f"POST /apis/v2beta1/runs/{running}:terminate"
     ]
-    assert f"run {running} is failed" in capsys.readouterr().out
+    assert f"run {running} is canceled" in capsys.readouterr().out
 
 
 def test_a_name_means_its_newest_run_in_the_same_letters(

@@ -140,6 +140,23 @@ def test_a_run_is_followed_to_its_end(
     assert "driver" not in output
 
 
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        ("published as s3://b/m/1/, now the latest", "published as s3://b/m/1/, now the latest"),
+        ("already published as s3://b/m/1/", "already published as s3://b/m/1/, so nothing was trained"),
+    ],
+)
+def test_the_end_of_a_run_says_what_was_published(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str], log: str, says: str
+) -> None:
+    promote = Step(task="promote-model")
+    server.next_story = [workflow([promote], "SUCCEEDED")]
+    server.logs[promote.pods()[0]] = f"{log}\n"
+    submit_and_show(api, RunOptions(pipeline=str(TRAIN), pairs=("dataset_uri=s3://b/d", "model_uri=s3://b/m")))
+    assert capsys.readouterr().out.endswith(f" succeeded: {says}\n")
+
+
 def test_each_iteration_of_a_loop_is_followed(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

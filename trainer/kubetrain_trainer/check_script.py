@@ -55,7 +55,9 @@ def _check_script(script: str) -> None:
     sys.path.insert(0, str(path.resolve().parent))
     missing = sorted({name for name in _imported(ast.parse(text, script)) if importlib.util.find_spec(name) is None})
     if missing and "sys.path" not in text:  # which may add the folders that have them
-        raise InvalidSetting(f"entry: the script '{script}' imports what is missing here: {', '.join(missing)}")
+        raise InvalidSetting(
+            f"entry: '{script}' imports modules that are not installed where it would run: {', '.join(missing)}"
+        )
 
 
 def _imported(module: ast.Module) -> Iterator[str]:

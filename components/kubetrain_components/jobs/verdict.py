@@ -30,6 +30,11 @@ class JobFailed(KubetrainError):
         self.step = -1
         """Last step that the job reported."""
 
+    @property
+    def last_lines(self) -> list[str]:
+        """The log's tail with a heading, because it usually repeats what was printed with the names of the pods."""
+        return ["last lines of the pod that failed:", *self.log_tail] if self.log_tail else []
+
 
 class PodsDisrupted(JobFailed):
     """A job failed because the cluster disrupted its pods, so another attempt may succeed."""

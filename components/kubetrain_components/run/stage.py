@@ -74,6 +74,7 @@ def running_stage(name: str, run_id: str, events: EventLog) -> Iterator[Stage]:
         write_termination_message(sentence)
         if not expected:
             raise
-        print("\n".join([*log_tail, f"error: {sentence}"]), flush=True)
+        last_lines = error.last_lines if isinstance(error, JobFailed) else ()
+        print("\n".join([*last_lines, f"error: {sentence}"]), flush=True)
         sys.exit(1)
     events.emit(name, "finished", result=stage.result)

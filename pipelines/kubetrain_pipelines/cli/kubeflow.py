@@ -115,12 +115,12 @@ def cancel(api: "KfpApi", run: str) -> None:
 @click.option(
     "--catchup",
     is_flag=True,
-    help="Start every run that was missed, one by one; by default only the last one, at once.",
+    help="Start the runs that were missed, one by one, not only the last one.",
 )
 @click.option("--list", is_flag=True, help="List the schedules.")
 @click.option("--pause", metavar="NAME", default="", help="Pause a schedule: start no more runs.")
 @click.option(
-    "--resume", metavar="NAME", default="", help="Resume a paused schedule; the last run it missed starts at once."
+    "--resume", metavar="NAME", default="", help="Resume a schedule; the last run it missed usually starts at once."
 )
 @click.option("--delete", metavar="NAME", default="", help="Delete a schedule; its runs stay.")
 @click.option("--force", is_flag=True, help="Include schedules of this name that were not made by kubetrain.")

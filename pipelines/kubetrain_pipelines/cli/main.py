@@ -252,7 +252,7 @@ def main() -> None:
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("kubetrain"):
             error = KubetrainError(missing_extra(error))
         is_expected = isinstance(error, KubetrainError)
-        for line in getattr(error, "log_tail", ()):  # the end of the failed pod's log
+        for line in getattr(error, "last_lines", ()):
             click.echo(line, err=True)
         click.echo(
             f"error: {error}" if is_expected else f"unexpected {type(error).__name__}: {error} (see --debug)", err=True

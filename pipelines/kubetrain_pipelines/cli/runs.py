@@ -11,6 +11,7 @@ from kubetrain_pipelines.durations import describe_seconds
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run, find_run, recent_runs, titles_of
 from kubetrain_pipelines.kubeflow.run_logs import follow_logs, read_logs
+from kubetrain_pipelines.kubeflow.run_results import publication_of
 from kubetrain_pipelines.kubeflow.run_status import RunStatus, read_status
 from kubetrain_pipelines.kubeflow.submit import RunOptions, submit_run
 from kubetrain_pipelines.kubeflow.watch_run import watch_run
@@ -36,8 +37,9 @@ def follow_and_show(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) 
         RunFailed: if the run fails or is canceled, with the cause if it is known.
     """
     with interrupted_by_sigterm():
-        watch_run(api, run_id, titles, _next_commands(run_id))
-    print(f"run {run_id} succeeded")
+        run = watch_run(api, run_id, titles, _next_commands(run_id))
+    publication = publication_of(api, run)
+    print(f"run {run_id} succeeded{publication and f': {publication}'}")
 
 
 def status_and_show(api: KfpApi, wanted: str, *, watch: bool = False, as_json: bool = False) -> None:

@@ -27,8 +27,10 @@ def cancel_run(api: KfpApi, wanted: str, say: Say, *, timeout_seconds: float = T
     """
     run_id = _unfinished_run(api, wanted)
     deadline = time.monotonic() + timeout_seconds
-    _terminate(api, run_id)
-    say(f"run {run_id} is {_await_end(api, run_id, deadline)}")
+    if ended := _terminate(api, run_id) or _await_cancellation(api, run_id, deadline):
+        say(f"run {run_id} had already ended ({ended}): nothing to cancel")
+    else:
+        say(f"run {run_id} is canceled")
     say(_await_jobs(api, run_id, deadline))
 
 
@@ -43,21 +45,26 @@ def _unfinished_run(api: KfpApi, wanted: str) -> str:
     return str((unfinished or [named[0]["run_id"]])[0])
 
 
-def _terminate(api: KfpApi, run_id: str) -> None:
+def _terminate(api: KfpApi, run_id: str) -> RunState | None:
+    """Terminate the run; if it had already ended, return how."""
     try:
         api.post(f"/runs/{run_id}:terminate")
-    except KfpError:  # the server also refuses if the run is already ending
+    except KfpError:  # the server also refuses if the run is ending, or has ended
         state = read_run(api, run_id, {}).state
         if not state.is_final and state is not RunState.CANCELING:
             raise
+        return state if state.is_final else None
+    return None
 
 
-def _await_end(api: KfpApi, run_id: str, deadline: float) -> RunState:
+def _await_cancellation(api: KfpApi, run_id: str, deadline: float) -> RunState | None:
+    """Wait until the run has ended; if it was not canceled, because it ended at the same time, return how."""
     while not (state := read_run(api, run_id, {}).state).is_final:
         if time.monotonic() > deadline:
             raise KfpError(f"run {run_id} was canceled, but is still {state}: see its page in the UI")
         time.sleep(POLL_SECONDS)
-    return state
+    # The server calls a run failed that was canceled when it had only just started.
+    return None if state in (RunState.CANCELED, RunState.FAILED) else state
 
 
 def _await_jobs(api: KfpApi, run_id: str, deadline: float) -> str:

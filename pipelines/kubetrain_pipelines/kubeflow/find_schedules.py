@@ -11,6 +11,9 @@ from kubetrain_trainer.errors import did_you_mean
 
 PATH = "/recurringruns"
 MARK = "scheduled by kubetrain"
+WHERE_LISTED = (
+    "`kubetrain schedule --list` (in Python: `kubetrain.schedules()`) lists them; replaced schedules have a new ID"
+)
 
 
 class NotOurSchedule(KfpError):
@@ -54,8 +57,8 @@ def replaceable(api: KfpApi, wanted: Message, *, force: bool) -> list[Message]:
     others = [each for each in found if not is_ours(each) or pipeline_of(each) != pipeline_of(wanted)]
     if others and not force:
         raise NotOurSchedule(
-            f"another schedule is named '{wanted['display_name']}': {describe_all(api, others)}; give a name of your "
-            "own with --name, or replace that one too with --force"
+            f"another schedule is named '{wanted['display_name']}': {describe_all(api, others)}; choose "
+            "another name, or use force to replace that one too"
         )
     return found
 
@@ -71,13 +74,13 @@ def chosen(api: KfpApi, wanted: str, *, force: bool) -> list[Message]:
         NotOurSchedule: if it is not clear which one is meant.
     """
     if RUN_ID.fullmatch(wanted):
-        return [api.get(f"{PATH}/{wanted}")]
+        return [api.get_by_id(PATH, wanted, f"schedule '{wanted}' does not exist: {WHERE_LISTED}")]
     found = _named(api, wanted)
     ours = [each for each in found if is_ours(each)]
     if force or (len(ours) == len(found) and len({pipeline_of(each) for each in ours}) == 1):
         return found
     raise NotOurSchedule(
-        f"'{wanted}' may mean {describe_all(api, found)}: give the ID of one, or take all of them with --force"
+        f"'{wanted}' may mean {describe_all(api, found)}: give the ID of one, or use force to take all of them"
     )
 
 

@@ -17,7 +17,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from kubetrain_pipelines.kubeflow.connection import Connection
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, Transient, Unanswered, Unreachable, check_answer
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound, Transient, Unanswered, Unreachable, check_answer
 
 Message = dict[str, Any]
 
@@ -57,6 +57,18 @@ class KfpApi:
             Unreachable: if the server does not answer despite retries.
         """
         return self._parse(self._read(f"{ROOT}{path}", query))
+
+    def get_by_id(self, path: str, wanted: str, missing: str) -> Message:
+        """
+        Raises:
+            NotFound: with the sentence `missing`, if the server has no object with this ID.
+        """
+        try:
+            return self.get(f"{path}/{wanted}")
+        except NotFound as error:
+            if f"{wanted} not found" not in str(error):  # the endpoint may be wrong
+                raise
+            raise NotFound(missing) from error
 
     def peek(self, path: str, **query: Any) -> tuple[int, str]:
         """Return the status and text of an answer, also if it is an error, after one attempt.

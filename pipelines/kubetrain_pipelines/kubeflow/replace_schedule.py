@@ -51,7 +51,8 @@ def replace_schedule(api: KfpApi, wanted: Message, *, force: bool = False) -> Re
             set_enabled(api, created, True)
         except KfpError as error:
             raise _undone(api, created, old, error) from error
-        return Replacement(created=created, replaced=before, leftovers=list(_delete_all(api, before, version)))
+        leftovers = list(_delete_all(api, before, version))
+        return Replacement(created={**created, "mode": "ENABLE"}, replaced=before, leftovers=leftovers)
 
 
 def set_enabled(api: KfpApi, schedule: Message, wanted: bool) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import dropwhile
 from typing import Any, Self
@@ -37,14 +37,22 @@ class Run:
         """
         details = message.get("run_details", {}).get("task_details", [])
         details = [each for each in details if "display_name" in each]  # the others are cache entries of steps
-        return cls(
+        run = cls(
             id=message["run_id"],
             name=message.get("display_name", ""),
-            state=_state(message),
+            state=RunState.of(message),
             created=parse_time(message["created_at"]) or datetime.now(UTC),
             ended=parse_time(message.get("finished_at", "")),
             stages=stages_of(details, titles, is_over=RunState.of(message).is_final),
         )
+        canceled = _canceled_at(message) if run.state is RunState.FAILED else None
+        return run.as_canceled(canceled) if canceled else run
+
+    def as_canceled(self, time: datetime) -> Self:
+        """Return the run as canceled at this time, and so the stages that have failed since."""
+        ended = [each for each in self.failed_stages if (each.ended or time) >= time]
+        stages = (replace(each, state=RunState.CANCELED) if each in ended else each for each in self.stages)
+        return replace(self, state=RunState.CANCELED, stages=tuple(stages))
 
     @property
     def seconds(self) -> float:
@@ -64,7 +72,7 @@ class Run:
 
 
 def read_run(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) -> Run:
-    return Run.of(api.get(f"/runs/{run_id}"), titles)
+    return Run.of(_get_run(api, run_id), titles)
 
 
 def find_run(api: KfpApi, wanted: str) -> Message:
@@ -75,9 +83,7 @@ def find_run(api: KfpApi, wanted: str) -> Message:
     Raises:
         NotFound: if the run does not exist.
     """
-    if RUN_ID.fullmatch(wanted):
-        return api.get(f"/runs/{wanted}")
-    return api.get(f"/runs/{runs_named(api, wanted)[0]['run_id']}")
+    return _get_run(api, wanted if RUN_ID.fullmatch(wanted) else runs_named(api, wanted)[0]["run_id"])
 
 
 def runs_named(api: KfpApi, name: str) -> list[Message]:
@@ -89,7 +95,7 @@ def runs_named(api: KfpApi, name: str) -> list[Message]:
     found = _runs(api, page_size=SAME_NAME, filter=equals("display_name", name))
     if found := [each for each in found if each["display_name"] == name]:  # the database ignores case
         return found
-    raise NotFound(f"run '{name}' does not exist: `kubetrain status` lists recent runs")
+    raise NotFound(_missing(name))
 
 
 def recent_runs(api: KfpApi) -> list[Run]:
@@ -116,16 +122,23 @@ def _runs(api: KfpApi, **query: Any) -> list[Message]:
     return found
 
 
-def _state(message: Message) -> RunState:
-    """Return the state. A canceled run also ends as FAILED, unless it was retried since."""
-    state = RunState.of(message)
+def _get_run(api: KfpApi, run_id: str) -> Message:
+    return api.get_by_id("/runs", run_id, _missing(run_id))
+
+
+def _missing(wanted: str) -> str:
+    return f"run '{wanted}' does not exist: `kubetrain status` (in Python: `kubetrain.runs()`) lists recent runs"
+
+
+def _canceled_at(message: Message) -> datetime | None:
+    """Return the time at which a run that failed was canceled; None if it was not, or was retried since."""
     history = sorted(message.get("state_history", []), key=lambda each: str(each.get("update_time", "")))
     states = [RunState.of(each) for each in history]
-    if state is not RunState.FAILED or RunState.CANCELING not in states:
-        return state
-    since_cancel = states[len(states) - states[::-1].index(RunState.CANCELING) :]
-    since_end = dropwhile(lambda each: not each.is_final, since_cancel)
-    return RunState.CANCELED if all(each.is_final for each in since_end) else state
+    if RunState.CANCELING not in states:
+        return None
+    last = len(states) - 1 - states[::-1].index(RunState.CANCELING)
+    since_end = dropwhile(lambda each: not each.is_final, states[last:])
+    return parse_time(history[last]["update_time"]) if all(each.is_final for each in since_end) else None
 
 
 def _times(started: datetime, ended: datetime | None) -> dict[str, str | None]:

@@ -1,6 +1,5 @@
-"""The parts of a run that only the Kubernetes API knows: why it failed, its pods' logs, and its jobs."""
+"""The parts of a run that only the Kubernetes API knows: its Workflow, its pods' logs, and its jobs."""
 
-import re
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -12,7 +11,7 @@ from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesEr
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition
 from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.kubeflow.workflow_nodes import EXECUTOR, fnv1a, place_of
+from kubetrain_pipelines.kubeflow.workflow_nodes import fnv1a
 from kubetrain_trainer.progress_line import parse_progress
 
 Progress = dict[str, str | float]
@@ -25,7 +24,6 @@ MAIN = "main"
 ENDED = ("Succeeded", "Failed")
 RETRY_SECONDS = 10.0
 LOG_TIMEOUT_SECONDS = 10.0
-PREFIX = re.compile(r"^main: Error \(exit code \d+\)(: )?")
 
 
 class NotInThisCluster(KubernetesError):
@@ -55,17 +53,6 @@ class RunInCluster:
 
     def workflows(self) -> list[Manifest]:
         return self._labeled_by_kfp(*WORKFLOWS)
-
-    def causes(self) -> dict[str, str]:
-        """Return the error message of each failed step, from its last attempt, by the place of the step."""
-        nodes = [node for workflow in self.workflows() for node in workflow.get("status", {}).get("nodes", {}).values()]
-        failed = [
-            node
-            for node in nodes
-            if node.get("type") == "Pod" and node.get("phase") in ("Failed", "Error") and node.get("message")
-        ]
-        last = {step_of(node["name"]): node["message"] for node in sorted(failed, key=lambda each: each["startedAt"])}
-        return {step: PREFIX.sub("", message) or message for step, message in last.items()}
 
     def log_of(self, node: str) -> str | None:
         """Return the log of a node's pod; None if the pod is gone or has not started."""
@@ -142,11 +129,6 @@ class RunInCluster:
         found = self._api.get(self._api.path(group_version, plural), labelSelector=label)
         items: list[Manifest] = (found or {}).get("items", [])
         return items
-
-
-def step_of(node: str) -> str:
-    """Return the place of the step that a node belongs to."""
-    return place_of(node).removesuffix(f".{EXECUTOR}")
 
 
 def node_name(pod: dict[str, Any]) -> str:

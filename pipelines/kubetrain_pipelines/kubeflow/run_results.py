@@ -4,6 +4,7 @@ The v2beta1 API of Kubeflow Pipelines has fields for the outputs of tasks, but l
 """
 
 import re
+from contextlib import suppress
 
 from kubetrain_components.run.metrics_artifact import numbers_in
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, RunStage
@@ -12,7 +13,7 @@ from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.step_logs import NoLog, StepLogs
 
-PUBLISHED = re.compile(r"^(?:already )?published as (.+/)(?:,|$)", re.M)
+PUBLISHED = re.compile(r"^((?:already )?published as (.+/)(?:,.*)?)$", re.M)
 
 
 def metrics_of(api: KfpApi, run: Run) -> dict[str, float]:
@@ -33,9 +34,22 @@ def model_uri_of(api: KfpApi, run: Run) -> str:
     return published_in(_log_of(api, run, PROMOTE))
 
 
+def publication_of(api: KfpApi, run: Run) -> str:
+    """Return what became of the model, such as: published as s3://…/, now the latest; empty if it is not known."""
+    said = ""
+    with suppress(NoLog):
+        said, _ = _published(_log_of(api, run, PROMOTE))
+    return f"{said}, so nothing was trained" if said.startswith("already") else said
+
+
 def published_in(log: str) -> str:
     """Return the URI that the step of the promotion wrote last; empty if it wrote none."""
-    return next(reversed(PUBLISHED.findall(log)), "")
+    return _published(log)[1]
+
+
+def _published(log: str) -> tuple[str, str]:
+    """Return the last sentence about a publication, and the URI in it."""
+    return next(reversed(PUBLISHED.findall(log)), ("", ""))
 
 
 def _log_of(api: KfpApi, run: Run, stage: RunStage) -> str:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from kubetrain_pipelines.kubeflow.failure_causes import causes_of, were_canceled, workflows_of
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run, find_run, titles_of
 from kubetrain_pipelines.kubeflow.run_state import RunState
-from kubetrain_pipelines.kubeflow.step_logs import causes_of
 from kubetrain_pipelines.run_failed import RunFailed
 
 
@@ -30,7 +30,12 @@ def read_status(api: KfpApi, wanted: str) -> RunStatus:
 
 
 def status_of(api: KfpApi, run: Run) -> RunStatus:
-    return RunStatus(run=run, causes=causes_of(api, run) if run.state is RunState.FAILED else [])
+    if run.state is not RunState.FAILED:
+        return RunStatus(run=run, causes=[])
+    workflows = workflows_of(api, run)
+    if were_canceled(workflows):
+        return RunStatus(run=run.as_canceled(run.created), causes=[])
+    return RunStatus(run=run, causes=causes_of(api, run, workflows))
 
 
 def check_succeeded(api: KfpApi, run: Run) -> None:
@@ -38,8 +43,9 @@ def check_succeeded(api: KfpApi, run: Run) -> None:
     Raises:
         RunFailed: if the run failed or was canceled, with the cause if it is known.
     """
-    if run.state is RunState.FAILED:
-        causes = "; ".join(causes_of(api, run)) or f"see `kubetrain logs {run.id}`, or its page in the UI"
+    status = status_of(api, run)
+    if status.run.state is RunState.FAILED:
+        causes = "; ".join(status.causes) or f"see `kubetrain logs {run.id}`, or its page in the UI"
         raise RunFailed(f"run {run.id} failed: {causes}")
     if run.state is not RunState.SUCCEEDED:
-        raise RunFailed(f"run {run.id} was {run.state}")
+        raise RunFailed(f"run {run.id} was {status.run.state}")

@@ -85,8 +85,8 @@ def resume_schedule(api: KfpApi, wanted: str, say: Say, *, force: bool = False) 
         say(f"schedule '{wanted}' is enabled already")
         return
     set_enabled(api, found[0], True)
-    missed = "the last one starts" if found[0].get("no_catchup") else "all start, one by one,"
-    say(f"schedule '{wanted}' is enabled; if it missed runs, {missed} now")
+    missed = "the last one usually starts now" if found[0].get("no_catchup") else "they usually start now, one by one"
+    say(f"schedule '{wanted}' is enabled; if it missed runs, {missed}")
 
 
 def delete_schedules(api: KfpApi, wanted: str, say: Say, *, force: bool = False) -> None:
@@ -94,7 +94,7 @@ def delete_schedules(api: KfpApi, wanted: str, say: Say, *, force: bool = False)
     found = chosen(api, wanted, force=force)
     if (version := ends_runs(api)) and not force:
         raise KfpError(
-            f"Kubeflow Pipelines {version} would end the runs of '{wanted}' with it: pause it instead, or use --force"
+            f"Kubeflow Pipelines {version} would end the runs of '{wanted}' with it: pause it instead, or use force"
         )
     for each in found:
         delete_schedule(api, each)

@@ -57,7 +57,7 @@ def stages_of(
                     place=place,
                     task=each["display_name"],
                     title=_title(titles[each["display_name"]], place),
-                    # The server does not update the tasks of a terminated run.
+                    # The server may leave the tasks of a terminated run as they were.
                     state=RunState.CANCELED if is_over and not state.is_final else state,
                     started=started,
                     ended=parse_time(each.get("end_time", "")),

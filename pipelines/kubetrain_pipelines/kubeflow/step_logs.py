@@ -1,10 +1,5 @@
-"""The logs of a run's steps, and the causes of its failure.
+"""The logs of a run's steps, which the v2beta1 API of Kubeflow Pipelines does not have."""
 
-The v2beta1 API of Kubeflow Pipelines has no logs and leaves a run's error empty. Both are evidence beside the state of
-a run: where they cannot be had, the state is still reported.
-"""
-
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,12 +10,9 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
 from kubetrain_pipelines.kubeflow.log_routes import KfpLogs
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.stage_state import StageState
-from kubetrain_trainer.errors import KubetrainError
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
-
-ERROR_LINE = re.compile(r"^error: (.+)$", re.M)
 
 
 class NoLog(KfpError):
@@ -84,40 +76,11 @@ class ClusterLogs:
             return []
 
     def _connected(self) -> "RunInCluster | None":
+        from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
+
         if self._run is None and not self.trouble:
             try:
-                self._run = _in_cluster(self._api, self._run_id)
+                self._run = RunInCluster.connect(self._api.connection.pods_namespace, self._run_id)
             except KubernetesError as error:
                 self.trouble = str(error)
         return self._run
-
-
-def causes_of(api: KfpApi, run: Run) -> list[str]:
-    """Return one sentence for each failed step whose cause is known."""
-    titles = {stage.place: stage.title for stage in run.stages}
-    survived = titles.keys() - {stage.place for stage in run.failed_stages}
-    causes = _messages(api, run) or _errors_in_logs(api, run)
-    return [
-        f"{titles.get(place, place.rpartition('.')[2])}: {cause}"
-        for place, cause in causes.items()
-        if place not in survived
-    ]
-
-
-def _messages(api: KfpApi, run: Run) -> dict[str, str]:
-    """Return the messages that the failed pods left in the cluster, by the place of the step."""
-    try:
-        return _in_cluster(api, run.id).causes()
-    except KubetrainError:
-        return {}
-
-
-def _errors_in_logs(api: KfpApi, run: Run) -> dict[str, str]:
-    logs = StepLogs(api, run).of(run.failed_stages)
-    return {log.stage.place: errors[-1] for log in logs if (errors := ERROR_LINE.findall(log.text))}
-
-
-def _in_cluster(api: KfpApi, run_id: str) -> "RunInCluster":
-    from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
-
-    return RunInCluster.connect(api.connection.pods_namespace, run_id)

@@ -24,7 +24,7 @@ def make_trigger(cron: str, every: str) -> Message:
         InvalidSetting: if both or neither are given, or the trigger is invalid or never fires.
     """
     if bool(cron) == bool(every):
-        raise InvalidSetting("give exactly one of --cron '0 0 2 * * *' (seconds first) and --every 6h")
+        raise InvalidSetting("give exactly one of cron, such as '0 0 2 * * *' (seconds first), and every, such as 6h")
     if every:
         return {"periodic_schedule": {"interval_second": str(parse_interval(every))}}
     check_cron(cron)
@@ -43,7 +43,7 @@ def parse_interval(text: str) -> int:
     parts = re.findall(r"(\d+)([smhd])", text)
     seconds = sum(int(number) * UNITS[unit] for number, unit in parts)
     if "".join(map("".join, parts)) != text or seconds == 0:
-        raise InvalidSetting(f"--every '{text}' is not an interval: use 30m, 6h, 1d or 1h30m")
+        raise InvalidSetting(f"'{text}' is not an interval: use 30m, 6h, 1d or 1h30m")
     return seconds
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from kubetrain_pipelines.kubeflow.follow_run import follow_run
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_status import check_succeeded
 from kubetrain_pipelines.run_view import progress_view
 
@@ -17,8 +18,9 @@ def watch_run(
     next_steps: str,
     *,
     timeout_seconds: float = math.inf,
-) -> None:
-    """
+) -> Run:
+    """Return the run when it has succeeded.
+
     Args:
         next_steps: How to follow and cancel the run, which is shown if it continues.
 
@@ -33,3 +35,4 @@ def watch_run(
             view.say(f"run {run_id} continues: {next_steps}")
             raise
     check_succeeded(api, run)
+    return run
