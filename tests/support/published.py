@@ -79,7 +79,7 @@ def _export_tensorflow(
 def _fit_tensorflow(task: Any) -> None:
     import keras
 
-    from kubetrain_trainer.tensorflow_multiworker.data import load
+    from kubetrain_trainer.tensorflow_multiworker.loading import load
 
     samples = task.data("val")
     ((images, labels),) = load(samples, [range(len(samples))])
