@@ -75,9 +75,8 @@ def test_all_processes_follow_the_chief_even_if_they_see_other_files(framework: 
         processes = [start(PYTORCH, tmp_path, **torchrun_variables(ports, rank)) for rank in range(2)]
     else:
         processes = [start(TENSORFLOW, tmp_path, TF_CONFIG=tf_config(ports[:2], index)) for index in range(2)]
-    for process in processes:
-        text, _ = process.communicate(timeout=90)
-        assert process.returncode == 0, text
+    texts = [process.communicate(timeout=90)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(texts)
     result = TrainingOutput(tmp_path / "seen-by-0").read_result()
     assert result is not None
     assert result["step"] == 4
