@@ -13,7 +13,7 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
-from kubetrain_trainer.lifecycle import AnyTraining, finish, resume, save_and_stop
+from kubetrain_trainer.lifecycle import AnyTraining, finish, is_validation_due, resume, save_and_stop
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.training_output import TrainingOutput
@@ -86,12 +86,30 @@ def resumed(tmp_path: Path) -> Training:
 
 def test_a_task_may_have_a_schedule_of_its_own(tmp_path: Path) -> None:
     training_ = training(tmp_path / "run")
-    assert training_.rate_factor(step=3, epochs_done=0.5) == 0.5, "halfway through the warmup"
+    halfway = TrainingProgress(step=8, samples_in_epoch=128)
+    assert training_.rate_factor(halfway, PLAN) == 0.5, "halfway through the warmup"
     training_.task.schedule = lambda step: 1 / step
-    assert training_.rate_factor(step=4, epochs_done=0.5) == 0.25
+    assert training_.rate_factor(halfway, PLAN) == 0.125
     training_.task.schedule = lambda step: float("nan")
-    with pytest.raises(KubetrainError, match=r"schedule\(4\) returned nan"):
-        training_.rate_factor(step=4, epochs_done=0.5)
+    with pytest.raises(KubetrainError, match=r"schedule\(8\) returned nan"):
+        training_.rate_factor(halfway, PLAN)
+
+
+@pytest.mark.parametrize(
+    ("step", "validated_step", "is_due"),
+    [
+        (100, -1, True),
+        (200, 100, False),
+        (400, 100, True),
+        (500, 100, True),
+        (320, 100, True),
+    ],
+    ids=["first", "too-soon", "due", "overdue", "last"],
+)
+def test_a_checkpoint_is_validated_when_that_is_due(step: int, validated_step: int, is_due: bool) -> None:
+    config = TrainConfig(checkpoint_every=100, validate_every=300, epochs=20)
+    progress = TrainingProgress(step=step, epoch=20 if step == 320 else 3)
+    assert is_validation_due(config, progress, validated_step) is is_due
 
 
 def test_a_stopped_training_reports_the_checkpoint_that_it_saved_not_a_damaged_later_one(resumed: Training) -> None:

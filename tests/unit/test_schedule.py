@@ -5,13 +5,22 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.schedule import averaging_decay, peak_rate, rate_factor
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.schedule import Position, averaging_decay, peak_rate, rate_factor
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
 
 
+STEPS_PER_EPOCH = 100
+
+
 def rate_at(config: TrainConfig, epochs_done: float) -> float:
-    return peak_rate(config, global_batch=64) * rate_factor(config, epochs_done)
+    return peak_rate(config, global_batch=64) * factor_at(config, round(epochs_done * STEPS_PER_EPOCH))
+
+
+def factor_at(config: TrainConfig, step: int) -> float:
+    now = Position(step=step, epochs_done=step / STEPS_PER_EPOCH, steps_per_epoch=STEPS_PER_EPOCH)
+    return rate_factor(config, now)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +62,60 @@ def test_drops_are_a_third_of_the_training_apart_unless_set() -> None:
 
 def test_warmup_comes_before_the_first_drop() -> None:
     assert rate_at(replace(CONFIG, schedule="step", step_epochs=1), 1.5) == pytest.approx(0.075)
+
+
+def test_max_steps_is_the_horizon_of_the_whole_schedule() -> None:
+    whole = TrainConfig(epochs=10, warmup_epochs=2)
+    tenth = replace(whole, max_steps=100)  # of 1,000 steps
+    assert [factor_at(tenth, step) for step in (1, 10, 20, 60, 100)] == pytest.approx(
+        [factor_at(whole, step) for step in (10, 100, 200, 600, 1000)]
+    )
+
+
+def test_max_steps_beyond_the_epochs_change_nothing() -> None:
+    assert factor_at(replace(CONFIG, max_steps=5000), 600) == factor_at(CONFIG, 600)
+
+
+def test_the_horizon_stays_where_it_is_if_the_processes_become_more() -> None:
+    config = TrainConfig(epochs=10, max_steps=200, warmup_epochs=0, schedule="linear")
+    twice_as_many = Position(step=200, epochs_done=3.0, steps_per_epoch=STEPS_PER_EPOCH // 2)
+    assert rate_factor(config, twice_as_many) == pytest.approx(0)
+
+
+def test_the_warmup_can_be_counted_in_steps() -> None:
+    config = replace(CONFIG, warmup_steps=50)
+    assert [factor_at(config, step) for step in (1, 25, 50)] == pytest.approx([0.02, 0.5, 1.0])
+    assert factor_at(config, 525) == pytest.approx(0.5), "half of what the warmup has left"
+    assert factor_at(replace(config, max_steps=100), 75) == pytest.approx(0.5)
+
+
+def test_a_warmup_that_never_ends_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"warmup_steps must be less than max_steps \(100\), not 100"):
+        TrainConfig(warmup_steps=100, max_steps=100)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("linear", [0.9, 0.5, 0.1, 0]),
+        ("wsd", [1, 1, 0.5, 0]),
+        ("cosine", [0.97553, 0.5, 0.02447, 0]),
+        ("constant", [1, 1, 1, 1]),
+    ],
+)
+def test_the_shape_of_each_schedule(schedule: str, factors: list[float]) -> None:
+    config = TrainConfig(schedule=schedule, warmup_epochs=0, epochs=10)
+    steps = (100, 500, 900, 1000)
+    assert [factor_at(config, step) for step in steps] == pytest.approx(factors, abs=1e-5)
+    lifted = replace(config, min_rate=0.2)
+    assert [factor_at(lifted, step) for step in steps] == pytest.approx(
+        [0.2 + 0.8 * each for each in factors], abs=1e-5
+    )
+
+
+def test_drops_end_at_the_lowest_rate() -> None:
+    config = TrainConfig(schedule="step", epochs=90, min_rate=0.05)
+    assert [factor_at(config, step) for step in (3001, 6001)] == pytest.approx([0.1, 0.05])
 
 
 def test_the_average_of_the_weights_soon_forgets_the_initial_weights() -> None:

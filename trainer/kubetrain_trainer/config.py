@@ -42,7 +42,11 @@ class TrainConfig(Settings):
     test_split: str = setting("test", "folder of the dataset used to evaluate the finished model")
 
     epochs: int = setting(15, "passes over the training data", minimum=1)
-    max_steps: int = setting(0, "stop after this many steps; 0: no limit", minimum=0)
+    max_steps: int = setting(
+        0,
+        "stop after this many steps, in which the learning rate then goes through its whole schedule; 0: no limit",
+        minimum=0,
+    )
     batch_size: int = setting(32, "samples per process and step", minimum=1)
     accumulate: int = setting(
         1,
@@ -73,12 +77,39 @@ class TrainConfig(Settings):
         "how the learning rate grows with the global batch size; none: not at all",
         choices=("linear", "sqrt", "none"),
     )
-    warmup_epochs: float = setting(1.0, "epochs over which the learning rate rises to its peak", minimum=0)
-    schedule: str = setting("cosine", "learning rate schedule after the warmup", choices=("cosine", "step", "constant"))
-    step_epochs: float = setting(0.0, "schedule=step: epochs between drops; 0: a third of all epochs", minimum=0)
+    warmup_epochs: float = setting(
+        1.0,
+        "epochs over which the learning rate rises to its peak; fewer if max_steps ends the training before epochs",
+        minimum=0,
+    )
+    warmup_steps: int = setting(0, "steps over which the learning rate rises instead; 0: warmup_epochs", minimum=0)
+    schedule: str = setting(
+        "cosine",
+        "learning rate schedule after the warmup; wsd: constant, then falling linearly in the decay_share",
+        choices=("cosine", "linear", "wsd", "step", "constant"),
+    )
+    min_rate: float = setting(
+        0.0, "lowest learning rate that a schedule falls to, as a fraction of the peak", minimum=0, maximum=1
+    )
+    decay_share: float = setting(
+        0.2, "schedule=wsd: the last part of the training, in which the learning rate falls", above=0, maximum=1
+    )
+    step_epochs: float = setting(0.0, "schedule=step: epochs between drops; 0: a third of the training", minimum=0)
     step_factor: float = setting(0.1, "schedule=step: factor of the learning rate at each drop", above=0, maximum=1)
     momentum: float = setting(0.9, "momentum of sgd", minimum=0, maximum=1)
+    nesterov: bool = setting(False, "whether sgd uses Nesterov momentum")
+    beta1: float = setting(0.9, "adamw: decay of the average of gradients", minimum=0, maximum=0.999999)
+    beta2: float = setting(0.999, "adamw: decay of the average of their squares", minimum=0, maximum=0.999999)
+    epsilon: float = setting(
+        0.0,
+        "adamw: number added to the denominator (TensorFlow: before the correction of its bias); 0: 1e-8 (TensorFlow "
+        "1e-7)",
+        minimum=0,
+    )
     weight_decay: float = setting(5e-4, "weight decay", minimum=0)
+    decay_norms: bool = setting(
+        True, "whether weight decay also applies to biases and normalization, which are parameters of one dimension"
+    )
     label_smoothing: float = setting(
         0.0,
         "fraction of each label that is spread over all classes, in training only: validation and test measure the "
@@ -102,7 +133,13 @@ class TrainConfig(Settings):
         choices=("stop", "skip"),
     )
 
-    checkpoint_every: int = setting(100, "steps between checkpoints; each is validated before it is saved", minimum=1)
+    checkpoint_every: int = setting(100, "steps between checkpoints", minimum=1)
+    validate_every: int = setting(
+        0,
+        "steps after which the next checkpoint is validated before it is saved, as the first and last always are; "
+        "0: each",
+        minimum=0,
+    )
     keep_checkpoints: int = setting(3, "number of newest checkpoints to keep, besides the best one", minimum=1)
     log_every: int = setting(10, "steps between lines of metrics", minimum=1)
     metrics_port: int = setting(
@@ -144,6 +181,13 @@ class TrainConfig(Settings):
             raise InvalidSetting(
                 f"code must be the digest of an archive, not '{self.code}': bring a folder with --code"
             )
+        if 0 < self.max_steps <= self.warmup_steps:
+            raise InvalidSetting(
+                f"warmup_steps must be less than max_steps ({self.max_steps}), not {self.warmup_steps}: the learning "
+                "rate would never reach its peak"
+            )
+        if self.nesterov and not self.momentum:
+            raise InvalidSetting("nesterov needs a momentum above 0")
         if parse_entry(self.entry):  # it exports what it chooses, when it ends
             object.__setattr__(self, "select_checkpoint", "last")
         if "/" in self.resume_from or self.resume_from in (".", ".."):

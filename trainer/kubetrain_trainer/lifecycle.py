@@ -26,7 +26,7 @@ from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
-from kubetrain_trainer.schedule import is_finished, rate_factor
+from kubetrain_trainer.schedule import Position, is_finished, rate_factor
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
@@ -70,12 +70,13 @@ class AnyTraining(ABC):
         """Samples of all replicas at one step."""
         return self.config.batch_size * self.group.replicas
 
-    def rate_factor(self, step: int, epochs_done: float) -> float:
-        """Return the fraction of the peak learning rate for this step, as the task's schedule or the settings say."""
-        factor = self.task.schedule(step) if self.task.schedule else rate_factor(self.config, epochs_done)
+    def rate_factor(self, progress: TrainingProgress, plan: Plan) -> float:
+        """Return the fraction of the peak learning rate for the step that leads to this progress."""
+        schedule = self.task.schedule
+        factor = schedule(progress.step) if schedule else rate_factor(self.config, position(progress, plan))
         if not math.isfinite(factor):
             raise KubetrainError(
-                f"schedule({step}) returned {factor}: return a finite factor of the peak learning rate"
+                f"schedule({progress.step}) returned {factor}: return a finite factor of the peak learning rate"
             )
         return float(factor)
 
@@ -83,6 +84,14 @@ class AnyTraining(ABC):
     def doing(self) -> str:
         """The current activity, for error messages."""
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
+
+
+def position(progress: TrainingProgress, plan: Plan) -> Position:
+    return Position(
+        step=progress.step,
+        epochs_done=plan.epochs_done(progress.epoch, progress.samples_in_epoch),
+        steps_per_epoch=plan.steps_per_epoch,
+    )
 
 
 def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, Any]:
@@ -143,21 +152,36 @@ def may_save(training: AnyTraining, progress: TrainingProgress) -> bool:
     return training.group.from_chief(lambda: training.writer.is_free(progress.step))
 
 
-def validate_and_save(
-    training: AnyTraining, validate: Callable[[int], Metrics | None], progress: TrainingProgress, report: TrainingReport
+def save_checkpoint(
+    training: AnyTraining,
+    validate: Callable[[int], Metrics | None],
+    progress: TrainingProgress,
+    report: TrainingReport,
+    validated_step: int,
 ) -> int:
-    """Evaluate on the validation split, start writing a checkpoint with these metrics, and return its step."""
+    """Start writing a checkpoint, validated before if that is due, and return the step of the last validation."""
     training.recent.check()  # do not save the model if a loss was NaN
     with report.window.paused():
         broadcast_all_statistics(training)
-        metrics = validate(progress.step)
-        if metrics is None:
-            save_and_stop(training, progress)
-        training.recent.check_validation(progress.step, metrics)
+        is_validated = is_validation_due(training.config, progress, validated_step)
+        metrics = _validated(training, validate, progress) if is_validated else {}
         began = time.perf_counter()
         save_state(training, progress, metrics)
         report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)
-    return progress.step
+    return progress.step if is_validated else validated_step
+
+
+def is_validation_due(config: TrainConfig, progress: TrainingProgress, validated_step: int) -> bool:
+    is_first = validated_step < 0  # it shows what the settings and the task have wrong
+    return is_first or is_finished(config, progress) or progress.step >= validated_step + config.validate_every
+
+
+def _validated(training: AnyTraining, validate: Callable[[int], Metrics | None], progress: TrainingProgress) -> Metrics:
+    metrics = validate(progress.step)
+    if metrics is None:
+        save_and_stop(training, progress)
+    training.recent.check_validation(progress.step, metrics)
+    return metrics
 
 
 def broadcast_all_statistics(training: AnyTraining) -> None:

@@ -43,10 +43,11 @@ class MetricsPage:
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
         self._saved = time.monotonic()
         self._stalls = (self._stalls[0] + stall_seconds, self._stalls[1] + 1)
-        self._validation = [
-            _head("validation", "gauge", "Metrics of the most recent evaluation on the validation split."),
-            *(_sample("validation", {"metric": name}, value) for name, value in metrics.items()),
-        ]
+        if metrics:
+            self._validation = [
+                _head("validation", "gauge", "Metrics of the most recent evaluation on the validation split."),
+                *(_sample("validation", {"metric": name}, value) for name, value in metrics.items()),
+            ]
 
     def text(self) -> str:
         return "\n".join([*self._constant, *self._newest, *self._validation, *self._checkpoints(), ""])

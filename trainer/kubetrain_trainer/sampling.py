@@ -6,6 +6,7 @@ processes. Only if more processes resume when few samples are left, the epoch en
 2 * processes - 1.
 """
 
+import functools
 import hashlib
 import operator
 import random
@@ -58,7 +59,7 @@ class SamplePlan:
                 "use fewer workers or more data"
             )
 
-    @property
+    @functools.cached_property
     def steps_per_epoch(self) -> int:
         return sum(1 for _ in self._steps(0))
 

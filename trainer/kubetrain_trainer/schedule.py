@@ -1,6 +1,7 @@
 """The learning rate, the decay of averaged weights and the end of a training, as functions of its progress."""
 
 import math
+from dataclasses import dataclass
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
@@ -14,11 +15,34 @@ def peak_rate(config: TrainConfig, global_batch: int) -> float:
     return config.learning_rate * scale
 
 
-def rate_factor(config: TrainConfig, epochs_done: float) -> float:
-    """Return the fraction of the peak rate for the step that completes `epochs_done`: warmed up, then scheduled."""
-    if epochs_done < config.warmup_epochs:
-        return epochs_done / config.warmup_epochs
-    return _schedule_factor(config, epochs_done)
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """How far the training has come with a step that completes."""
+
+    step: int
+    epochs_done: float
+    steps_per_epoch: int
+
+    def epochs_at(self, step: int) -> float:
+        """Return the epochs that will be done at this step, or were, if the processes stay as many as they are."""
+        return self.epochs_done + (step - self.step) / self.steps_per_epoch
+
+
+def rate_factor(config: TrainConfig, now: Position) -> float:
+    """Return the fraction of the peak rate for a step: warmed up, then scheduled."""
+    pace = config.epochs / _last_epoch(config, now)
+    done = now.epochs_done * pace
+    warmup = now.epochs_at(config.warmup_steps) * pace if config.warmup_steps else config.warmup_epochs
+    if config.warmup_steps and now.step < config.warmup_steps:
+        return now.step / config.warmup_steps
+    if done < warmup:
+        return done / warmup
+    return _schedule_factor(config, done, warmup)
+
+
+def _last_epoch(config: TrainConfig, now: Position) -> float:
+    """Return the epochs that will be done when the training ends."""
+    return min(config.epochs, now.epochs_at(config.max_steps)) if config.max_steps else config.epochs
 
 
 def averaging_decay(config: TrainConfig, step: int) -> float:
@@ -30,14 +54,20 @@ def is_finished(config: TrainConfig, progress: TrainingProgress) -> bool:
     return progress.epoch >= config.epochs or (config.max_steps > 0 and progress.step >= config.max_steps)
 
 
-def _schedule_factor(config: TrainConfig, epochs_done: float) -> float:
-    """Return the factor of the peak learning rate."""
+def _schedule_factor(config: TrainConfig, done: float, warmup: float) -> float:
+    """Return the factor of the peak learning rate after the warmup, when this many of all epochs are done."""
     if config.schedule == "constant":
         return 1.0
     if config.schedule == "step":
         period = config.step_epochs or config.epochs / 3
-        drops = math.ceil(epochs_done / period) - 1  # the step that completes a period still belongs to it
-        return config.step_factor**drops
-    remaining = max(config.epochs - config.warmup_epochs, 1e-9)
-    progress = min((epochs_done - config.warmup_epochs) / remaining, 1.0)
-    return (1 + math.cos(math.pi * progress)) / 2
+        drops = math.ceil(done / period) - 1  # the step that completes a period still belongs to it
+        return max(config.step_factor**drops, config.min_rate)
+    return config.min_rate + (1 - config.min_rate) * _fall(config, done, warmup)
+
+
+def _fall(config: TrainConfig, done: float, warmup: float) -> float:
+    """Return a number that falls from 1 to 0 at the end of the training."""
+    if config.schedule == "wsd":
+        return min(max(config.epochs - done, 0.0) / (config.decay_share * config.epochs), 1.0)
+    progress = min((done - warmup) / max(config.epochs - warmup, 1e-9), 1.0)
+    return 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2

@@ -88,17 +88,24 @@ def warn_of_untrained(model: nn.Module, optimizers: Optimizers) -> None:
 
 
 def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
-    parameters: Any = [each for each in task.model.parameters() if each.requires_grad]
-    groups = task.parameter_groups(task.model) if task.parameter_groups else parameters
-    rate, decay = config.learning_rate, config.weight_decay
+    groups: Any = task.parameter_groups(task.model) if task.parameter_groups else _groups(config, task.model)
+    rate, decay, betas = config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
     optimizer: Optimizer = (
-        torch.optim.AdamW(groups, rate, weight_decay=decay, fused=True)
+        torch.optim.AdamW(groups, rate, betas, config.epsilon or 1e-8, decay, fused=True)
         if config.optimizer == "adamw"
-        else torch.optim.SGD(groups, rate, momentum=config.momentum, weight_decay=decay, fused=True)
+        else torch.optim.SGD(groups, rate, config.momentum, 0, decay, config.nesterov, fused=True)
     )
     for group in optimizer.param_groups:  # a group's own rate, too, is meant for a global batch of base_batch_size
         group["lr"] *= peak_rate(config, global_batch) / config.learning_rate
     return optimizer
+
+
+def _groups(config: TrainConfig, model: nn.Module) -> list[Any]:
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    if config.decay_norms:
+        return parameters
+    decayed, others = ([each for each in parameters if (each.ndim > 1) == is_decayed] for is_decayed in (True, False))
+    return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:

@@ -11,7 +11,7 @@ from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, validate_and_save
+from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, save_checkpoint
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
@@ -50,7 +50,7 @@ def train(arguments: Arguments) -> None:
 def run_epochs(training: Training) -> None:
     config, group, role, loader = training.config, training.group, training.group.role, training.loader
     plan = loader.plan(group.replicas, training.task.sampler)
-    progress, saved_step = resume(training, plan)
+    progress, validated_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)
     validate = partial(mean_metrics, training)
 
@@ -62,8 +62,7 @@ def run_epochs(training: Training) -> None:
             # Seed dropout at each step, so that a resumed run draws the same random numbers.
             seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
-            epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
-            factor = training.rate_factor(progress.step, epochs_done)
+            factor = training.rate_factor(progress, plan)
             is_taken = take_step(training, inputs, targets, batch, progress.step, factor)
             if is_taken and training.averages:
                 training.averages.update(progress.step)
@@ -77,12 +76,12 @@ def run_epochs(training: Training) -> None:
             if stops:
                 save_and_stop(training, progress)
             if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
-                saved_step = validate_and_save(training, validate, progress, report)
+                validated_step = save_checkpoint(training, validate, progress, report, validated_step)
             if is_finished(config, progress):
                 break
             training.watchdog.beat(f"step {progress.step + 1}")
-    if saved_step != progress.step:
-        validate_and_save(training, validate, progress, report)
+    if validated_step != progress.step:
+        save_checkpoint(training, validate, progress, report, validated_step)
     report.end()
 
 

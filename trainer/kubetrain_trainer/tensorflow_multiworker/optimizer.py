@@ -10,17 +10,26 @@ from kubetrain_trainer.tensorflow_multiworker.task import Task
 
 def build_optimizer(config: TrainConfig, task: Task, global_batch: int) -> tuple[keras.Optimizer, float]:
     """Return the task's own optimizer, or the one that the settings choose, and its peak rate."""
-    optimizer = task.optimizer(task.model) if task.optimizer else _chosen(config)
+    optimizer = task.optimizer(task.model) if task.optimizer else _chosen(config, task.model.trainable_variables)
     peak = _rate(optimizer) if task.optimizer else peak_rate(config, global_batch)
     optimizer.build(task.model.trainable_variables)
     optimizer._all_reduce_sum_gradients = list  # combine_gradients has already summed them over all replicas
     return optimizer, peak
 
 
-def _chosen(config: TrainConfig) -> keras.Optimizer:
+def _chosen(config: TrainConfig, variables: list[keras.Variable]) -> keras.Optimizer:
     if config.optimizer == "adamw":
-        return keras.optimizers.AdamW(config.learning_rate, weight_decay=config.weight_decay)
-    return keras.optimizers.SGD(config.learning_rate, momentum=config.momentum)
+        adamw = keras.optimizers.AdamW(
+            config.learning_rate, config.weight_decay, config.beta1, config.beta2, config.epsilon or 1e-7
+        )
+        adamw.exclude_from_weight_decay([each for each in variables if not is_decayed(config, each)])
+        return adamw
+    return keras.optimizers.SGD(config.learning_rate, config.momentum, config.nesterov)
+
+
+def is_decayed(config: TrainConfig, variable: keras.Variable) -> bool:
+    """Return True if weight decay applies to this variable."""
+    return config.decay_norms or len(variable.shape) > 1
 
 
 def _rate(optimizer: keras.Optimizer) -> float:

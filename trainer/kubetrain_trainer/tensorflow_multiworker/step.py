@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.sample_values import check_sample_values
 from kubetrain_trainer.tensorflow_multiworker.loading import split
+from kubetrain_trainer.tensorflow_multiworker.optimizer import is_decayed
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.training import Training
 
@@ -117,6 +118,6 @@ def combine_gradients(training: Training, gradients: list[Any], variables: list[
         joined, _ = tf.clip_by_global_norm(joined, config.clip_norm, use_norm=norm)
     decay = config.weight_decay if config.optimizer == "sgd" and not training.task.optimizer else 0.0
     return norm, [
-        None if gradient is None else gradient + decay * variable
+        None if gradient is None else gradient + decay * variable if is_decayed(config, variable) else gradient
         for gradient, variable in zip(joined, variables, strict=True)
     ]

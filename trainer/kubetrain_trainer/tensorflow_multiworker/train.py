@@ -13,7 +13,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, validate_and_save
+from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, save_checkpoint
 from kubetrain_trainer.process_role import tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.schedule import is_finished
@@ -52,7 +52,7 @@ def train(arguments: Arguments) -> None:
 def run_epochs(training: Training) -> None:
     config, group = training.config, training.group
     plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler)
-    progress, saved_step = resume(training, plan)
+    progress, validated_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step)
     validate = partial(mean_metrics, training)
     take_step = step_function(training)
@@ -63,8 +63,7 @@ def run_epochs(training: Training) -> None:
         loaded = load_batches(training, batches)
         for (batch, *_), (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
-            epochs_done = plan.epochs_done(progress.epoch, progress.samples_in_epoch)
-            rate = training.rate_factor(progress.step, epochs_done) * training.peak_rate
+            rate = training.rate_factor(progress, plan) * training.peak_rate
             parts = batch.parts(config.accumulate, group.replicas)
             is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
             if is_taken and training.averages:
@@ -78,12 +77,12 @@ def run_epochs(training: Training) -> None:
             if stops:
                 save_and_stop(training, progress)
             if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
-                saved_step = validate_and_save(training, validate, progress, report)
+                validated_step = save_checkpoint(training, validate, progress, report, validated_step)
             if is_finished(config, progress):
                 break
             training.watchdog.beat(f"step {progress.step + 1}")
-    if saved_step != progress.step:
-        validate_and_save(training, validate, progress, report)
+    if validated_step != progress.step:
+        save_checkpoint(training, validate, progress, report, validated_step)
     report.end()
 
 
