@@ -114,6 +114,14 @@ def test_a_folder_that_cannot_be_packed_is_refused(tmp_path: Path) -> None:
         pack_code(tmp_path)
 
 
+def test_more_files_than_a_pod_can_unpack_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.py").write_text("x")
+    monkeypatch.setattr("kubetrain_components.bring_code.pack.MAX_ARCHIVE_BYTES", 10 << 10)
+    with pytest.raises(InvalidSetting, match="has 20 files, too many for an archive"):
+        pack_code(tmp_path)
+
+
 def test_an_archive_is_uploaded_again_and_verified(folder: Path, tmp_path: Path) -> None:
     code, store = pack_code(folder), DirectoryStore(tmp_path / "models")
     upload_code(code, store)

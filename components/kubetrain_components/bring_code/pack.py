@@ -32,6 +32,9 @@ ALWAYS_IGNORED = (
 )
 """Never packed: what Python and git make, and what is usually secret."""
 MAX_BYTES = 50 << 20
+MAX_ARCHIVE_BYTES = 2 * MAX_BYTES
+"""Limit of the archive before its compression: it has up to a KiB more for each file, and nothing else limits their
+number."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
             f"list what the training does not need in {IGNORE_FILE}"
         )
     archive = _archive(folder, names)
+    if len(archive) > MAX_ARCHIVE_BYTES:
+        raise InvalidSetting(
+            f"--code {folder} has {len(names)} files, too many for an archive of {MAX_ARCHIVE_BYTES >> 20} MiB: "
+            f"list what the training does not need in {IGNORE_FILE}"
+        )
     return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), tuple(names), _commit(folder))
 
 
