@@ -55,6 +55,9 @@ def test_a_run_publishes_what_the_script_of_the_archive_wrote(code: Path, tmp_pa
     ("arguments", "message"),
     [
         (("run", "--set", f"code={'0' * 32}"), "code is set, which this machine does not fetch"),
+        (("run", "--code", ".", "--workspace", "."), "the folder of the run's own files: choose another for them"),
+        (("train", "--code", ".", "--output", "."), "the folder of the run's own files: choose another for them"),
+        (("train", "--code", "."), "--output is missing: pass a folder, or a PVC on a cluster"),
         (("run", "--code", "absent"), "--code absent is not a folder"),
         (
             ("run", "--code", ".", "--set", 'entry={"script": "tarin.py"}'),
@@ -93,8 +96,11 @@ def test_render_warns_of_code_that_the_image_must_have(code: Path, arguments: tu
 
 def test_the_pods_of_one_job_fetch_your_code_too(code: Path) -> None:
     store = ("--set", "model_uri=s3://b/models", "--set", "s3_endpoint=http://s3")
+    (code / "out").mkdir()
+    (code / "out" / "layers.py").write_text("in a folder with the name of the output PVC")
     shown = kubetrain(*ON_CLUSTER, "--launcher", "job", *store, *ENTRY, "--code", ".", cwd=code).output
     assert shown.startswith("# code "), "only comments beside what kubectl reads"
+    assert ": 3 files of " in shown
     (job,) = (each for each in yaml.safe_load_all(shown) if each["kind"] == "Job")
     (fetcher,) = job["spec"]["template"]["spec"]["initContainers"]
     digest = shown.removeprefix("# code ").partition(":")[0]

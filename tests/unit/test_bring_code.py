@@ -278,7 +278,13 @@ def test_a_repository_that_git_cannot_list_is_refused(folder: Path) -> None:
 def test_patterns_name_folders_and_paths(folder: Path) -> None:
     (folder / ".kubetrainignore").write_text("/data\nteam/model.py\n")
     assert sorted(files_of(folder)) == ["notes.txt", "train.py"]
-    assert sorted(files_of(folder, folder / "team")) == ["notes.txt", "train.py"]
+    assert sorted(files_of(folder, folder / "data" / ".." / "team")) == ["notes.txt", "train.py"]
+
+
+def test_code_among_the_runs_own_files_is_refused(folder: Path) -> None:
+    for own in (folder, folder.parent):
+        with pytest.raises(InvalidSetting, match="the folder of the run's own files: choose another"):
+            pack_code(folder, own)
 
 
 def test_a_digest_that_is_none_is_refused() -> None:

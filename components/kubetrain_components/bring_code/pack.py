@@ -97,13 +97,15 @@ def files_of(folder: Path, without: Path | None = None) -> Iterator[str]:
     """Yield the files that git tracks, or else all files, except for secrets and those that .kubetrainignore lists."""
     if not folder.is_dir():
         raise InvalidSetting(f"--code {folder} is not a folder")
+    root, own = folder.resolve(), without.resolve() if without else None
+    if own in (root, *root.parents):
+        raise InvalidSetting(f"--code {folder} is in {own}, the folder of the run's own files: choose another for them")
     is_tracked, own_patterns = _is_in_repository(folder), _patterns(folder / IGNORE_FILE)
     usual_patterns = ALWAYS_IGNORED if is_tracked else (*ALWAYS_IGNORED, *IGNORED_OUTSIDE_GIT)
     for name in _tracked(folder) if is_tracked else _all(folder):
         path = folder / name
-        is_own = without is not None and without.absolute() in path.absolute().parents
         is_ignored = _is_ignored(name, own_patterns) or _is_ignored(name.lower(), usual_patterns)
-        if not is_own and not is_ignored and path.is_file() and not path.is_symlink():
+        if own not in (root / name).parents and not is_ignored and path.is_file() and not path.is_symlink():
             yield name
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
@@ -65,7 +66,9 @@ class TrainOptions:
 
 
 def train_and_show(options: TrainOptions) -> None:
-    training = training_of(options)
+    _check_options(options)
+    code = _packed_code(options)
+    training = training_of(options, code)
     if options.dry_run:
         print_manifests(training)
         return
@@ -88,15 +91,11 @@ def print_manifests(training: TrainingJob | CommandJob) -> None:
     print(manifests, end="")
 
 
-def training_of(options: TrainOptions) -> TrainingJob:
+def training_of(options: TrainOptions, code: PackedCode | None) -> TrainingJob:
     """
     Raises:
         InvalidSetting: if an option or setting is invalid.
     """
-    if options.dry_run and not options.cluster:
-        raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
-    show = comment if options.dry_run else say.print_line
-    code = bring_code.pack(options.code, without=Path(options.output), say=show)
     pairs = [*options.pairs, *bring_code.as_pairs(code)]
     settings = parse_parameters(_declared(options), pairs, options.params)
     config = TrainConfig.from_dict(settings.get("train_config", {}))
@@ -126,6 +125,22 @@ def training_of(options: TrainOptions) -> TrainingJob:
     return _on_folders(training, options)
 
 
+def _check_options(options: TrainOptions) -> None:
+    if options.dry_run and not options.cluster:
+        raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
+    package_of(options.framework)
+    if options.command:
+        others = ", ".join(COMMAND_FRAMEWORKS)
+        raise InvalidSetting(f"{options.framework} has its own trainer, so it takes no command: use {others}")
+    if not options.output:
+        raise InvalidSetting("--output is missing: pass a folder, or a PVC on a cluster")
+
+
+def _packed_code(options: TrainOptions) -> PackedCode | None:
+    show = comment if options.dry_run else say.print_line
+    return bring_code.pack(options.code, without=None if options.cluster else Path(options.output), say=show)
+
+
 def _declared(options: TrainOptions) -> list[Parameter]:
     names = ("train_config", "placement") if options.cluster else ("train_config",)
     return [each for each in PARAMETERS if each.name in names] + (train_code.STORE if options.cluster else [])
@@ -141,12 +156,6 @@ def placement_of(options: TrainOptions, settings: Mapping[str, Any]) -> Placemen
 
 
 def _check(options: TrainOptions, config: TrainConfig) -> None:
-    package_of(options.framework)
-    if options.command:
-        others = ", ".join(COMMAND_FRAMEWORKS)
-        raise InvalidSetting(f"{options.framework} has its own trainer, so it takes no command: use {others}")
-    if not options.output:
-        raise InvalidSetting("--output is missing: pass a folder, or a PVC on a cluster")
     RunParameters(
         dataset_uri="none",  # nothing is synced, so the output may be inside the data
         framework=options.framework,
