@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.cli import kubetrain, run_json
+from support.cli import kubetrain, read_until, run_json, start
 
 SCRIPT = """
 import json, os
@@ -49,6 +49,23 @@ def test_a_run_publishes_what_the_script_of_the_archive_wrote(code: Path, tmp_pa
     refused = kubetrain(*arguments, "--set", "min_accuracy=0.8", cwd=tmp_path)
     assert refused.exit_code == 1
     assert "test accuracy 0.7500 is below min_accuracy 0.8000" in refused.output
+
+
+@pytest.mark.slow
+def test_a_second_training_with_the_same_code_leaves_the_first_its_own(code: Path, tmp_path: Path) -> None:
+    waits = f"import time\nwhile os.environ['KUBETRAIN_RUN_ID'] == 'first' and not os.path.exists('{tmp_path}/end'):\n"
+    (code / "train.py").write_text(
+        SCRIPT.replace("from team", f"print('begun', flush=True)\n{waits}    time.sleep(0.1)\nfrom team")
+    )
+    arguments = ("train", "--code", code, "--output", "out", "--workers", "1", "--set", "data=synthetic", *ENTRY)
+    first = start(*arguments, "--run-id", "first", cwd=tmp_path)
+    read_until(first, "begun")
+    second = kubetrain(*arguments, "--run-id", "second", cwd=tmp_path)
+    assert second.exit_code == 0, second.output
+    (tmp_path / "end").touch()
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 0, output
+    assert list((tmp_path / "out" / ".code").iterdir()) == []
 
 
 @pytest.mark.parametrize(

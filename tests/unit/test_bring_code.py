@@ -16,7 +16,8 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.code_commit import read_commit
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_pipelines.bring_code import pack
+from kubetrain_pipelines.bring_code import pack, unpacked_apart
+from kubetrain_trainer.code_folder import VARIABLE
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 DIGEST = "0123456789abcdef0123456789abcdef"
@@ -285,6 +286,19 @@ def test_code_among_the_runs_own_files_is_refused(folder: Path) -> None:
     for own in (folder, folder.parent):
         with pytest.raises(InvalidSetting, match="the folder of the run's own files: choose another"):
             pack_code(folder, own)
+
+
+def test_each_run_has_its_own_copy_of_the_same_code_and_deletes_no_other(folder: Path, tmp_path: Path) -> None:
+    code = pack_code(folder)
+    with unpacked_apart(code, tmp_path / "out" / ".code") as first:
+        written = Path(first[VARIABLE], "notes.txt")
+        written.write_text("by the first run")
+        with unpacked_apart(code, tmp_path / "out" / ".code") as second:
+            assert Path(second[VARIABLE], "notes.txt").read_text() == "notes.txt"
+        assert written.read_text() == "by the first run"
+    assert list((tmp_path / "out" / ".code").iterdir()) == []
+    with unpacked_apart(None, tmp_path / "none") as nothing:
+        assert nothing == {}
 
 
 def test_a_digest_that_is_none_is_refused() -> None:

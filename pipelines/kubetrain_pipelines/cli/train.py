@@ -3,8 +3,8 @@
 import os
 import re
 import secrets
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,7 +75,7 @@ def train_and_show(options: TrainOptions) -> None:
     print(f"run {training.run_id} (resume it with --run-id)", flush=True)
     for warning in training.placement.warnings():
         print(f"warning: {warning}", flush=True)
-    with interrupted_by_sigterm(), _backend(options, training) as backend:
+    with interrupted_by_sigterm(), _code_here(options, code), _backend(options, training) as backend:
         training = with_launcher(training, backend) if options.cluster else training
         on_line = important_lines(training.to_job().lead, print_line) if options.quiet else print_line
         result = launch_training(training, backend, on_line, follow_all=options.follow_all)
@@ -121,7 +121,6 @@ def training_of(options: TrainOptions, code: PackedCode | None) -> TrainingJob:
         bring_code.upload(None if options.dry_run else code, train_code.STORE, settings)
         return training
     bring_code.check_is_here(code, settings.get("train_config", {}))
-    os.environ.update(bring_code.unpack_here(code, Path(options.output) / ".code"))
     return _on_folders(training, options)
 
 
@@ -139,6 +138,14 @@ def _check_options(options: TrainOptions) -> None:
 def _packed_code(options: TrainOptions) -> PackedCode | None:
     show = comment if options.dry_run else say.print_line
     return bring_code.pack(options.code, without=None if options.cluster else Path(options.output), say=show)
+
+
+@contextmanager
+def _code_here(options: TrainOptions, code: PackedCode | None) -> Iterator[None]:
+    """Unpack the code for the processes of a job on this machine."""
+    with bring_code.unpacked_apart(None if options.cluster else code, Path(options.output) / ".code") as variables:
+        os.environ.update(variables)
+        yield
 
 
 def _declared(options: TrainOptions) -> list[Parameter]:
