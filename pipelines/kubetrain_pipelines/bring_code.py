@@ -3,8 +3,10 @@
 import os
 import posixpath
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kubetrain_components.bring_code.fetch import unpack_code
@@ -118,3 +120,14 @@ def unpack_here(code: PackedCode | None, folder: Path) -> dict[str, str]:
     paths = [str(unpacked), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     commit = {COMMIT_VARIABLE: code.commit} if code.commit else {}
     return {VARIABLE: str(unpacked), "PYTHONPATH": os.pathsep.join(paths), **commit}
+
+
+@contextmanager
+def unpacked_apart(code: PackedCode | None, folder: Path) -> Iterator[dict[str, str]]:
+    """Like `unpack_here`, into a new folder that is deleted on exit: other runs may be using theirs."""
+    if code is None:
+        yield {}
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as own:
+        yield unpack_here(code, Path(own))

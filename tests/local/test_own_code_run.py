@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.cli import kubetrain, run_json
+from support.cli import kubetrain, read_until, run_json, start
 
 SCRIPT = """
 import json, os
@@ -51,10 +51,30 @@ def test_a_run_publishes_what_the_script_of_the_archive_wrote(code: Path, tmp_pa
     assert "test accuracy 0.7500 is below min_accuracy 0.8000" in refused.output
 
 
+@pytest.mark.slow
+def test_a_second_training_with_the_same_code_leaves_the_first_its_own(code: Path, tmp_path: Path) -> None:
+    waits = f"import time\nwhile os.environ['KUBETRAIN_RUN_ID'] == 'first' and not os.path.exists('{tmp_path}/end'):\n"
+    (code / "train.py").write_text(
+        SCRIPT.replace("from team", f"print('begun', flush=True)\n{waits}    time.sleep(0.1)\nfrom team")
+    )
+    arguments = ("train", "--code", code, "--output", "out", "--workers", "1", "--set", "data=synthetic", *ENTRY)
+    first = start(*arguments, "--run-id", "first", cwd=tmp_path)
+    read_until(first, "begun")
+    second = kubetrain(*arguments, "--run-id", "second", cwd=tmp_path)
+    assert second.exit_code == 0, second.output
+    (tmp_path / "end").touch()
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 0, output
+    assert list((tmp_path / "out" / ".code").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("run", "--set", f"code={'0' * 32}"), "code is set, which this machine does not fetch"),
+        (("run", "--code", ".", "--workspace", "."), "the folder of the run's own files: choose another for them"),
+        (("train", "--code", ".", "--output", "."), "the folder of the run's own files: choose another for them"),
+        (("train", "--code", "."), "--output is missing: pass a folder, or a PVC on a cluster"),
         (("run", "--code", "absent"), "--code absent is not a folder"),
         (
             ("run", "--code", ".", "--set", 'entry={"script": "tarin.py"}'),
@@ -93,8 +113,11 @@ def test_render_warns_of_code_that_the_image_must_have(code: Path, arguments: tu
 
 def test_the_pods_of_one_job_fetch_your_code_too(code: Path) -> None:
     store = ("--set", "model_uri=s3://b/models", "--set", "s3_endpoint=http://s3")
+    (code / "out").mkdir()
+    (code / "out" / "layers.py").write_text("in a folder with the name of the output PVC")
     shown = kubetrain(*ON_CLUSTER, "--launcher", "job", *store, *ENTRY, "--code", ".", cwd=code).output
     assert shown.startswith("# code "), "only comments beside what kubectl reads"
+    assert ": 3 files of " in shown
     (job,) = (each for each in yaml.safe_load_all(shown) if each["kind"] == "Job")
     (fetcher,) = job["spec"]["template"]["spec"]["initContainers"]
     digest = shown.removeprefix("# code ").partition(":")[0]

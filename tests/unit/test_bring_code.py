@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -15,7 +16,8 @@ from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.run.admission import admit_run
 from kubetrain_components.run.code_commit import read_commit
 from kubetrain_components.sites.plan import planned_manifests
-from kubetrain_pipelines.bring_code import pack
+from kubetrain_pipelines.bring_code import pack, unpacked_apart
+from kubetrain_trainer.code_folder import VARIABLE
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 DIGEST = "0123456789abcdef0123456789abcdef"
@@ -40,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_without_git_all_files_but_the_ignored_ones_are_packed(folder: Path) -> None:
     (folder / ".kubetrainignore").write_text("# too large\ndata/\n*.txt\n")
-    assert sorted(files_of(folder)) == [".kubetrainignore", "team/model.py", "train.py"]
+    assert sorted(files_of(folder)) == ["team/model.py", "train.py"]
 
 
 @pytest.mark.parametrize(("names", "counted"), [(["a.py"], "1 file of "), (["a.py", "b.py"], "2 files of ")])
@@ -112,6 +114,58 @@ def test_a_folder_that_cannot_be_packed_is_refused(tmp_path: Path) -> None:
         InvalidSetting, match=r"50 MiB in 1 files, more than 50 MiB: list what the training does not need"
     ):
         pack_code(tmp_path)
+
+
+def test_more_files_than_a_pod_can_unpack_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.py").write_text("x")
+    monkeypatch.setattr("kubetrain_components.bring_code.pack.MAX_ARCHIVE_BYTES", 10 << 10)
+    with pytest.raises(InvalidSetting, match="has 20 files, too many for an archive"):
+        pack_code(tmp_path)
+
+
+SECRETS = (
+    *("prod.env", ".env", ".ENV.local", "id_rsa", ".git-credentials", ".npmrc", ".pypirc", ".docker/config.json"),
+    *(".kaggle/kaggle.json", "keys/kaggle.json", "kubeconfig", "cert.p12", "a.KEY", "keys/a.pem", ".AWS/config"),
+)
+LEFT_OUT_OUTSIDE_GIT = (
+    *(".config/gh/hosts.yml", "credentials", "team/credentials.json", ".mypy_cache/a.json", "venv/lib.py"),
+    *("node_modules/a.js", ".ipynb_checkpoints/a.py"),
+)
+
+
+@pytest.mark.parametrize("is_tracked", [False, True])
+def test_what_is_usually_secret_is_never_packed(tmp_path: Path, is_tracked: bool) -> None:
+    for name in ("train.py", "environment.py", "keys/keys.py", *SECRETS, *LEFT_OUT_OUTSIDE_GIT):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    if is_tracked:
+        for command in (["init", "-q"], ["add", "--force", "."]):
+            subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    packed = {"train.py", "environment.py", "keys/keys.py", *(LEFT_OUT_OUTSIDE_GIT if is_tracked else ())}
+    assert set(files_of(tmp_path)) == packed
+
+
+def test_patterns_of_your_own_tell_upper_case_from_lower_case(folder: Path) -> None:
+    (folder / ".kubetrainignore").write_text("\ufeffDATA\n.*\nTeam\n")
+    assert sorted(files_of(folder)) == ["data/big.bin", "notes.txt", "team/model.py", "train.py"]
+
+
+def test_names_that_are_not_utf_8_are_packed(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.py")
+    (tmp_path / name).write_text("")
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    code = pack_code(tmp_path)
+    assert code.files == (name,)
+    unpack_code(code.content, code.digest, tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / name).is_file()
+
+
+def test_patterns_that_cannot_be_read_are_refused(folder: Path) -> None:
+    (folder / ".kubetrainignore").write_bytes("données".encode("latin-1"))
+    with pytest.raises(InvalidSetting, match=r"\.kubetrainignore is not UTF-8 text"):
+        pack_code(folder)
 
 
 def test_an_archive_is_uploaded_again_and_verified(folder: Path, tmp_path: Path) -> None:
@@ -223,9 +277,28 @@ def test_a_repository_that_git_cannot_list_is_refused(folder: Path) -> None:
 
 
 def test_patterns_name_folders_and_paths(folder: Path) -> None:
-    (folder / ".kubetrainignore").write_text("/data\nteam/model.py\n.kubetrainignore\n")
+    (folder / ".kubetrainignore").write_text("/data\nteam/model.py\n")
     assert sorted(files_of(folder)) == ["notes.txt", "train.py"]
-    assert sorted(files_of(folder, folder / "team")) == ["notes.txt", "train.py"]
+    assert sorted(files_of(folder, folder / "data" / ".." / "team")) == ["notes.txt", "train.py"]
+
+
+def test_code_among_the_runs_own_files_is_refused(folder: Path) -> None:
+    for own in (folder, folder.parent):
+        with pytest.raises(InvalidSetting, match="the folder of the run's own files: choose another"):
+            pack_code(folder, own)
+
+
+def test_each_run_has_its_own_copy_of_the_same_code_and_deletes_no_other(folder: Path, tmp_path: Path) -> None:
+    code = pack_code(folder)
+    with unpacked_apart(code, tmp_path / "out" / ".code") as first:
+        written = Path(first[VARIABLE], "notes.txt")
+        written.write_text("by the first run")
+        with unpacked_apart(code, tmp_path / "out" / ".code") as second:
+            assert Path(second[VARIABLE], "notes.txt").read_text() == "notes.txt"
+        assert written.read_text() == "by the first run"
+    assert list((tmp_path / "out" / ".code").iterdir()) == []
+    with unpacked_apart(None, tmp_path / "none") as nothing:
+        assert nothing == {}
 
 
 def test_a_digest_that_is_none_is_refused() -> None:

@@ -1,8 +1,11 @@
 """Triggers of schedules: only cron expressions that the server would misread or hang on are rejected here."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from kubetrain_pipelines.kubeflow.trigger import check_cron, parse_interval
+from kubetrain_pipelines.kubeflow.trigger import check_cron, make_trigger, parse_interval
 from kubetrain_trainer.errors import InvalidSetting
 
 
@@ -58,3 +61,16 @@ def test_an_expression_needs_six_fields(text: str, remedy: str) -> None:
 
 def test_intervals_add_up() -> None:
     assert [parse_interval(text) for text in ("90s", "30m", "6h", "1d", "1h30m")] == [90, 1800, 21600, 86400, 5400]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "message"),
+    [
+        ({"every": 6}, "every must be text such as '6h', not 6"),
+        ({"every": timedelta(hours=6)}, "every must be text such as '6h', not datetime"),
+        ({"cron": 2}, r"cron must be text such as '0 0 2 \* \* \*', not 2"),
+    ],
+)
+def test_a_trigger_that_is_no_text_is_rejected(trigger: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        make_trigger(**{"cron": "", "every": "", **trigger})

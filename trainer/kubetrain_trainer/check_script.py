@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,34 @@ from kubetrain_trainer.entry import Entry
 from kubetrain_trainer.errors import InvalidSetting
 
 PYTHON = ("python", "python3", "torchrun")
-MODULE_OR_TEXT = ("-m", "--module", "-c")
-"""Options after which no script follows."""
+FLAGS = re.compile(r"-[bBdEiIOPqRsSuvx]+|-[WX].+|--[\w-]+=.*|--standalone|--run[-_]path|--virtual[-_]local[-_]rank")
+"""Options of Python and torchrun that are one word, before a script."""
+WITH_VALUE = (
+    "-W",
+    "-X",
+    "--check-hash-based-pycs",
+    "--nnodes",
+    "--nproc-per-node",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+    "--local-addr",
+    "--rdzv-backend",
+    "--rdzv-endpoint",
+    "--rdzv-id",
+    "--rdzv-conf",
+    "--max-restarts",
+    "--monitor-interval",
+    "--start-method",
+    "--role",
+    "--log-dir",
+    "-r",
+    "--redirects",
+    "-t",
+    "--tee",
+    "--local-ranks-filter",
+)
+"""Their options whose value is the next word. After any other, such as -m or --no-python, the script is not known."""
 
 
 def check_entry(entry: Entry) -> str:
@@ -43,8 +70,13 @@ def _script_of(command: Sequence[str]) -> str:
     """Return the script that a command of Python runs; empty if it is not known."""
     if not command or Path(command[0]).name not in PYTHON:
         return ""
-    first = next((part for part in command[1:] if part in MODULE_OR_TEXT or part.endswith(".py")), "")
-    return "" if first in MODULE_OR_TEXT else first
+    words = iter(command[1:])
+    for word in words:
+        if word.replace("_", "-") in WITH_VALUE:
+            next(words, "")
+        elif not FLAGS.fullmatch(word):
+            return word if word.endswith(".py") and not word.startswith("-") else ""
+    return ""
 
 
 def _check_script(script: str) -> None:

@@ -11,15 +11,12 @@ import tarfile
 import zlib
 from pathlib import Path
 
-from kubetrain_components.bring_code.pack import MAX_BYTES, archive_key, digest_of
+from kubetrain_components.bring_code.pack import MAX_ARCHIVE_BYTES, archive_key, digest_of
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import report_failure
-
-MAX_ARCHIVE_BYTES = 2 * MAX_BYTES
-"""More than the archive of as many small files as there may be."""
 
 
 def check_code(parameters: RunParameters) -> None:

@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,17 +21,35 @@ ALWAYS_IGNORED = (
     ".venv",
     "__pycache__",
     "*.pyc",
-    ".env",
+    "*.env",
     ".env.*",
     "*.pem",
     "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.kubeconfig",
+    "kubeconfig",
+    "kaggle.json",
+    "id_rsa",
+    "id_ecdsa",
+    "id_ed25519",
     ".aws",
+    ".docker",
+    ".kaggle",
     ".kube",
     ".ssh",
+    ".git-credentials",
     ".netrc",
+    ".npmrc",
+    ".pypirc",
 )
-"""Never packed: what Python and git make, and what is usually secret."""
+"""Never packed, in upper or lower case: what Python and git make, and what is usually secret."""
+IGNORED_OUTSIDE_GIT = (".*", "venv", "node_modules", "credentials", "credentials.json")
+"""Not packed, unless git tracks it: settings and caches of tools, installed packages, and what may be secret."""
 MAX_BYTES = 50 << 20
+MAX_ARCHIVE_BYTES = 2 * MAX_BYTES
+"""Limit of the archive before its compression: it has up to a KiB more for each file, and nothing else limits their
+number."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,11 @@ def pack_code(folder: Path, without: Path | None = None) -> PackedCode:
             f"list what the training does not need in {IGNORE_FILE}"
         )
     archive = _archive(folder, names)
+    if len(archive) > MAX_ARCHIVE_BYTES:
+        raise InvalidSetting(
+            f"--code {folder} has {len(names)} files, too many for an archive of {MAX_ARCHIVE_BYTES >> 20} MiB: "
+            f"list what the training does not need in {IGNORE_FILE}"
+        )
     return PackedCode(digest_of(archive), gzip.compress(archive, mtime=0), tuple(names), _commit(folder))
 
 
@@ -71,20 +94,25 @@ def digest_of(archive: bytes) -> str:
 
 
 def files_of(folder: Path, without: Path | None = None) -> Iterator[str]:
-    """Yield the files that git tracks, or else all files, except for those that .kubetrainignore lists."""
+    """Yield the files that git tracks, or else all files, except for secrets and those that .kubetrainignore lists."""
     if not folder.is_dir():
         raise InvalidSetting(f"--code {folder} is not a folder")
-    ignored = (*ALWAYS_IGNORED, *_patterns(folder / IGNORE_FILE))
-    for name in _tracked(folder) if _is_in_repository(folder) else _all(folder):
+    root, own = folder.resolve(), without.resolve() if without else None
+    if own in (root, *root.parents):
+        raise InvalidSetting(f"--code {folder} is in {own}, the folder of the run's own files: choose another for them")
+    is_tracked, own_patterns = _is_in_repository(folder), _patterns(folder / IGNORE_FILE)
+    usual_patterns = ALWAYS_IGNORED if is_tracked else (*ALWAYS_IGNORED, *IGNORED_OUTSIDE_GIT)
+    for name in _tracked(folder) if is_tracked else _all(folder):
         path = folder / name
-        is_own = without is not None and without.absolute() in path.absolute().parents
-        if not is_own and not _is_ignored(Path(name), ignored) and path.is_file() and not path.is_symlink():
+        is_ignored = _is_ignored(name, own_patterns) or _is_ignored(name.lower(), usual_patterns)
+        if own not in (root / name).parents and not is_ignored and path.is_file() and not path.is_symlink():
             yield name
 
 
-def _is_ignored(path: Path, patterns: tuple[str, ...]) -> bool:
+def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
     """Compare each part of the path, and each folder that it lies in, with the patterns."""
-    named = (*path.parts, path.as_posix(), *(each.as_posix() for each in path.parents))
+    path = Path(name)
+    named = (*path.parts, name, *(each.as_posix() for each in path.parents[:-1]))
     return any(fnmatch.fnmatch(each, pattern) for each in named for pattern in patterns)
 
 
@@ -98,13 +126,16 @@ def _tracked(folder: Path) -> list[str]:
     Raises:
         InvalidSetting: if git cannot tell: all files could have secrets among them.
     """
-    command = ["git", "-C", str(folder), "ls-files", "-z", "--recurse-submodules"]
     try:
-        listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        listed = _git(folder, "ls-files", "-z", "--recurse-submodules")
     except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", "") or error
+        reason = getattr(error, "stderr", b"").decode(errors="replace") or error
         raise InvalidSetting(f"--code {folder} is in a repository whose files git does not list: {reason}") from error
-    return [name for name in listed.split("\0") if name]
+    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+
+
+def _git(folder: Path, *arguments: str, check: bool = True) -> bytes:
+    return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=check).stdout
 
 
 def _all(folder: Path) -> list[str]:
@@ -114,12 +145,19 @@ def _all(folder: Path) -> list[str]:
 def _commit(folder: Path) -> str:
     if not _is_in_repository(folder):
         return ""
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, check=False, text=True).stdout.strip()
+    described = _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*", check=False)
+    return described.decode().strip()
 
 
 def _patterns(file: Path) -> list[str]:
-    lines = file.read_text().splitlines() if file.is_file() else []
+    """
+    Raises:
+        InvalidSetting: if the file cannot be read: what it lists could be secret.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines() if file.is_file() else []
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(f"{file} is not UTF-8 text: save it as UTF-8") from error
     return [line.strip().strip("/") for line in lines if line.strip() and not line.startswith("#")]
 
 

@@ -3,14 +3,15 @@
 import os
 import re
 import secrets
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kubetrain_components import DATA_PATH, OUTPUT_PATH
+from kubetrain_components.bring_code.pack import PackedCode
 from kubetrain_components.expose_dataset.storage_facts import OBJECT_NAME
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.backend import JobBackend
@@ -65,14 +66,16 @@ class TrainOptions:
 
 
 def train_and_show(options: TrainOptions) -> None:
-    training = training_of(options)
+    _check_options(options)
+    code = _packed_code(options)
+    training = training_of(options, code)
     if options.dry_run:
         print_manifests(training)
         return
     print(f"run {training.run_id} (resume it with --run-id)", flush=True)
     for warning in training.placement.warnings():
         print(f"warning: {warning}", flush=True)
-    with interrupted_by_sigterm(), _backend(options, training) as backend:
+    with interrupted_by_sigterm(), _code_here(options, code), _backend(options, training) as backend:
         training = with_launcher(training, backend) if options.cluster else training
         on_line = important_lines(training.to_job().lead, print_line) if options.quiet else print_line
         result = launch_training(training, backend, on_line, follow_all=options.follow_all)
@@ -88,15 +91,11 @@ def print_manifests(training: TrainingJob | CommandJob) -> None:
     print(manifests, end="")
 
 
-def training_of(options: TrainOptions) -> TrainingJob:
+def training_of(options: TrainOptions, code: PackedCode | None) -> TrainingJob:
     """
     Raises:
         InvalidSetting: if an option or setting is invalid.
     """
-    if options.dry_run and not options.cluster:
-        raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
-    show = comment if options.dry_run else say.print_line
-    code = bring_code.pack(options.code, without=Path(options.output), say=show)
     pairs = [*options.pairs, *bring_code.as_pairs(code)]
     settings = parse_parameters(_declared(options), pairs, options.params)
     config = TrainConfig.from_dict(settings.get("train_config", {}))
@@ -122,8 +121,31 @@ def training_of(options: TrainOptions) -> TrainingJob:
         bring_code.upload(None if options.dry_run else code, train_code.STORE, settings)
         return training
     bring_code.check_is_here(code, settings.get("train_config", {}))
-    os.environ.update(bring_code.unpack_here(code, Path(options.output) / ".code"))
     return _on_folders(training, options)
+
+
+def _check_options(options: TrainOptions) -> None:
+    if options.dry_run and not options.cluster:
+        raise InvalidSetting("--dry-run prints what --cluster would create: add --cluster")
+    package_of(options.framework)
+    if options.command:
+        others = ", ".join(COMMAND_FRAMEWORKS)
+        raise InvalidSetting(f"{options.framework} has its own trainer, so it takes no command: use {others}")
+    if not options.output:
+        raise InvalidSetting("--output is missing: pass a folder, or a PVC on a cluster")
+
+
+def _packed_code(options: TrainOptions) -> PackedCode | None:
+    show = comment if options.dry_run else say.print_line
+    return bring_code.pack(options.code, without=None if options.cluster else Path(options.output), say=show)
+
+
+@contextmanager
+def _code_here(options: TrainOptions, code: PackedCode | None) -> Iterator[None]:
+    """Unpack the code for the processes of a job on this machine."""
+    with bring_code.unpacked_apart(None if options.cluster else code, Path(options.output) / ".code") as variables:
+        os.environ.update(variables)
+        yield
 
 
 def _declared(options: TrainOptions) -> list[Parameter]:
@@ -141,12 +163,6 @@ def placement_of(options: TrainOptions, settings: Mapping[str, Any]) -> Placemen
 
 
 def _check(options: TrainOptions, config: TrainConfig) -> None:
-    package_of(options.framework)
-    if options.command:
-        others = ", ".join(COMMAND_FRAMEWORKS)
-        raise InvalidSetting(f"{options.framework} has its own trainer, so it takes no command: use {others}")
-    if not options.output:
-        raise InvalidSetting("--output is missing: pass a folder, or a PVC on a cluster")
     RunParameters(
         dataset_uri="none",  # nothing is synced, so the output may be inside the data
         framework=options.framework,

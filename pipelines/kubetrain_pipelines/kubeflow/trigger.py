@@ -23,12 +23,19 @@ def make_trigger(cron: str, every: str) -> Message:
     Raises:
         InvalidSetting: if both or neither are given, or the trigger is invalid or never fires.
     """
+    _check_text("cron", cron, "0 0 2 * * *")
+    _check_text("every", every, "6h")
     if bool(cron) == bool(every):
         raise InvalidSetting("give exactly one of cron, such as '0 0 2 * * *' (seconds first), and every, such as 6h")
     if every:
         return {"periodic_schedule": {"interval_second": str(parse_interval(every))}}
     check_cron(cron)
     return {"cron_schedule": {"cron": cron}}
+
+
+def _check_text(name: str, given: object, example: str) -> None:
+    if given and not isinstance(given, str):
+        raise InvalidSetting(f"{name} must be text such as '{example}', not {given!r}")
 
 
 def describe_trigger(schedule: Message) -> str:
