@@ -7,7 +7,7 @@ import pytest
 
 from support.cli import Finished, kubetrain, run_json
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 def run(workspace: Path, data: Path, gate: str, steps: int) -> tuple[Finished, dict]:
