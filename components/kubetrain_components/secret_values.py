@@ -4,11 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-PLURAL = r"passw(?:or)?ds|secrets|(?:api|access|private)[ _-]?keys|(?-i:(?<!MAX_)(?<!NUM_)(?:TOKEN|KEY)S)"
-"""Of several secrets: in lower case, tokens are those of a text, and keys those of a table."""
-ENDING = (
-    rf"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credentials?|connection[ _-]?string|{PLURAL})\d*"
-)
+ENDING = r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credentials?|connection[ _-]?string)\d*"
 """The end of a name of a secret."""
 WORD = rf"(?<![a-z0-9])(?:{ENDING}|(?:pass|pat|jwt|cookie|authorization)\d*)(?![a-z0-9])"
 SECRET_NAME = re.compile(rf"(?i){ENDING}$|{WORD}")
@@ -27,7 +23,6 @@ IN_TEXT = [
         (r"(?<!\S)(?:-u|--user)[= ]*[^\s:\d][^\s:]*:", VALUE),
         (r"://(?!git@)(?:[^/\s:@]*:)?", rf"(?!{REFERENCE})[^\s@/]+(?=@)"),
         (r"://[^/\s:@]*:", rf"(?!{REFERENCE})[^\s@]+(?=@)"),
-        (r"[?&](?:x-amz-(?:signature|credential)|sig|signature)=", r"[^\s&'\"]+"),
         ("", r"\b(?:hf_|gh[a-z]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA|eyJ)[\w.-]{16,}"),
     )
 ]

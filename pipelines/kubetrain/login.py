@@ -6,7 +6,6 @@ from typing import TypedDict, Unpack
 
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FilePath = str | os.PathLike[str]
 
@@ -22,10 +21,8 @@ class Login(TypedDict, total=False):
 def connect(**login: Unpack[Login]) -> KfpApi:
     """
     Raises:
-        InvalidSetting: if no endpoint is given or set in the environment, it is invalid, or an argument is unknown.
+        InvalidSetting: if no endpoint is given or set in the environment, or it is invalid.
     """
-    for name in login.keys() - Login.__annotations__.keys():
-        raise InvalidSetting(f"unknown argument '{name}': {did_you_mean(name, Login.__annotations__)}")
     return KfpApi(
         Connection(
             endpoint=login.get("endpoint", ""),

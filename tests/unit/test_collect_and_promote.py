@@ -229,28 +229,14 @@ class TestModelJson:
             "command": ["python", "train.py", "--api-key=canary-1", "--password", "canary-2"],
             "evaluation": {"script": "test.py", "args": ["--token", "canary-3"]},
         }
-        arguments = {
-            "width": 2,
-            "hub": {"api_key": "canary-4"},
-            "passwords": {"db": ["canary-7"]},
-            "url": "https://me:canary-5@host/x",
-            "pad": "[PAD]",
-        }
+        arguments = {"width": 2, "hub": {"api_key": "canary-4"}, "url": "https://me:canary-5@host/x", "pad": "[PAD]"}
         output = trained(tmp_path, "r", entry=entry, model_args=arguments)
         model = self.published(output, tmp_path / "models", dataset_uri="s3://me:canary-6@bucket/data")
         assert "canary" not in json.dumps(model)
         assert model["config"]["entry"]["command"][0] == "python"
         assert model["config"]["entry"]["evaluation"]["script"] == "test.py"
-        assert model["config"]["model_args"] == {
-            "width": 2,
-            "hub": {"api_key": "…"},
-            "passwords": {"db": ["…"]},
-            "url": "…",
-            "pad": "[PAD]",
-        }
-        with pytest.raises(
-            KubetrainError, match="published without model_args hub, passwords, url, which may be a secret"
-        ):
+        assert model["config"]["model_args"] == {"width": 2, "hub": {"api_key": "…"}, "url": "…", "pad": "[PAD]"}
+        with pytest.raises(KubetrainError, match="published without model_args hub, url, which may be a secret"):
             open_model(tmp_path / "models").config()
 
     def test_version_1_is_still_read(self, output: TrainingOutput, tmp_path: Path) -> None:

@@ -80,9 +80,6 @@ def test_what_is_not_understood_is_named(text: str, says: str) -> None:
         ("acuracy>=0.9", {}, "no metric 'acuracy': did you mean 'accuracy'"),
         ("f1 not worse than latest", {}, "no metric 'f1'"),
         ("not worse than latest", {"entry": {"script": "train.py"}}, "add evaluation to entry"),
-        ("accuracy>=90", {}, "no accuracy can be at least 90: choose another value, such as 0.9"),
-        ("accuracy>1", {}, "no accuracy can be above 1"),
-        ("loss<0", {}, "no loss can be below 0"),
     ],
 )
 def test_a_gate_that_no_model_could_pass_is_refused_before_the_run(
@@ -119,9 +116,9 @@ def test_a_good_model_passes(text: str, metrics: dict[str, float]) -> None:
         ("error<=1e-6", {"error": 3e-6}, "test error 3e-06 is above 1e-06 by 2e-06"),
         ("acuracy>=0.9", {"accuracy": 1.0}, r"no metric 'acuracy' \(did you mean 'accuracy'\?\)"),
         ("accuracy>=0.9", {}, r"no metric 'accuracy' \(the model was not evaluated\)"),
-        ("accuracy>=0", {"accuracy": None}, "no finite accuracy"),
-        ("loss<9", {"loss": float("nan")}, "no finite loss"),
-        ("miou not worse than latest by 9", {"miou": None}, "no finite miou"),
+        ("accuracy>=0", {"accuracy": None}, "accuracy that is not a number"),
+        ("loss<9", {"loss": float("nan")}, "loss that is not a number"),
+        ("miou not worse than latest by 9", {"miou": None}, "miou that is not a number"),
         ("not worse than latest", {"miou": 0.69}, r"test miou 0\.6900 is worse by 0\.0100 than 0\.7000 of .*, v7"),
         ("not worse than latest by 0.005", {"miou": 0.69}, r"than 0\.7000 .* \(by up to 0\.0050 is allowed\)"),
         ("loss not worse than latest", {"loss": 0.31}, r"test loss 0\.3100 is worse by 0\.0100 than 0\.3000"),
@@ -158,7 +155,7 @@ def test_without_a_latest_model_there_is_nothing_to_be_worse_than(capsys: pytest
     [
         (Latest(version="v7", problem="model.pt is damaged"), "v7, cannot be compared with: model.pt is damaged"),
         (Latest(version="", problem="latest.json is another program's"), "latest.json is another program's"),
-        (Latest(version="v7", metrics={"miou": None}), "v7, cannot be compared with: it has no finite miou"),
+        (Latest(version="v7", metrics={"miou": None}), "v7, cannot be compared with: it has a miou that is not a numb"),
         (None, "did not measure the latest model"),
     ],
 )

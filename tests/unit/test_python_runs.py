@@ -104,8 +104,6 @@ def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Pat
         kubetrain.run(run.id, namespace="team-a")
     with pytest.raises(kubetrain.InvalidSetting, match="--ca-file nosuch is not a file"):
         kubetrain.runs(ca_file="nosuch")
-    with pytest.raises(kubetrain.InvalidSetting, match="unknown argument 'namespce': did you mean 'namespace'"):
-        kubetrain.runs(**{**login, "namespce": "team-b"})
 
 
 def test_waiting_shows_the_progress_and_returns_the_run(

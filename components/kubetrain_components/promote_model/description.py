@@ -60,9 +60,8 @@ def shareable(config: TrainConfig) -> dict[str, Any]:
 
 
 def _hidden(name: str, value: Any) -> Any:
-    """Hide strings only: most numbers called token are those of a vocabulary."""
     if isinstance(value, Mapping):
-        return {key: _hidden(name if is_secret(name, "-") else key, each) for key, each in value.items()}
+        return {key: _hidden(key, each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_hidden(name, each) for each in value]
     return HIDDEN if isinstance(value, str) and is_secret(name, value) else value

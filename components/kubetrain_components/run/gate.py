@@ -78,13 +78,6 @@ class Limit:
         side = "below" if value < self.value else "above"
         return Verdict(False, f"{subject} is {side} {limit} by {number(abs(value - self.value))}")
 
-    @property
-    def is_beyond_reach(self) -> bool:
-        """True if no classifier can meet it: an accuracy is at most 1, and neither it nor a loss is below 0."""
-        holds, _ = OPERATORS[self.operator]
-        best = (0.0, math.inf) if self.metric == "loss" else (0.0, 1.0)
-        return not any(holds(each, self.value) for each in best)
-
 
 @dataclass(frozen=True, kw_only=True)
 class NotWorse:
@@ -141,7 +134,7 @@ class Gate:
             if verdict.is_met:
                 print(f"gate: {verdict.says}", flush=True)
         if missed := [verdict.says for verdict in verdicts if not verdict.is_met]:
-            raise GateNotMet(f"{'; '.join(missed)}: the model was not published; improve it, or change the gate")
+            raise GateNotMet(f"{'; '.join(missed)}: the model was not published; train longer, or change the gate")
 
 
 def parse_gate(text: str, min_accuracy: float, config: TrainConfig) -> Gate:
@@ -204,9 +197,6 @@ def _check_metrics(conditions: Sequence[Limit | NotWorse], config: TrainConfig) 
         if each.metric not in CLASSIFIER_METRICS:
             suggestion = did_you_mean(each.metric, CLASSIFIER_METRICS)
             raise InvalidSetting(f"gate: the evaluation has no metric '{each.metric}': {suggestion}")
-        if isinstance(each, Limit) and each.is_beyond_reach:
-            asked = f"{OPERATORS[each.operator][1]} {each.value:g}"
-            raise InvalidSetting(f"gate: no {each.metric} can be {asked}: choose another value, such as 0.9 for 90 %")
 
 
 def _measured(metrics: Metrics, name: str) -> tuple[float, str]:
@@ -216,7 +206,7 @@ def _measured(metrics: Metrics, name: str) -> tuple[float, str]:
         return math.nan, f"no metric '{name}' ({known})"
     value = metrics[name]
     if value is None or not math.isfinite(value):
-        return math.nan, f"no finite {name} (lower learning_rate if the training diverged)"
+        return math.nan, f"a {name} that is not a number, because the training diverged: lower learning_rate"
     return value, ""
 
 

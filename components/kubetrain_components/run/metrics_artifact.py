@@ -13,17 +13,12 @@ LINE = re.compile(r"^metrics: (\{.*\})$", re.M)
 
 def log_numbers(metrics: Any, values: Mapping[str, Any]) -> None:
     """Log the values that are numbers, because the UI accepts no others."""
-    print(f"metrics: {json.dumps(show_numbers(metrics, values))}", flush=True)
-
-
-def show_numbers(metrics: Any, values: Mapping[str, Any]) -> dict[str, float]:
-    """Show the values that are numbers in the UI only, and return them."""
     numbers = {
         name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
     for name, value in numbers.items():
         metrics.log_metric(name, value)
-    return numbers
+    print(f"metrics: {json.dumps(numbers)}", flush=True)
 
 
 def numbers_in(log: str) -> dict[str, float]:
