@@ -4,12 +4,26 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-ENDING = r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credentials?|connection[ _-]?string)\d*"
+UNCOUNTED = r"(?<!max[ _-])(?<!min[ _-])(?<!num[ _-])(?<!\bn[ _-])"
+"""Not in a number of things, such as num_keys."""
+OF_TEXT = "MAX|MIN|NUM|N|NEW|PER|TOTAL|BATCH|TRAIN|CONTEXT|INPUT|OUTPUT|SPECIAL|STOP"
+ACCESS = "access|api|auth|bearer|bot|deploy|github|gitlab|hf|hub|huggingface|oauth|refresh|registry|service|slack"
+TOKENS = (
+    rf"(?:(?<![a-z])(?:{ACCESS})[ _-]?tokens"
+    rf"|(?-i:(?<![A-Z0-9_])(?!(?:[A-Z0-9]+_)*(?:{OF_TEXT})_)(?:[A-Z0-9]+_)+TOKENS))"
+)
+"""Tokens that give access, and those of variables in capitals, but not the tokens of a text, such as max_tokens."""
+NOUN = r"key|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credential|connection[ _-]?string"
+ENDING = rf"(?:{NOUN}|token|{UNCOUNTED}(?:{NOUN})s|{TOKENS})\d*"
 """The end of a name of a secret."""
-WORD = rf"(?<![a-z0-9])(?:{ENDING}|(?:pass|pat|jwt|cookie|authorization)\d*)(?![a-z0-9])"
+WORD = rf"(?<![a-z0-9])(?:{ENDING}|(?:pass|(?:pat|jwt|cookie|authorization)s?)\d*)(?![a-z0-9])"
+ENDS_IN_SECRET = re.compile(rf"(?i){UNCOUNTED}{ENDING}$")
 SECRET_NAME = re.compile(rf"(?i){ENDING}$|{WORD}")
-NOT_SECRET = {"GOOGLE_APPLICATION_CREDENTIALS", "key", "topologyKey"}
-"""The path of a file, and fields of tolerations and selectors."""
+NOT_SECRET = {
+    *("GOOGLE_APPLICATION_CREDENTIALS", "imagePullSecrets"),
+    *("key", "keys", "topologyKey", "matchLabelKeys", "mismatchLabelKeys"),
+}
+"""The path of a file, the names of secrets, and fields of tolerations and selectors."""
 REFERENCE = r"[\"']?\$"
 """The begin of a reference to another variable."""
 VARIABLE = re.compile(r"\$\(\w+\)")
@@ -19,6 +33,8 @@ IN_TEXT = [
     for before, secret in (
         (rf"(?:{ENDING}|{WORD})['\"]?\s*[=:]\s*(?:(?:bearer|basic)\s+)?+", VALUE),
         (rf"[-_](?:{ENDING}|pass)\s+", VALUE),
+        (r"(?<!\S)--auth[\s=]+", rf"(?![-&|;]){VALUE}"),
+        (r"(?:[?&][\w-]*signature|(?<![\w-])sig)=", rf"(?!{REFERENCE})[^\s&'\"]+"),
         (r"\b(?:bearer|login)\s+", rf"(?![-&|;]){VALUE}"),
         (r"(?<!\S)(?:-u|--user)[= ]*[^\s:\d][^\s:]*:", VALUE),
         (r"://(?!git@)(?:[^/\s:@]*:)?", rf"(?!{REFERENCE})[^\s@/]+(?=@)"),
@@ -35,7 +51,20 @@ HIDDEN = "…"
 
 def is_secret(name: str, value: str) -> bool:
     """Return True if a variable, annotation or option of this name and value may be a secret."""
-    return bool(value) and (_hidden(value) != value or (_is_named(name) and not VARIABLE.fullmatch(value)))
+    return bool(value) and (_hidden(value) != value or (names_secret(name) and not VARIABLE.fullmatch(value)))
+
+
+def names_secret(name: str) -> bool:
+    """Return True if a text of this name may be a secret."""
+    return name not in NOT_SECRET and SECRET_NAME.search(name) is not None
+
+
+def hides_all(name: str) -> bool:
+    """Return True if numbers, lists and objects of this name may be secrets too.
+
+    Names that only contain such a word, such as key_dim and pad_token_id, are those of numbers that a model needs.
+    """
+    return name not in NOT_SECRET and ENDS_IN_SECRET.search(name) is not None
 
 
 def has_secret(command: Iterable[Any]) -> bool:
@@ -50,15 +79,11 @@ def without_secrets(path: str, value: Any) -> Any:
     if COMMAND.search(path):
         words = value if isinstance(value, list) else [value]
         return outline([str(word) for word in words], has_program=path.endswith("command"))
-    if _is_named(path.rpartition(".")[2]) and not isinstance(value, bool | None):
+    if names_secret(path.rpartition(".")[2]) and not isinstance(value, bool | None):
         return HIDDEN
     if isinstance(value, list):
         return [_hidden(each) if isinstance(each, str) else each for each in value]
     return _hidden(value) if isinstance(value, str) else value
-
-
-def _is_named(name: str) -> bool:
-    return name not in NOT_SECRET and SECRET_NAME.search(name) is not None
 
 
 def outline(words: list[str], *, has_program: bool) -> list[str]:

@@ -6,6 +6,7 @@ from typing import TypedDict, Unpack
 
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 FilePath = str | os.PathLike[str]
 
@@ -21,8 +22,11 @@ class Login(TypedDict, total=False):
 def connect(**login: Unpack[Login]) -> KfpApi:
     """
     Raises:
-        InvalidSetting: if no endpoint is given or set in the environment, or it is invalid.
+        InvalidSetting: for an unknown argument, or if no endpoint is given or set in the environment, or it is invalid.
     """
+    known = Login.__annotations__
+    for name in login.keys() - known:
+        raise InvalidSetting(f"unknown argument '{name}' of the connection: {did_you_mean(name, known)}")
     return KfpApi(
         Connection(
             endpoint=login.get("endpoint", ""),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_components.run.metrics_artifact import numbers_in
 from support.cli import Finished, kubetrain, run_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
@@ -41,4 +42,5 @@ def test_a_worse_model_is_not_published_unless_the_gate_allows_it(tmp_path: Path
     assert allowed.exit_code == 0, allowed.output
     assert json.loads(latest.read_text())["version"] == record["model"]["version"] != version
     log = (tmp_path / "logs" / "pipeline.log").read_text()
+    assert numbers_in("\n".join(map(str.lstrip, log.splitlines()))) == record["evaluation"]["metrics"]
     assert f"is not worse than {accuracy:.4f} of the latest model, {version} (by up to 1.0000 is allowed)" in log

@@ -11,7 +11,7 @@ import pytest
 from kubetrain_components.collect_checkpoint import collect
 from kubetrain_components.collect_checkpoint.collect import collect_checkpoint
 from kubetrain_components.object_store.directory_store import DirectoryStore
-from kubetrain_components.promote_model.description import Origin
+from kubetrain_components.promote_model.description import Origin, shareable
 from kubetrain_components.promote_model.promote import promote_model
 from kubetrain_components.run.gate import GateNotMet, Latest, parse_gate
 from kubetrain_components.run.published_model import latest_model
@@ -238,6 +238,22 @@ class TestModelJson:
         assert model["config"]["model_args"] == {"width": 2, "hub": {"api_key": "…"}, "url": "…", "pad": "[PAD]"}
         with pytest.raises(KubetrainError, match="published without model_args hub, url, which may be a secret"):
             open_model(tmp_path / "models").config()
+
+    def test_every_value_below_the_name_of_a_secret_is_hidden(self) -> None:
+        secrets = {
+            "api_key": 123456,
+            "api_keys": ["canary-1"],
+            "hf_tokens": {"team": "canary-2"},
+            "passwords": {"db": {"user": "canary-3"}, "pins": [424242]},
+            "token_store": {"value": "canary-4"},
+        }
+        settings = {
+            **{"key_dim": 64, "pad_token_id": 3, "num_keys": 8, "max_tokens": 512, "tokens": ["a"]},
+            **{"special_tokens": {"pad": "[PAD]"}, "use_token": True, "sizes": {"width": 2}},
+        }
+        shown = shareable(TrainConfig(model_args={**secrets, **settings}))["model_args"]
+        assert "canary" not in str(shown) and "123456" not in str(shown) and "424242" not in str(shown)
+        assert {name: shown[name] for name in settings} == settings
 
     def test_version_1_is_still_read(self, output: TrainingOutput, tmp_path: Path) -> None:
         now = self.published(output, tmp_path / "models")

@@ -15,7 +15,7 @@ from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import StoreUnavailable
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.latest_model import FETCHED
 from kubetrain_trainer.model_folder import open_model
 from support.faulty_s3 import FaultyS3, refused
@@ -137,6 +137,11 @@ class TestS3:
         server.fail("models/v1/sub/model.pt", refused(403, "AccessDenied"), times=9)
         fetch_latest(open_store("s3://bucket/models", url), tmp_path)
         assert "AccessDenied" in fetched(tmp_path)["problem"]
+
+
+def test_a_model_is_not_loaded_from_other_stores() -> None:
+    with pytest.raises(InvalidSetting, match=r"'gs://x/y' is neither s3://BUCKET/PREFIX nor the path of a directory"):
+        load_model("gs://x/y")
 
 
 def test_without_the_libraries_of_s3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

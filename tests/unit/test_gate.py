@@ -79,6 +79,14 @@ def test_what_is_not_understood_is_named(text: str, says: str) -> None:
     [
         ("acuracy>=0.9", {}, "no metric 'acuracy': did you mean 'accuracy'"),
         ("f1 not worse than latest", {}, "no metric 'f1'"),
+        ("loss<1, accuracy>=90", {}, "no accuracy is at least 90, because it is from 0 to 1: 90 % is 0.9"),
+        ("accuracy>1.5", {}, "no accuracy is above 1.5, because it is from 0 to 1: 1.5 % is 0.015"),
+        ("accuracy>1", {}, "no accuracy is above 1, .*: write conditions such as"),
+        ("accuracy>=1000", {}, "no accuracy is at least 1000, .*: write conditions such as"),
+        ("accuracy<0", {}, "no accuracy is below 0"),
+        ("accuracy<=-1", {}, "no accuracy is at most -1"),
+        ("loss<0", {}, "no loss is below 0, because it is at least 0"),
+        ("loss<=-0.1", {}, "no loss is at most -0.1"),
         ("not worse than latest", {"entry": {"script": "train.py"}}, "add evaluation to entry"),
     ],
 )
@@ -89,6 +97,16 @@ def test_a_gate_that_no_model_could_pass_is_refused_before_the_run(
     with pytest.raises(InvalidSetting, match=says):
         RunParameters(**uris, gate=wanted, train_config=TrainConfig.from_dict(config))
     RunParameters(**uris, gate=wanted, train_config=TrainConfig(entry={"script": "a", "evaluation": {"script": "b"}}))
+
+
+@pytest.mark.parametrize("text", ["accuracy>=1", "accuracy>0.999", "accuracy<=0", "loss<=0", "loss>100"])
+def test_a_gate_that_a_model_could_just_pass_is_accepted(text: str) -> None:
+    gate(text, config=TrainConfig())
+
+
+def test_your_own_code_may_measure_in_percent() -> None:
+    gate("accuracy>=90").check({"accuracy": 91.0}, None)
+    gate("loss<0", config=TrainConfig(entry={"script": "train.py"})).check({"loss": -1.0}, None)
 
 
 @pytest.mark.parametrize(
@@ -110,27 +128,27 @@ def test_a_good_model_passes(text: str, metrics: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("text", "metrics", "says"),
     [
-        ("accuracy>=0.9", {"accuracy": 0.88}, r"test accuracy 0\.8800 is below 0\.9000 by 0\.0200"),
+        ("accuracy>=0.9", {"accuracy": 0.88}, r"test accuracy 0\.8800 is below 0\.9000 by 0\.0200: train longer"),
         ("loss<0.3", {"loss": 0.3}, r"test loss 0\.3000 is not below 0\.3000"),
         ("loss<=0.3", {"loss": 0.35}, r"test loss 0\.3500 is above 0\.3000 by 0\.0500"),
         ("error<=1e-6", {"error": 3e-6}, "test error 3e-06 is above 1e-06 by 2e-06"),
-        ("acuracy>=0.9", {"accuracy": 1.0}, r"no metric 'acuracy' \(did you mean 'accuracy'\?\)"),
-        ("accuracy>=0.9", {}, r"no metric 'accuracy' \(the model was not evaluated\)"),
-        ("accuracy>=0", {"accuracy": None}, "accuracy that is not a number"),
-        ("loss<9", {"loss": float("nan")}, "loss that is not a number"),
-        ("miou not worse than latest by 9", {"miou": None}, "miou that is not a number"),
+        ("acuracy>=0.9", {"accuracy": 1.0}, r"no metric 'acuracy': did you mean 'accuracy'\?$"),
+        ("accuracy>=0.9", {}, "the model was not evaluated: write metrics.json, or add evaluation"),
+        ("accuracy>=0", {"accuracy": None}, "accuracy that is not a number: .* diverged, so lower learning_rate$"),
+        ("loss<9", {"loss": float("nan")}, "loss that is not a number: .* diverged, so lower learning_rate$"),
+        ("miou not worse than latest by 9", {"miou": None}, "miou that is not a number: check how your code computes"),
         ("not worse than latest", {"miou": 0.69}, r"test miou 0\.6900 is worse by 0\.0100 than 0\.7000 of .*, v7"),
         ("not worse than latest by 0.005", {"miou": 0.69}, r"than 0\.7000 .* \(by up to 0\.0050 is allowed\)"),
         ("loss not worse than latest", {"loss": 0.31}, r"test loss 0\.3100 is worse by 0\.0100 than 0\.3000"),
         (
             "f1 not worse than latest",
             {"f1": 1.0},
-            "the latest model, v7, cannot be compared with: it has no metric 'f1'",
+            r"the latest model, v7, cannot be compared with \(it has no metric 'f1'\): to replace it, run once",
         ),
     ],
 )
 def test_a_bad_model_does_not(text: str, metrics: dict[str, float | None], says: str) -> None:
-    with pytest.raises(GateNotMet, match=f"{says}.*: the model was not published"):
+    with pytest.raises(GateNotMet, match=f"the model was not published, because .*{says}"):
         gate(text).check(metrics, BEFORE)
 
 
@@ -140,9 +158,23 @@ def test_each_condition_that_is_not_met_is_told_and_so_is_what_is_met(capsys: py
             {"accuracy": 0.9, "loss": 0.2, "miou": 0.6}, BEFORE
         )
     parts = str(missed.value).split("; ")
-    assert parts[0] == "test accuracy 0.9000 is below min_accuracy 0.9500 by 0.0500"
-    assert [part.split()[1] for part in parts[:3]] == ["accuracy", "loss", "miou"]
+    first, *others = parts
+    assert first.endswith(", because test accuracy 0.9000 is below min_accuracy 0.9500 by 0.0500")
+    assert [part.split()[1] for part in others] == ["loss", "miou"]
+    assert others[-1].endswith(": train longer, or change the gate")
     assert capsys.readouterr().out == "gate: test miou 0.6000 is at least 0.5000\n"
+
+
+def test_a_remedy_follows_what_it_is_for() -> None:
+    with pytest.raises(GateNotMet) as missed:
+        gate("loss<0.1, auc>=0.5, error<0.1, f2>0").check({"loss": 0.2, "auc": None, "error": 0.2, "f1": 0.9}, BEFORE)
+    assert str(missed.value).partition(", because ")[2] == (
+        "test loss 0.2000 is above 0.1000 by 0.1000; test error 0.2000 is above 0.1000 by 0.1000: train longer, or "
+        "change the gate; the evaluation has a value of auc that is not a number: check how your code computes it; "
+        "the evaluation has no metric 'f2': did you mean 'f1'?"
+    )
+    with pytest.raises(GateNotMet, match="because the model was not evaluated: write"):
+        gate("loss<0.1, auc>=0.5").check({}, BEFORE)
 
 
 def test_without_a_latest_model_there_is_nothing_to_be_worse_than(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,9 +185,9 @@ def test_without_a_latest_model_there_is_nothing_to_be_worse_than(capsys: pytest
 @pytest.mark.parametrize(
     ("latest", "says"),
     [
-        (Latest(version="v7", problem="model.pt is damaged"), "v7, cannot be compared with: model.pt is damaged"),
+        (Latest(version="v7", problem="model.pt is damaged"), r"v7, cannot be compared with \(model.pt is damaged"),
         (Latest(version="", problem="latest.json is another program's"), "latest.json is another program's"),
-        (Latest(version="v7", metrics={"miou": None}), "v7, cannot be compared with: it has a miou that is not a numb"),
+        (Latest(version="v7", metrics={"miou": None}), r"v7, .* \(it has a value of miou that is not a"),
         (None, "did not measure the latest model"),
     ],
 )

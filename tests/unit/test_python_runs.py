@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,17 @@ def test_the_connection_is_that_of_the_commands(server: KfpServer, tmp_path: Pat
         kubetrain.run(run.id, namespace="team-a")
     with pytest.raises(kubetrain.InvalidSetting, match="--ca-file nosuch is not a file"):
         kubetrain.runs(ca_file="nosuch")
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "known"), [("endpont", "endpoint"), ("namespce", "namespace"), ("token", "token_file")]
+)
+def test_a_misspelt_argument_of_the_connection_is_refused(server: KfpServer, misspelt: str, known: str) -> None:
+    arguments: Any = {misspelt: "x"}
+    for ask in (kubetrain.runs, kubetrain.schedules, partial(kubetrain.run, "nightly")):
+        with pytest.raises(kubetrain.InvalidSetting, match=f"unknown argument '{misspelt}' .*did you mean '{known}'"):
+            ask(**arguments)
+    assert server.requests == []
 
 
 def test_waiting_shows_the_progress_and_returns_the_run(

@@ -6,6 +6,7 @@ input itself.
 """
 
 import difflib
+import math
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
@@ -30,8 +31,8 @@ KERAS = (
     "xception"
 ).split()
 
-CLASSIFIER_METRICS = ("accuracy", "loss")
-"""The metrics of built-in models."""
+CLASSIFIER_METRICS = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf)}
+"""The metrics of built-in models, with their least and greatest value."""
 LIBRARIES = {"pytorch": ("torchvision", TORCHVISION), "tensorflow": ("keras", KERAS)}
 
 

@@ -6,10 +6,10 @@ from typing import Any
 from kubetrain_components.run.gate import Latest, latest_of, number
 
 
-def all_metrics(evaluation: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the metrics of the model, and those of the latest one by names that say so."""
+def latest_metrics(evaluation: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the metrics of the latest model by names that say so."""
     latest = latest_of(evaluation) or Latest()
-    return {**evaluation["metrics"], **{f"latest_{name}": value for name, value in latest.metrics.items()}}
+    return {f"latest_{name}": value for name, value in latest.metrics.items()}
 
 
 def describe_comparison(evaluation: Mapping[str, Any]) -> Iterator[str]:

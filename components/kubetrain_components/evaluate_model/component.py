@@ -39,13 +39,13 @@ def evaluate_model(
     from dataclasses import replace
     from pathlib import Path
 
-    from kubetrain_components.evaluate_model.comparison import all_metrics
+    from kubetrain_components.evaluate_model.comparison import latest_metrics
     from kubetrain_components.evaluate_model.confusion import most_confused, roc_columns
     from kubetrain_components.evaluate_model.evaluate import EvaluationRequest, evaluate_model
     from kubetrain_components.evaluate_model.report import training_report
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.run.dataset_place import DatasetPlace
-    from kubetrain_components.run.metrics_artifact import log_numbers
+    from kubetrain_components.run.metrics_artifact import log_numbers, show_numbers
     from kubetrain_components.run.place_latest import place_latest
     from kubetrain_components.run.site import this_site
 
@@ -72,7 +72,8 @@ def evaluate_model(
         evaluation = evaluate_model(request, output, backend, stage.on_line)
         shown = ("split", "samples", "metrics", "checkpoint", "latest")
         stage.result = {name: evaluation[name] for name in shown if name in evaluation}
-        log_numbers(metrics, all_metrics(evaluation))
+        log_numbers(metrics, evaluation["metrics"])
+        show_numbers(metrics, latest_metrics(evaluation))
         if "confusion" in evaluation:
             confusion.log_confusion_matrix(*most_confused(evaluation["classes"], evaluation["confusion"]))
         if evaluation.get("roc"):

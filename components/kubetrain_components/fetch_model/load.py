@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kubetrain_components.fetch_model.fetch import fetch_model
-from kubetrain_components.object_store.open_store import local_path, names_directory, open_store
+from kubetrain_components.object_store.open_store import check_uri, local_path, names_directory, open_store
 from kubetrain_components.object_store.store import ObjectStore
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.errors import KubetrainError
@@ -23,8 +23,10 @@ def load_model(uri: str | PathLike[str], *, s3_endpoint: str = "", **options: An
         options: See kubetrain_trainer.load_model.
 
     Raises:
+        InvalidSetting: if the URI is neither of S3 nor the path of a folder.
         KubetrainError: if the model is missing or damaged, or its network cannot be built.
     """
+    check_uri("the URI", str(uri))
     if names_directory(str(uri)):
         return load_model_folder(local_path(str(uri)), **options)
     store = _open_s3(str(uri), s3_endpoint)

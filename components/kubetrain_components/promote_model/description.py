@@ -6,7 +6,7 @@ from typing import Any
 
 from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_components.run.reuse import ImageVersion
-from kubetrain_components.secret_values import is_secret, outline
+from kubetrain_components.secret_values import hides_all, is_secret, names_secret, outline
 from kubetrain_trainer.checkpoint_layout import read_checkpoint
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.model_folder import HIDDEN, SCHEMA
@@ -60,11 +60,20 @@ def shareable(config: TrainConfig) -> dict[str, Any]:
 
 
 def _hidden(name: str, value: Any) -> Any:
+    """
+    Args:
+        name: The name of the value, after those above it: what is below the name of a secret is one.
+    """
+    if isinstance(value, str):
+        return HIDDEN if is_secret(name, value) else value
+    if value and value is not True and hides_all(name):
+        return HIDDEN
     if isinstance(value, Mapping):
-        return {key: _hidden(key, each) for key, each in value.items()}
+        above = f"{name}." if names_secret(name) else ""
+        return {key: _hidden(f"{above}{key}", each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_hidden(name, each) for each in value]
-    return HIDDEN if isinstance(value, str) and is_secret(name, value) else value
+    return value
 
 
 def _outlined(entry: Mapping[str, Any]) -> dict[str, Any]:

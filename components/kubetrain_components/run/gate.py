@@ -28,6 +28,7 @@ COMPARISON = re.compile(
 BEST = {**AUTOMATIC_MODES, "f1": "max", "auc": "max", "iou": "max", "perplexity": "min"}
 """Whether the max or the min of a metric is best, by the ending of its name."""
 EXAMPLE = "write conditions such as accuracy>=0.9, loss<0.3, not worse than latest by 0.005"
+NOT_GOOD_ENOUGH = "train longer, or change the gate"
 
 Metrics = Mapping[str, float | None]
 """Values by name; None, as in JSON, for a value that is not a number."""
@@ -51,6 +52,7 @@ class Latest:
 class Verdict(NamedTuple):
     is_met: bool
     says: str
+    remedy: str = ""
 
 
 class Condition(Protocol):
@@ -68,15 +70,15 @@ class Limit:
     def judge(self, metrics: Metrics, latest: Latest | None) -> Verdict:
         value, lack = _measured(metrics, self.metric)
         if lack:
-            return Verdict(False, f"the evaluation has {lack}")
+            return _not_measured(metrics, self.metric, lack)
         subject, limit = f"test {self.metric} {number(value)}", f"{self.setting} {number(self.value)}".lstrip()
         holds, words = OPERATORS[self.operator]
         if holds(value, self.value):
             return Verdict(True, f"{subject} is {words} {limit}")
         if value == self.value:
-            return Verdict(False, f"{subject} is not {words} {limit}")
+            return Verdict(False, f"{subject} is not {words} {limit}", NOT_GOOD_ENOUGH)
         side = "below" if value < self.value else "above"
-        return Verdict(False, f"{subject} is {side} {limit} by {number(abs(value - self.value))}")
+        return Verdict(False, f"{subject} is {side} {limit} by {number(abs(value - self.value))}", NOT_GOOD_ENOUGH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,17 +90,19 @@ class NotWorse:
     def judge(self, metrics: Metrics, latest: Latest | None) -> Verdict:
         value, lack = _measured(metrics, self.metric)
         if lack:
-            return Verdict(False, f"the evaluation has {lack}")
+            return _not_measured(metrics, self.metric, lack)
         if latest is None:
-            return Verdict(False, "the evaluation did not measure the latest model: evaluate with this release's image")
+            return Verdict(
+                False, "the evaluation did not measure the latest model", "evaluate with this release's image"
+            )
         if not latest.version and not latest.problem:
             return Verdict(True, "no model is published yet to which this one could be worse")
         before, lack = _measured(latest.metrics, self.metric)
         if reason := latest.problem or (lack and f"it has {lack}"):
             return Verdict(
                 False,
-                f"the latest model, {latest.version or 'of unknown version'}, cannot be compared with: {reason}; to "
-                "replace it, run once without this condition",
+                f"the latest model, {latest.version or 'of unknown version'}, cannot be compared with ({reason})",
+                "to replace it, run once without this condition",
             )
         return self._compare(value, before, latest.version)
 
@@ -108,7 +112,7 @@ class NotWorse:
         allowed = f" (by up to {number(self.tolerance)} is allowed)" if self.tolerance else ""
         if worse_by <= self.tolerance or math.isclose(worse_by, self.tolerance, rel_tol=1e-9):
             return Verdict(True, f"{subject} is not worse than {told}{allowed}")
-        return Verdict(False, f"{subject} is worse by {number(worse_by)} than {told}{allowed}")
+        return Verdict(False, f"{subject} is worse by {number(worse_by)} than {told}{allowed}", NOT_GOOD_ENOUGH)
 
 
 @dataclass(frozen=True)
@@ -127,14 +131,22 @@ class Gate:
             latest: None if the evaluation did not measure it.
 
         Raises:
-            GateNotMet: with each condition that is not met, and by how much.
+            GateNotMet: with each condition that is not met, by how much, and what to do.
         """
         verdicts = [each.judge(metrics, latest) for each in self.conditions]
         for verdict in verdicts:
             if verdict.is_met:
                 print(f"gate: {verdict.says}", flush=True)
-        if missed := [verdict.says for verdict in verdicts if not verdict.is_met]:
-            raise GateNotMet(f"{'; '.join(missed)}: the model was not published; train longer, or change the gate")
+        if missed := [verdict for verdict in verdicts if not verdict.is_met]:
+            raise GateNotMet(f"the model was not published, because {_with_remedies(missed)}")
+
+
+def _with_remedies(missed: Sequence[Verdict]) -> str:
+    """Return what is not met, each once, with a remedy after those that share it."""
+    by_remedy: dict[str, dict[str, None]] = {}
+    for each in missed:
+        by_remedy.setdefault(each.remedy, {})[each.says] = None
+    return "; ".join(f"{'; '.join(said)}: {remedy}" for remedy, said in by_remedy.items())
 
 
 def parse_gate(text: str, min_accuracy: float, config: TrainConfig) -> Gate:
@@ -146,7 +158,8 @@ def parse_gate(text: str, min_accuracy: float, config: TrainConfig) -> Gate:
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     conditions = [_parse(part, config) for part in parts]
     gate = Gate((*(short if min_accuracy > 0 else []), *conditions))
-    _check_metrics(conditions, config)
+    if not is_own_code(config):
+        _check_metrics(conditions)
     if gate.compares and config.entry and "evaluation" not in config.entry:
         raise InvalidSetting(
             "gate compares with the latest model, which only an evaluation of your own can measure: add evaluation to "
@@ -191,23 +204,51 @@ def _best(part: str, given: str | None, metric: str, config: TrainConfig) -> str
     return best
 
 
-def _check_metrics(conditions: Sequence[Limit | NotWorse], config: TrainConfig) -> None:
-    """Refuse a metric that the built-in models do not have; those of your own code are known after its evaluation."""
-    for each in conditions if not is_own_code(config) else ():
+def _check_metrics(conditions: Sequence[Limit | NotWorse]) -> None:
+    """Refuse a metric that the built-in models do not have, and a limit that it never reaches.
+
+    What your own code measures, perhaps an accuracy in percent, is known after its evaluation.
+    """
+    for each in conditions:
         if each.metric not in CLASSIFIER_METRICS:
             suggestion = did_you_mean(each.metric, CLASSIFIER_METRICS)
             raise InvalidSetting(f"gate: the evaluation has no metric '{each.metric}': {suggestion}")
+        if isinstance(each, Limit):
+            _check_reachable(each)
+
+
+def _check_reachable(limit: Limit) -> None:
+    least, greatest = CLASSIFIER_METRICS[limit.metric]
+    holds, words = OPERATORS[limit.operator]
+    if holds(least, limit.value) or holds(greatest, limit.value):
+        return
+    possible = f"at least {least:g}" if math.isinf(greatest) else f"from {least:g} to {greatest:g}"
+    remedy = f"{limit.value:g} % is {limit.value / 100:g}" if greatest == 1 < limit.value <= 100 else EXAMPLE
+    raise InvalidSetting(f"gate: no {limit.metric} is {words} {limit.value:g}, because it is {possible}: {remedy}")
 
 
 def _measured(metrics: Metrics, name: str) -> tuple[float, str]:
     """Return the value of a metric, and what is wrong with it, if anything."""
     if name not in metrics:
-        known = did_you_mean(name, metrics) if metrics else "the model was not evaluated"
-        return math.nan, f"no metric '{name}' ({known})"
+        return math.nan, f"no metric '{name}'"
     value = metrics[name]
     if value is None or not math.isfinite(value):
-        return math.nan, f"a {name} that is not a number, because the training diverged: lower learning_rate"
+        return math.nan, f"a value of {name} that is not a number"
     return value, ""
+
+
+def _not_measured(metrics: Metrics, name: str, lack: str) -> Verdict:
+    if not metrics:
+        return Verdict(False, "the model was not evaluated", "write metrics.json, or add evaluation to entry")
+    return Verdict(False, f"the evaluation has {lack}", _remedy_of_lack(metrics, name))
+
+
+def _remedy_of_lack(metrics: Metrics, name: str) -> str:
+    if name not in metrics:
+        return did_you_mean(name, metrics)
+    if name in CLASSIFIER_METRICS:
+        return "the training has probably diverged, so lower learning_rate"
+    return "check how your code computes it"
 
 
 def number(value: float) -> str:

@@ -12,13 +12,21 @@ LINE = re.compile(r"^metrics: (\{.*\})$", re.M)
 
 
 def log_numbers(metrics: Any, values: Mapping[str, Any]) -> None:
-    """Log the values that are numbers, because the UI accepts no others."""
-    numbers = {
+    """Log the values that are numbers in the artifact and in the log."""
+    show_numbers(metrics, values)
+    print(f"metrics: {json.dumps(_numbers(values))}", flush=True)
+
+
+def show_numbers(metrics: Any, values: Mapping[str, Any]) -> None:
+    """Log the values that are numbers in the artifact only, because the UI accepts no others."""
+    for name, value in _numbers(values).items():
+        metrics.log_metric(name, value)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {
         name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    for name, value in numbers.items():
-        metrics.log_metric(name, value)
-    print(f"metrics: {json.dumps(numbers)}", flush=True)
 
 
 def numbers_in(log: str) -> dict[str, float]:
