@@ -195,6 +195,18 @@ def test_a_command_that_a_sigterm_ends_early_is_no_success(tmp_path: Path) -> No
     assert process.wait(timeout=20) == 143
 
 
+def test_a_script_that_resumes_by_itself_keeps_the_curve(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nfrom kubetrain_trainer import session\n"
+        "begin = 3 if os.path.exists('begun') else 0\nopen('begun', 'w')\n"
+        "for step in range(begin, begin + 4):\n    session.log(step + 1, loss=1.0)\n"
+        "assert begin, 'lost'\nsession.finish(lambda folder: (folder / 'model').touch())\n"
+    )
+    assert run(tmp_path, {"script": "train.py"})[0] == 1
+    assert run(tmp_path, {"script": "train.py"})[0] == 0
+    assert [row["step"] for row in read_metrics(TrainingOutput(tmp_path / "run").metrics)] == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, signal\nfrom kubetrain_trainer import session\n"

@@ -37,7 +37,7 @@ def write(folder):
     (folder / f"part-{rank}").write_text(rank)
 
 session.save(1, write, {"accuracy": 0.5}, collective=True)
-session.finish(lambda folder: (folder / "model").touch())
+session.finish(write, collective=True)
 """
 
 
@@ -78,10 +78,11 @@ def test_a_process_that_must_stop_while_others_write_accepts_no_model(tmp_path: 
     assert TrainingOutput(tmp_path / "run").read_result() is None
 
 
-def test_a_checkpoint_that_every_process_writes_is_complete(tmp_path: Path) -> None:
+def test_a_checkpoint_and_a_model_that_every_process_writes_are_complete(tmp_path: Path) -> None:
     processes = pair(tmp_path, COLLECTIVE)
     logs = outputs(processes)
     assert [process.returncode for process in processes] == [0, 0], logs
     (saved,) = complete_checkpoints(tmp_path / "run" / "checkpoints")
     assert [file["name"] for file in saved.manifest["files"]] == ["part-0", "part-1"]
     assert saved.manifest["metrics"] == {"accuracy": 0.5}
+    assert [file["name"] for file in TrainingOutput(tmp_path / "run").read_export()["files"]] == ["part-0", "part-1"]

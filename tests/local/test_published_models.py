@@ -1,5 +1,6 @@
 """Published models of both frameworks: loaded, they answer as in their evaluation; and measured as the latest model."""
 
+import importlib
 import io
 import json
 import pickle
@@ -7,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.evaluation_record import ClassPredictions
+from kubetrain_trainer.frameworks import package_of
 from support.published import counted, evaluated, exported, published
 
 SETTINGS = TrainConfig(image_size=12, model_args={"width": 8}, batch_size=64)
@@ -242,6 +246,18 @@ class TestLatest:
         assert latest["metrics"] == pytest.approx(before)
         assert (latest["version"], latest["problem"]) == (load_model(models).model_json["version"], "")
         assert other.output.read_evaluation()["metrics"]["loss"] != pytest.approx(before["loss"])
+
+    def test_metrics_that_both_models_share_are_read_before_the_latest_one_uses_them(
+        self, framework: str, first: tuple[Arguments, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        program: Any = importlib.import_module(f"{package_of(framework)}.evaluate")
+        tally = Mock(samples=1, results=lambda: {"perplexity": 3.0})
+        monkeypatch.setattr(program, "measure", lambda *_: (tally, ClassPredictions(())))
+        monkeypatch.setattr(program, "measure_latest", lambda *_: setattr(tally, "results", dict))
+        monkeypatch.setattr(program, "write_evaluation", Mock())
+        program.prepare_devices = lambda role: None
+        program.evaluate(first[0])
+        assert {"perplexity": 3.0} in program.write_evaluation.call_args.args
 
     def test_without_a_published_model_the_evaluation_says_so(
         self, framework: str, first: tuple[Arguments, Path], tmp_path: Path

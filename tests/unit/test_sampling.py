@@ -148,6 +148,13 @@ def test_a_sampler_returns_whole_numbers(order: object) -> None:
         plan_samples(100, TrainConfig(), world_size=1, sampler=lambda epoch: order)  # type: ignore[arg-type,return-value]
 
 
+@pytest.mark.parametrize("index", [100, -1])
+def test_a_sampler_that_selects_what_is_not_there_is_named(index: int) -> None:
+    plan = plan_samples(100, TrainConfig(), world_size=1, sampler=lambda epoch: [0, 1, index])
+    with pytest.raises(KubetrainError, match=rf"sampler\(3\) returned the index {index}, but the data has .* 0 to 99"):
+        list(plan.batches(epoch=3, rank=0))
+
+
 def test_a_sampler_that_differs_between_calls_or_processes_is_refused() -> None:
     check_sampler(balanced, FakeGroup(0, lambda values: [values[0]] * 2))
     calls = iter(range(9))

@@ -51,6 +51,8 @@ class SamplePlan:
     world_size: int
     seed: int
     sampler: Sampler | None = None
+    available: int = 0
+    """The samples from which the sampler selects."""
 
     def __post_init__(self) -> None:
         if self.size < self.world_size:
@@ -85,6 +87,10 @@ class SamplePlan:
                 f"sampler({epoch}) returned {len(order)} samples, but sampler(0) {self.size}: return the same number "
                 "for each epoch"
             )
+        if wrong := next((each for each in (min(order), max(order)) if not 0 <= each < self.available), None):
+            raise KubetrainError(
+                f"sampler({epoch}) returned the index {wrong}, but the data has the indices 0 to {self.available - 1}"
+            )
         return order
 
     def _steps(self, start: int) -> Iterator[tuple[int, int]]:
@@ -108,8 +114,14 @@ class SamplePlan:
 
 def plan_samples(size: int, config: TrainConfig, world_size: int, sampler: Sampler | None) -> SamplePlan:
     """Plan epochs of all samples, or of those that the task's own sampler returns."""
-    size = len(sampled_order(sampler, epoch=0)) if sampler else size
-    return SamplePlan(size=size, batch_size=config.batch_size, world_size=world_size, seed=config.seed, sampler=sampler)
+    return SamplePlan(
+        size=len(sampled_order(sampler, epoch=0)) if sampler else size,
+        batch_size=config.batch_size,
+        world_size=world_size,
+        seed=config.seed,
+        sampler=sampler,
+        available=size,
+    )
 
 
 def sampled_order(sampler: Sampler, epoch: int) -> list[int]:

@@ -17,9 +17,11 @@ VARIABLE = "KUBETRAIN_SAVING_MARKS"
 def marked_as_saving() -> Iterator[None]:
     """Mark this process in this context."""
     mark = _mark(f"{os.getpid()}-{threading.get_native_id()}")
-    yield
-    if mark:
-        mark.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if mark:
+            mark.unlink(missing_ok=True)
 
 
 def mark_as_saving_until_exit() -> None:

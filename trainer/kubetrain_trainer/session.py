@@ -79,9 +79,12 @@ def save(step: int, write: Write, metrics: Mapping[str, Any] = NO_METRICS, *, co
     _session().save(step, write, numbers(metrics), collective)
 
 
-def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS) -> None:
-    """Write the model, with the metrics that the gate reads, and record that the training is complete."""
-    _session().finish(write_export, numbers(metrics))
+def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False) -> None:
+    """Write the model, with the metrics that the gate reads, and record that the training is complete.
+
+    If collective, every process calls write_export, as in save().
+    """
+    _session().finish(write_export, numbers(metrics), collective)
 
 
 @functools.cache
@@ -103,15 +106,12 @@ class Session:
         self._config = config
         self._role = own_role()
         self._step = 0
+        self._report: Report | None = None
         self._is_stopping = False
 
     @functools.cached_property
     def _peers(self) -> Peers:
         return peers_of(self._role, self.strategy)
-
-    @functools.cached_property
-    def _report(self) -> "Report":
-        return Report(self._output, self._config, self._role.world_size, self._step)
 
     def resume(self) -> Checkpoint | None:
         path = self._peers.from_chief(self._find_checkpoint)
@@ -128,8 +128,12 @@ class Session:
         return str(checkpoint.path) if checkpoint else None
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        if self._role.is_chief:
-            self._report.show(step, values)
+        if not self._role.is_chief:
+            return
+        if self._report is None:
+            resumed_step = self._step or step - 1  # a script may resume without resume()
+            self._report = Report(self._output, self._config, self._role.world_size, resumed_step)
+        self._report.show(step, values)
 
     def should_stop(self) -> bool:
         self._is_stopping = self._is_stopping or self._peers.must_stop()
@@ -139,11 +143,7 @@ class Session:
         """Save while the other processes wait, because they could take long storage for a lost process."""
         if self._is_stopping:
             mark_as_saving_until_exit()
-        if collective and not self._role.is_chief:
-            with saving():
-                self._write_together(write, None)
-        chiefs_write = functools.partial(self._write_together, write) if collective else write
-        result = self._peers.from_chief(lambda: self._write(step, chiefs_write, metrics))
+        result = self._write_by_chief(lambda chiefs: self._write(step, chiefs, metrics), write, collective)
         if self._is_stopping:
             report_result(result)
             end_process(EXIT_CODE)
@@ -156,21 +156,30 @@ class Session:
         print(f"saved {saved.name}", flush=True)
         return self._output.stopped_result(saved)
 
+    def _write_by_chief(self, act: Callable[[Write], Any], write: Write, collective: bool) -> Any:
+        """Let the chief act with the write that it is to call, while the others wait, or write too if collective."""
+        if collective and not self._role.is_chief:
+            with saving():
+                self._write_together(write, None)
+        chiefs_write = functools.partial(self._write_together, write) if collective else write
+        return self._peers.from_chief(lambda: act(chiefs_write))
+
     def _write_together(self, write: Write, chiefs_folder: Path | None) -> None:
         """Write this process's part into the chief's folder, and wait until every process has done so."""
         write(Path(self._peers.from_chief(lambda: str(chiefs_folder))))
         self._peers.wait()
 
-    def finish(self, write_export: Write, metrics: Mapping[str, float]) -> None:
+    def finish(self, write_export: Write, metrics: Mapping[str, float], collective: bool) -> None:
         if self._is_stopping:
             print(
                 "stopped before the end without session.save(): this run resumes from its last checkpoint", flush=True
             )
             end_process(EXIT_CODE)
-        self._peers.from_chief(lambda: self._export(write_export, {**read_own_metrics(self._output), **metrics}))
+        self._write_by_chief(lambda chiefs: self._export(chiefs, metrics), write_export, collective)
         self._peers.leave()
 
     def _export(self, write_export: Write, metrics: Mapping[str, float]) -> None:
+        metrics = {**read_own_metrics(self._output), **metrics}
         with saving():
             last = proof_of_end(self._output, self._step, self._role.world_size, metrics)
             self._output.write_export(last, {}, write_export)

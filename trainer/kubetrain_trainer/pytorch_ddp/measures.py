@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.task import Task
@@ -55,6 +56,10 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         KubetrainError: for another object.
     """
     for name, metric in metrics.items():
+        if isinstance(metric, Mapping | nn.ModuleDict):  # such as a MetricCollection of torchmetrics
+            raise KubetrainError(
+                f"metric '{name}' is a {type(metric).__name__}: give each of its metrics by its own name"
+            )
         if not callable(metric) and not _needs_whole_split(metric):
             raise KubetrainError(
                 f"metric '{name}' is a {type(metric).__name__}: give a function of outputs and targets, or an object "

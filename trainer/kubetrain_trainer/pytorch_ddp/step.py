@@ -49,7 +49,7 @@ def take_own_step(training: Training, inputs: object, targets: object, batch: Ba
         described = f"has shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
         raise KubetrainError(f"the loss that the task's own step returned {described}: return a tensor of one value")
     return training.recent.accept_step(
-        step, factor * training.peak_rate, loss.detach().reshape(()), gradient_norm(training)
+        step, factor * training.peak_rate, loss.detach().reshape(()).to(device), gradient_norm(training)
     )
 
 
@@ -65,7 +65,8 @@ def clip_gradients(training: Training) -> Tensor:
 
 
 def gradient_norm(training: Training) -> Tensor:
-    return nn.utils.get_total_norm([each.grad for each in training.model.parameters() if each.grad is not None])
+    gradients = [each.grad for each in training.model.parameters() if each.grad is not None]
+    return nn.utils.get_total_norm(gradients).to(training.group.device)  # without gradients it is on the CPU
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
