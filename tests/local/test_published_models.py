@@ -114,6 +114,7 @@ class TestLoading:
         assert model.predict([]) == []
         gray = np.asarray(image.convert("L"))
         assert model.predict([gray])[0].probabilities == model.predict([Image.fromarray(gray)])[0].probabilities
+        assert (model.predict(noise), model.predict(gray)) == (model.predict([noise]), model.predict([gray]))
 
     def test_a_batch_that_is_ready_goes_to_the_network(self, first: tuple[Arguments, Path]) -> None:
         model = load_model(first[1])
@@ -125,7 +126,13 @@ class TestLoading:
         assert [each.name in model.classes for each in model.predict(batch)] == [True, True]
 
     @pytest.mark.parametrize(
-        ("image", "says"), [("absent.png", "the image absent.png does not exist"), (np.ones((4, 4, 3)), "not float64")]
+        ("image", "says"),
+        [
+            ("absent.png", "the image absent.png does not exist"),
+            (np.ones((4, 4, 3)), "not float64"),
+            (np.ones((4, 4), np.float32), "not float32"),
+            (np.ones((4, 4), bool), "not bool"),
+        ],
     )
     def test_what_is_no_image_is_refused(self, first: tuple[Arguments, Path], image: object, says: str) -> None:
         model = load_model(first[1])

@@ -61,8 +61,9 @@ class LoadedModel(ABC):
         """Return a Prediction for each image, or the outputs of a model that has no classes.
 
         Args:
-            inputs: Images: a list of paths, bytes of files, Pillow images or arrays (height, width, 3) of uint8. Or a
-                batch that is ready for the network, such as normalized tensors; a task of your own takes only these.
+            inputs: Images: a list of paths, bytes of files, Pillow images or arrays (height, width, 3) of uint8, or one
+                of these. Or a batch that is ready for the network, such as normalized tensors; a task of your own takes
+                only such batches.
         """
         images = None if is_own_code(self.config) else images_among(inputs)
         if images is not None and not images:
