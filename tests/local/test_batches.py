@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict, UserDict
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
 
 import pytest
@@ -129,8 +130,9 @@ def top_level(value: Any) -> Any:
     return value
 
 
-def test_samples_of_functions_classes_and_numbers_can_be_sent() -> None:
-    samples = Samples(transform=top_level, kind=Words, paths=["a"] * 10, images=Unread(), names={"a": 1})
+def test_samples_of_functions_classes_numbers_and_shared_memory_can_be_sent() -> None:
+    shared = RawArray("i", 3)
+    samples = Samples(transform=top_level, kind=Words, paths=["a"] * 10, images=Unread(), names={"a": 1}, shared=shared)
     samples.itself = samples  # type: ignore[attr-defined]
     check_sendable("samples", samples)
 
@@ -142,6 +144,7 @@ def test_samples_of_functions_classes_and_numbers_can_be_sent() -> None:
         (Samples(steps=[top_level, Samples(last=lambda value: value)]), r"samples\.steps\[1\]\.last \(<lambda>\)"),
         (Samples(files={"a": (value for value in ())}), r"samples\.files\['a'\] \(<genexpr>\)"),
         (Samples(lock=threading.Lock()), r"samples\.lock \(a lock\)"),
+        (Samples(shared=RawArray("i", 3), last=lambda value: value), r"samples\.last \(<lambda>\)"),
         (lambda value: value, r"samples \(<lambda>\)"),
     ],
 )

@@ -360,6 +360,15 @@ except InvalidSetting as error:
 else:
     raise AssertionError("a model without weights was accepted")
 
+import keras
+from kubetrain_trainer.callbacks.keras import SessionCallback
+try:
+    SessionCallback().resume(keras.Sequential([keras.layers.Dense(2)]))
+except InvalidSetting as error:
+    assert str(error).startswith("the model has no weights yet: begin it with keras.Input")
+else:
+    raise AssertionError("a model that cannot resume was trained")
+
 for name in ("keras:resnet18", "keras:resnet50", "digits_cnn"):
     assert build_model(name, 32, 7, {})(np.zeros((2, 32, 32, 3), "float32")).shape == (2, 7)
 """

@@ -117,6 +117,7 @@ class TestLoading:
         assert model.predict(path) == model.predict(image) == model.predict([path])
         assert model.predict([]) == []
         gray = np.asarray(image.convert("L"))
+        assert (model.predict(noise), model.predict(gray)) == (model.predict([noise]), model.predict([gray]))
         assert model.predict([gray])[0].probabilities == model.predict([Image.fromarray(gray)])[0].probabilities
 
     def test_a_batch_that_is_ready_goes_to_the_network(self, first: tuple[Arguments, Path]) -> None:
@@ -129,7 +130,13 @@ class TestLoading:
         assert [each.name in model.classes for each in model.predict(batch)] == [True, True]
 
     @pytest.mark.parametrize(
-        ("image", "says"), [("absent.png", "the image absent.png does not exist"), (np.ones((4, 4, 3)), "not float64")]
+        ("image", "says"),
+        [
+            ("absent.png", "the image absent.png does not exist"),
+            (np.ones((4, 4, 3)), "not float64"),
+            (np.ones((4, 4), np.float32), "not float32"),
+            (np.ones((4, 4), bool), "not bool"),
+        ],
     )
     def test_what_is_no_image_is_refused(self, first: tuple[Arguments, Path], image: object, says: str) -> None:
         model = load_model(first[1])
@@ -220,6 +227,27 @@ class TestLoading:
         model = load_model(models, code=tmp_path / "code", data_dir=tmp_path / "data")
         batch = np.ones((3, 4), np.float32) if framework == "tensorflow" else ones(3, 4)
         assert {each.name for each in model.predict(batch)} <= {"cat", "dog"}
+        monkeypatch.setattr(sys.modules[module], "build", no_connection)
+        with pytest.raises(KubetrainError, match=r"'own_.*' cannot be built: no connection$"):
+            load_model(models, code=tmp_path / "code", data_dir=tmp_path / "data")
+
+    @pytest.mark.parametrize("file", ["{}_alone.py", "{}_folder/task.py", "{}_package/__init__.py"])
+    def test_code_of_a_name_that_is_imported_from_elsewhere_is_not_confused_with_it(
+        self, framework: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    ) -> None:
+        for folder in ("before", "code"):
+            path = tmp_path / folder / file.format(framework)
+            path.parent.mkdir(parents=True)
+            path.write_text("")
+        module = file.format(framework).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        described = json.loads((models / "latest.json").read_text())
+        change(models, config={**described["config"], "model": f"{module}:build", "metric": "loss"}, input={})
+        monkeypatch.syspath_prepend(tmp_path / "before")
+        importlib.import_module(module)
+        with pytest.raises(KubetrainError, match=rf"'{module}' is already imported from .*/before/.* restart Python"):
+            load_model(models, code=tmp_path / "code")
+        with pytest.raises(KubetrainError, match=f"'{module}' has no function 'build'"):
+            load_model(models, code=tmp_path / "before")
 
     def test_a_model_of_a_script_is_not_guessed(self, models: Path) -> None:
         described = json.loads((models / "latest.json").read_text())
@@ -337,6 +365,10 @@ def ones(*shape: int) -> Any:
     import torch
 
     return torch.ones(*shape)
+
+
+def no_connection(*_: object) -> None:
+    raise OSError("no connection")
 
 
 def forget(module: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
 
+PIXELS = ("uint8", "uint16")
+
 
 @dataclass(frozen=True)
 class GivenImages:
@@ -32,9 +34,15 @@ class GivenImages:
 
 def images_among(inputs: Any) -> Sequence[Any] | None:
     """Return the images that predict() gets, or None for a batch that is ready for the network."""
-    if isinstance(inputs, str | PathLike | bytes) or hasattr(inputs, "convert"):  # one image; the latter is Pillow's
+    if _is_image(inputs):
         return [inputs]
     return inputs if isinstance(inputs, list | tuple) else None
+
+
+def _is_image(value: Any) -> bool:
+    is_pillows = hasattr(value, "convert")
+    is_array = _has_pixels(value) and value.ndim in (2, 3)
+    return isinstance(value, str | PathLike | bytes) or is_pillows or is_array
 
 
 def given_images(images: Sequence[Any], encode: Callable[[Any], bytes]) -> GivenImages:
@@ -54,6 +62,19 @@ def _file(image: Any, encode: Callable[[Any], bytes]) -> Path | bytes:
     if not Path(image).is_file():
         raise KubetrainError(f"the image {image} does not exist: check the path")
     return Path(image)
+
+
+def check_pixels(image: Any, array: Any) -> None:
+    """
+    Raises:
+        KubetrainError: if the array of this image has other numbers than pixels.
+    """
+    if not _has_pixels(array):
+        raise refused_image(image)
+
+
+def _has_pixels(array: Any) -> bool:
+    return str(getattr(array, "dtype", "")) in PIXELS
 
 
 def refused_image(image: Any) -> KubetrainError:

@@ -12,6 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,9 @@ class LoadedModel(ABC):
         """Return a Prediction for each image, or the outputs of a model that has no classes.
 
         Args:
-            inputs: Images: a list of paths, bytes of files, Pillow images or arrays (height, width, 3) of uint8. Or a
-                batch that is ready for the network, such as normalized tensors; a task of your own takes only these.
+            inputs: Images: a list of paths, bytes of files, Pillow images or arrays (height, width, 3) of uint8, or one
+                of these. Or a batch that is ready for the network, such as normalized tensors; a task of your own takes
+                only such batches.
         """
         images = None if is_own_code(self.config) else images_among(inputs)
         if images is not None and not images:
@@ -118,12 +120,35 @@ def load_model_folder(
             "as the script wrote them"
         )
     if code is not None:
-        sys.path.insert(0, str(Path(code).absolute()))
+        _import_from(Path(code), trained_with)
     loader, settings = _loader(model.framework), with_recorded_input(trained_with, model.description)
     network = _built(loader, settings, model.classes, data_dir)
     loaded: LoadedModel = loader.Loaded(network=network, model_json=model.description, config=settings)
     loaded.load(model.path)
     return loaded
+
+
+def _import_from(code: Path, config: TrainConfig) -> None:
+    if is_own_code(config):
+        _refuse_other_code(code, config.model.partition(":")[0])
+    sys.path.insert(0, str(code.absolute()))
+
+
+def _refuse_other_code(code: Path, module: str) -> None:
+    """Check that no module of this name, or package around it, is imported already from elsewhere."""
+    for name in accumulate(module.split("."), "{}.{}".format):
+        imported = getattr(sys.modules.get(name), "__file__", None)
+        files = _files_of(code, name)
+        if imported and files and Path(imported).resolve() not in files:
+            raise KubetrainError(
+                f"'{name}' is already imported from {imported}, and Python imports a name once: to load this model "
+                f"with the code in {code}, restart Python, or load it in another process"
+            )
+
+
+def _files_of(code: Path, module: str) -> list[Path]:
+    place = code.joinpath(*module.split("."))
+    return [file.resolve() for file in (place.with_name(f"{place.name}.py"), place / "__init__.py") if file.is_file()]
 
 
 def _completed(model: ModelFolder, config: Mapping[str, Any] | None, classes: Sequence[str] | None) -> ModelFolder:
@@ -157,6 +182,12 @@ def _built(loader: Any, config: TrainConfig, classes: Sequence[str], data_dir: s
             raise
         raise KubetrainError(f"{error}; or pass code, the folder with the module") from error
     except OSError as error:
+        if not _is_below(folder, error.filename):
+            raise KubetrainError(f"'{config.model}' cannot be built: {error}") from error
         raise KubetrainError(
             f"'{config.model}' cannot be built without {error.filename}: pass data_dir, the folder of a dataset"
         ) from error
+
+
+def _is_below(folder: Path, file: Any) -> bool:
+    return isinstance(file, str | PathLike) and Path(file).absolute().is_relative_to(folder.absolute())

@@ -25,7 +25,8 @@ class SessionCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self._resumed: Path | None = None
-        self._metrics: dict[str, float] = {}
+        self._evaluation: tuple[int, dict[str, float]] = (-1, {})
+        """The step of the newest evaluation, and its metrics."""
 
     def resume(self) -> str | None:
         """Return the newest checkpoint for train(), the same in every process, or None at the beginning of a training.
@@ -55,12 +56,17 @@ class SessionCallback(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, Any], **_: Any
     ) -> None:
-        self._metrics = {name.removeprefix("eval_"): value for name, value in _numbers(metrics).items()}
+        measured = {name.removeprefix("eval_"): value for name, value in _numbers(metrics).items()}
+        self._evaluation = state.global_step, measured
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         PartialState().wait_for_everyone()  # each process has written its random state
-        saved, metrics, self._metrics = Path(args.output_dir, f"checkpoint-{state.global_step}"), self._metrics, {}
-        session.save(state.global_step, lambda folder: _copy(saved, folder), metrics)
+        saved = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        session.save(state.global_step, lambda folder: _copy(saved, folder), self._metrics_of(state.global_step))
+
+    def _metrics_of(self, step: int) -> dict[str, float]:
+        evaluated, metrics = self._evaluation
+        return metrics if evaluated == step else {}
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.given_images import given_images, refused_image
+from kubetrain_trainer.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import image_size, is_own_code
 from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, load_weights
@@ -70,10 +70,16 @@ def png_of(image: Any) -> bytes:
     Raises:
         KubetrainError: if this is neither a Pillow image nor an array of one.
     """
-    try:
-        picture = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
-    except (TypeError, ValueError) as error:
-        raise refused_image(image) from error
+    picture = image if isinstance(image, Image.Image) else _picture_of(image)
     buffer = io.BytesIO()
     (picture if picture.mode in PNG_MODES else picture.convert("RGB")).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def _picture_of(image: Any) -> Image.Image:
+    try:
+        array = np.asarray(image)
+        check_pixels(image, array)
+        return Image.fromarray(array)
+    except (TypeError, ValueError) as error:
+        raise refused_image(image) from error

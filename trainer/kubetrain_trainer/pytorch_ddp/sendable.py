@@ -2,7 +2,10 @@
 
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.context import set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,8 @@ from kubetrain_trainer.errors import KubetrainError
 
 CONTENTS = (Tensor, str, bytes, int, float)
 """Classes that can always be sent. They are left out, because a copy of them may take gigabytes."""
+STARTING: Any = SimpleNamespace(DupFd=int, duplicate_for_child=int)
+"""What multiprocessing asks of a process that it starts: how to pass open files to it."""
 
 
 def check_sendable(name: str, value: Any) -> None:
@@ -51,10 +56,21 @@ def _inner(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _error_of(value: Any) -> Exception | None:
     try:
-        _Trial(_Void()).dump(value)
+        with _as_if_starting_a_process():
+            _Trial(_Void()).dump(value)
     except Exception as error:  # noqa: BLE001 - any object decides what it raises
         return error
     return None
+
+
+@contextmanager
+def _as_if_starting_a_process() -> Iterator[None]:
+    """Allow what only a process that starts may get, such as multiprocessing.Value."""
+    set_spawning_popen(STARTING)
+    try:
+        yield
+    finally:
+        set_spawning_popen(None)
 
 
 class _Trial(ForkingPickler):

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.given_images import given_images, refused_image
+from kubetrain_trainer.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import image_size, is_own_code
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_weights
@@ -62,8 +62,9 @@ def png_of(image: Any) -> bytes:
         KubetrainError: if this is neither a Pillow image nor an array of one.
     """
     needs_colors = hasattr(image, "convert") and image.mode not in PNG_MODES
-    array = np.asarray(image.convert("RGB") if needs_colors else image)
     try:
+        array = np.asarray(image.convert("RGB") if needs_colors else image)
+        check_pixels(image, array)
         return bytes(tf.io.encode_png(array if array.ndim > 2 else array[..., None]).numpy())
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         raise refused_image(image) from error

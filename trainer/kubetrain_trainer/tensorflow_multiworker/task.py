@@ -17,6 +17,7 @@ from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
 from kubetrain_trainer.tensorflow_multiworker.loading import Collate, batch_samples
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
+from kubetrain_trainer.unbuilt_model import check_built
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +64,7 @@ def build_task(config: TrainConfig, data_dir: Path) -> Task:
     task = load_function(config.model)(config, data_dir)
     if not isinstance(task, Task):
         raise InvalidSetting(f"'{config.model}' returned a {type(task).__name__}; it must return a Task of {__name__}")
-    if not task.model.built:
-        raise InvalidSetting(
-            f"the model of '{config.model}' has no weights yet: begin it with keras.Input, or call its build()"
-        )
+    check_built(f"the model of '{config.model}'", task.model)
     return task
 
 
