@@ -56,7 +56,7 @@ def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str,
     [
         pytest.param("lightning", "pytorch", marks=THOROUGH),
         ("transformers", "pytorch"),
-        ("keras", "tensorflow"),
+        pytest.param("keras", "tensorflow", marks=THOROUGH),
     ],
 )
 def test_an_example_loses_no_step_when_a_pod_is_drained(
