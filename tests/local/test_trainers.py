@@ -136,18 +136,9 @@ def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_checkpoints_may_be_saved_more_often_than_validated(framework: str, tmp_path: Path) -> None:
+    data = ("--set", "data=synthetic", "--set", "synthetic_samples=320", "--set", "image_size=8")
     arguments = train_arguments(framework, tmp_path, tmp_path, "run")
-    arguments += [
-        "--workers",
-        "1",
-        "--set",
-        "data=synthetic",
-        "--set",
-        "synthetic_samples=320",
-        "--set",
-        "image_size=8",
-    ]
-    finished = kubetrain(*arguments, "--set", "validate_every=20")
+    finished = kubetrain(*arguments, *data, "--workers", "1", "--set", "validate_every=20")
     assert finished.exit_code == 0, finished.output
     saved = complete_checkpoints(TrainingOutput(tmp_path / "run").checkpoints)
     assert [(each.step, each.is_validated) for each in saved] == [(10, True), (20, False), (30, True)]

@@ -9,8 +9,6 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.schedule import Position, averaging_decay, peak_rate, rate_factor
 
 CONFIG = TrainConfig(learning_rate=0.1, base_batch_size=64, warmup_epochs=2, epochs=10)
-
-
 STEPS_PER_EPOCH = 100
 
 

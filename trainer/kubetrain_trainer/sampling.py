@@ -87,9 +87,10 @@ class SamplePlan:
                 f"sampler({epoch}) returned {len(order)} samples, but sampler(0) {self.size}: return the same number "
                 "for each epoch"
             )
-        if wrong := next((each for each in (min(order), max(order)) if not 0 <= each < self.available), None):
+        if wrong := [each for each in (min(order), max(order)) if not 0 <= each < self.available]:
             raise KubetrainError(
-                f"sampler({epoch}) returned the index {wrong}, but the data has the indices 0 to {self.available - 1}"
+                f"sampler({epoch}) returned the index {wrong[0]}, but the data has the indices 0 to "
+                f"{self.available - 1}"
             )
         return order
 

@@ -30,11 +30,11 @@ class Position:
 
 def rate_factor(config: TrainConfig, now: Position) -> float:
     """Return the fraction of the peak rate for a step: warmed up, then scheduled."""
+    if now.step < config.warmup_steps:
+        return now.step / config.warmup_steps
     pace = config.epochs / _last_epoch(config, now)
     done = now.epochs_done * pace
     warmup = now.epochs_at(config.warmup_steps) * pace if config.warmup_steps else config.warmup_epochs
-    if config.warmup_steps and now.step < config.warmup_steps:
-        return now.step / config.warmup_steps
     if done < warmup:
         return done / warmup
     return _schedule_factor(config, done, warmup)

@@ -13,20 +13,17 @@ LINE = re.compile(r"^metrics: (\{.*\})$", re.M)
 
 def log_numbers(metrics: Any, values: Mapping[str, Any]) -> None:
     """Log the values that are numbers in the artifact and in the log."""
-    show_numbers(metrics, values)
-    print(f"metrics: {json.dumps(_numbers(values))}", flush=True)
+    print(f"metrics: {json.dumps(show_numbers(metrics, values))}", flush=True)
 
 
-def show_numbers(metrics: Any, values: Mapping[str, Any]) -> None:
-    """Log the values that are numbers in the artifact only, because the UI accepts no others."""
-    for name, value in _numbers(values).items():
-        metrics.log_metric(name, value)
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {
+def show_numbers(metrics: Any, values: Mapping[str, Any]) -> dict[str, float]:
+    """Log the values that are numbers in the artifact only, because the UI accepts no others, and return them."""
+    numbers = {
         name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
+    for name, value in numbers.items():
+        metrics.log_metric(name, value)
+    return numbers
 
 
 def numbers_in(log: str) -> dict[str, float]:

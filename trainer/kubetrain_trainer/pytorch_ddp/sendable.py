@@ -16,7 +16,7 @@ from kubetrain_trainer.errors import KubetrainError
 CONTENTS = (Tensor, str, bytes, int, float)
 """Classes that can always be sent. They are left out, because a copy of them may take gigabytes."""
 STARTING: Any = SimpleNamespace(DupFd=int, duplicate_for_child=int)
-"""What multiprocessing asks of a process that it starts: how to pass open files to it."""
+"""A stand-in for a process that multiprocessing starts, which can be given open files."""
 
 
 def check_sendable(name: str, value: Any) -> None:

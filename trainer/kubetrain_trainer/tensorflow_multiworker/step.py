@@ -118,6 +118,6 @@ def combine_gradients(training: Training, gradients: list[Any], variables: list[
         joined, _ = tf.clip_by_global_norm(joined, config.clip_norm, use_norm=norm)
     decay = config.weight_decay if config.optimizer == "sgd" and not training.task.optimizer else 0.0
     return norm, [
-        None if gradient is None else gradient + decay * variable if is_decayed(config, variable) else gradient
+        gradient + decay * variable if gradient is not None and is_decayed(config, variable) else gradient
         for gradient, variable in zip(joined, variables, strict=True)
     ]
