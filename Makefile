@@ -19,6 +19,9 @@ DEVICE ?= gpu
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
 
+# Two tests at a time. Those of one file run in sequence, because they share what they train.
+PAIR := --numprocesses 2 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run check format test test-slow benchmark compile check-compiled images test-cluster docs lock clean
 
@@ -70,14 +73,14 @@ images: ## build the three images (IMAGE_BUILDER=docker|podman|buildah, DEVICE=g
 	$(call build_image,trainer-tensorflow,trainer/Dockerfile.tensorflow,--build-arg DEVICE=$(DEVICE))
 
 test: $(INSTALLED) ## run the test suite (no cluster, no network)
-	$(BIN)/pytest -m 'not slow and not cluster'
+	$(BIN)/pytest $(PAIR) -m 'not slow and not cluster'
 
 test-slow: $(INSTALLED) ## run the slow tests: faults of real processes (ALL=1 adds the tests CI skips)
-	$(BIN)/pytest -m '$(if $(ALL),slow,slow and not thorough)'
+	$(BIN)/pytest $(PAIR) --durations 20 -m '$(if $(ALL),slow,slow and not thorough)'
 
 test-cluster: $(INSTALLED) ## run real jobs on the cluster that KUBECONFIG names (ALL=1 adds the tests CI skips)
 	@test -n "$$KUBECONFIG" || { echo "no cluster to test on: export KUBECONFIG=FILE" >&2; exit 2; }
-	$(BIN)/pytest -m '$(if $(ALL),cluster,core and not thorough)' --timeout 600
+	$(BIN)/pytest -m '$(if $(ALL),cluster,core and not thorough)' --timeout 600 --durations 20
 
 docs: $(INSTALLED) ## write docs/settings.md from the declarations
 	$(BIN)/python -m kubetrain_pipelines.settings_page > docs/settings.new

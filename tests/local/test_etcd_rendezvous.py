@@ -128,7 +128,8 @@ def ends(pods: list["subprocess.Popen[str]"]) -> tuple[list[int], str]:
     return [each.returncode for each in pods], "".join(texts)
 
 
-@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_training_continues_when_one_of_its_pods_is_lost_and_comes_back(
     lost: int, etcd: Etcd, digits: Path, tmp_path: Path
 ) -> None:

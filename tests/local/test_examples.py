@@ -38,7 +38,7 @@ def command_of(example: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "example",
-    ["ddp_script", "lightning", pytest.param("transformers", marks=THOROUGH), pytest.param("keras", marks=THOROUGH)],
+    ["lightning", *(pytest.param(each, marks=THOROUGH) for each in ("ddp_script", "transformers", "keras"))],
 )
 def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str, workspace: Path) -> None:
     finished = kubetrain(

@@ -14,7 +14,7 @@ from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python, tf_config
 from support.training import newest, tensorflow_parameters
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 SETTINGS = TrainConfig(
     model="support.free_keras_tasks:build",

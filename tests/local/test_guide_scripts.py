@@ -81,10 +81,8 @@ def test_a_script_that_fails_fails_its_training_and_shows_why(
     assert "the limit set by max_restarts" in finished.output
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["ddp_resnet", pytest.param("torchrun_bert", marks=THOROUGH), pytest.param("keras_multi_worker", marks=THOROUGH)],
-)
+@THOROUGH
+@pytest.mark.parametrize("name", ["ddp_resnet", "torchrun_bert", "keras_multi_worker"])
 def test_a_script_that_saves_by_the_session_resumes_after_a_crash(name: str, tmp_path: Path) -> None:
     """The diff beside each script has the lines that save and resume, and a crash in the second epoch."""
     code = tmp_path / "code"

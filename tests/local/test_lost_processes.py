@@ -77,6 +77,7 @@ def test_a_training_continues_after_the_loss_of_a_pod(
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_worker_that_joins_late_continues_from_the_step_of_the_others(digits: Path, tmp_path: Path) -> None:
     command, both = elastic_workers(digits, tmp_path)
 

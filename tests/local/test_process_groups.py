@@ -7,6 +7,7 @@ import pytest
 from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start, tf_config, torchrun_variables
+from support.tiers import ONE_IN_CI
 
 # The first training looks killed after its first checkpoint in the chief's folder; the other's folder stays empty.
 TRAIN_TWICE = """
@@ -68,7 +69,7 @@ assert threads < 200, f"{threads} threads: collectives leave some behind"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_all_processes_follow_the_chief_even_if_they_see_other_files(framework: str, tmp_path: Path) -> None:
     ports = free_ports(4)
     if framework == "pytorch":

@@ -179,6 +179,7 @@ def test_a_training_that_cannot_start_fails_the_run_with_its_error(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_training_that_crashes_at_each_restart_fails_the_run_with_its_error_and_last_lines(
     tmp_path: Path, digits: Path
 ) -> None:

@@ -10,7 +10,6 @@ from kubetrain_components.pack_dataset.pack import Sample
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain
-from support.tiers import ONE_IN_CI
 from support.training import largest_difference, newest
 
 IMAGES = {"train": 200, "val": 50, "test": 50}
@@ -49,7 +48,8 @@ def test_the_images_come_in_the_same_order(both: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ONE_IN_CI)
+@pytest.mark.thorough
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_run_on_shards_trains_like_one_on_the_folder(both: Path, framework: str, tmp_path: Path) -> None:
     folder = kubetrain(
         *("train", "--framework", framework, "--data", both / "image_folder"),
