@@ -4,6 +4,7 @@ Two real processes are compared with one; the epoch ends unevenly, and only some
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -126,13 +127,10 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
         "two": {"batch_size": 4},
         "two-in-parts": {"batch_size": 4, "accumulate": 2},
         "two-compiled": {"batch_size": 4, "accumulate": 2, "compile": True},
+        "two-of-a-global-batch": {"batch_size": 2, "global_batch_size": 8},
     }
-    for process in [
-        *start_group(framework, tmp_path, 1, {"one": {"batch_size": 8}}),
-        *start_group(framework, tmp_path, 2, in_two),
-    ]:
-        text, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, text
+    one_process = start_group(framework, tmp_path, 1, {"one": {"batch_size": 8}})
+    run_group([*one_process, *start_group(framework, tmp_path, 2, in_two)])
 
     one, *others = read_all(*(TrainingOutput(tmp_path / name) for name in ("one", *in_two)))
     for other in others:
@@ -147,6 +145,42 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
         trained.check_averages()
         assert trained.mean_indices == [(SAMPLES - 1) / 2] * STEPS, "validation counts each sample once"
     one.check_export()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ONE_IN_CI)
+def test_with_a_global_batch_size_steps_stay_the_same_when_processes_are_lost_and_added(
+    framework: str, tmp_path: Path
+) -> None:
+    (tmp_path / "points.py").write_text(TASKS[framework])
+    settings = {"epochs": 4, "batch_size": 3, "global_batch_size": 14}  # of the third step, three samples are left over
+    run_group(start_group(framework, tmp_path, 1, {"one": settings}))
+    for before, after, world_size in (("one", "three", 3), ("three", "two", 2)):
+        killed_at(7, TrainingOutput(tmp_path / before), tmp_path / after)
+        run_group(start_group(framework, tmp_path, world_size, {after: settings}))
+
+    one, *others = read_all(*(TrainingOutput(tmp_path / name) for name in ("one", "three", "two")))
+    for other in others:
+        np.testing.assert_allclose(other.losses, one.losses, rtol=1e-5)
+        assert other.rates == one.rates
+        for name, value in one.states[-1].items():
+            np.testing.assert_allclose(other.states[-1][name], value, atol=1e-6, err_msg=name)
+
+
+def run_group(processes: list[Any]) -> None:
+    for process in processes:
+        text, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, text
+
+
+def killed_at(step: int, finished: TrainingOutput, copy: Path) -> None:
+    """Copy the output of a training as it would be if the training had been killed after this step."""
+    shutil.copytree(finished.checkpoints.parent, copy)
+    killed = TrainingOutput(copy)
+    (copy / "result.json").unlink()
+    for checkpoint in complete_checkpoints(killed.checkpoints):
+        if checkpoint.step > step:
+            shutil.rmtree(checkpoint.path)
 
 
 def read_all(*outputs: TrainingOutput) -> list["Trained"]:

@@ -68,7 +68,7 @@ def finish(processes: list[subprocess.Popen[str]], *exit_codes: int) -> list[str
 
 
 class TestLossOfNan:
-    PLAN = SamplePlan(size=256, batch_size=8, world_size=2, seed=0)
+    PLAN = SamplePlan(size=256, global_batch=16, world_size=2, seed=0)
     BAD_STEP = 6
 
     def bad_sample(self, rank: int) -> int:

@@ -205,6 +205,19 @@ class TestPyTorch:
             dist.destroy_process_group()
         assert exchanges == [0]
 
+    @pytest.mark.parametrize(("tf32", "expected"), [(True, "tf32"), (False, "ieee")])
+    def test_gpus_compute_in_fp32_as_the_setting_says(self, tf32: bool, expected: str) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.precision import use_tf32
+
+        backends = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn]
+        use_tf32(TrainConfig(tf32=tf32))
+        try:
+            assert [each.fp32_precision for each in backends] == [expected] * 3
+        finally:
+            use_tf32(TrainConfig())
+
     def test_a_checkpoint_with_code_is_refused(self, tmp_path: Path) -> None:
         import torch
 
@@ -278,6 +291,12 @@ from kubetrain_trainer.tensorflow_multiworker.loading import load, split as spli
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
+
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
+
+prepare_devices(TrainConfig(tf32=False), ProcessRole())
+assert not tf.config.experimental.tensor_float_32_execution_enabled()
 
 installed = {name.lower() for name in dir(keras.applications) if inspect.isfunction(getattr(keras.applications, name))}
 of_raw_pixels = {f"efficientnetb{number}" for number in range(8)}

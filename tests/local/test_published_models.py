@@ -283,7 +283,7 @@ class TestLatest:
         monkeypatch.setattr(program, "measure", lambda *_: (tally, ClassPredictions(())))
         monkeypatch.setattr(program, "measure_latest", lambda *_: setattr(tally, "results", dict))
         monkeypatch.setattr(program, "write_evaluation", Mock())
-        program.prepare_devices = lambda role: None
+        program.prepare_devices = lambda config, role: None
         program.evaluate(first[0])
         assert {"perplexity": 3.0} in program.write_evaluation.call_args.args
 

@@ -90,7 +90,9 @@ def _fit_tensorflow(task: Any) -> None:
 def evaluated(framework: str, arguments: Arguments, latest: Path | None = None) -> dict[str, Any]:
     """Evaluate as the evaluation's pod does, and return evaluation.json."""
     program: Any = importlib.import_module(f"{package_of(framework)}.evaluate")
-    program.prepare_devices = lambda role: None  # TensorFlow allows it only before its first use in this process
+    program.prepare_devices = lambda config, role: (
+        None
+    )  # TensorFlow allows it only before its first use in this process
     program.evaluate(replace(arguments, latest=latest))
     return arguments.output.read_evaluation()
 

@@ -20,7 +20,7 @@ from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.watchdog import EXIT_CODE, Watchdog
 from support.training import FakeGroup
 
-PLAN = SamplePlan(size=256, batch_size=8, world_size=2, seed=0)
+PLAN = SamplePlan(size=256, global_batch=16, world_size=2, seed=0)
 
 
 def weights(path: Path) -> None:

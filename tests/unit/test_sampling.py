@@ -28,7 +28,7 @@ def steps(plan: SamplePlan, epoch: int = 0, start: int = 0) -> list[list[list[in
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("size", [7, 8, 63, 64, 65, 100, 129])
 def test_each_sample_once_an_epoch(size: int, world_size: int) -> None:
-    plan = SamplePlan(size=size, batch_size=8, world_size=world_size, seed=1)
+    plan = SamplePlan(size=size, global_batch=8 * world_size, world_size=world_size, seed=1)
     taken = [index for step in steps(plan) for indices in step for index in indices]
     assert sorted(taken) == list(range(size))
     assert len(steps(plan)) == plan.steps_per_epoch
@@ -36,18 +36,18 @@ def test_each_sample_once_an_epoch(size: int, world_size: int) -> None:
 
 @pytest.mark.parametrize("size", [14, 57, 64, 65, 66, 100])
 def test_no_process_gets_fewer_than_two_samples(size: int) -> None:
-    plan = SamplePlan(size=size, batch_size=8, world_size=4, seed=1)
+    plan = SamplePlan(size=size, global_batch=32, world_size=4, seed=1)
     assert min(len(indices) for step in steps(plan) for indices in step) >= 2
 
 
 def test_a_step_of_two_processes_is_the_step_of_one_with_twice_the_batch() -> None:
-    two = steps(SamplePlan(size=100, batch_size=8, world_size=2, seed=5))
-    one = steps(SamplePlan(size=100, batch_size=16, world_size=1, seed=5))
+    two = steps(SamplePlan(size=100, global_batch=16, world_size=2, seed=5))
+    one = steps(SamplePlan(size=100, global_batch=16, world_size=1, seed=5))
     assert [sorted(chain(*step)) for step in two] == [sorted(chain(*step)) for step in one]
 
 
 def test_weights_make_the_mean_over_processes_the_mean_over_samples() -> None:
-    plan = SamplePlan(size=101, batch_size=8, world_size=3, seed=0)
+    plan = SamplePlan(size=101, global_batch=24, world_size=3, seed=0)
     *_, last = zip(*[plan.batches(0, rank) for rank in range(3)], strict=True)
     assert len({len(share.indices) for share in last}) == 2, "the end is uneven"
     losses = {index: float(index) for share in last for index in share.indices}
@@ -58,19 +58,39 @@ def test_weights_make_the_mean_over_processes_the_mean_over_samples() -> None:
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 100])
 @pytest.mark.parametrize("size", [3, 4, 14, 57, 100])
 def test_processes_use_the_same_number_of_parts_of_at_least_two_samples(size: int, most: int) -> None:
-    plan = SamplePlan(size=size, batch_size=8, world_size=3, seed=1)
+    plan = SamplePlan(size=size, global_batch=24, world_size=3, seed=1)
     for step in zip(*[plan.batches(0, rank) for rank in range(3)], strict=True):
-        [parts] = {share.parts(most, 3) for share in step}
+        [parts] = {share.parts(TrainConfig(accumulate=most), 3) for share in step}
         fewest = min(len(share.indices) for share in step)
         assert parts == min(most, max(fewest // 2, 1))
 
 
+@pytest.mark.parametrize("size", [64, 95, 96, 97, 100, 111, 112, 127])
+def test_with_a_global_batch_size_the_steps_are_the_same_for_any_number_of_processes(size: int) -> None:
+    config = TrainConfig(batch_size=3, global_batch_size=32)
+    plans = [plan_samples(size, config, world_size, sampler=None) for world_size in (1, 2, 3, 5, 8)]
+    one, *others = [[sorted(chain(*step)) for step in steps(plan)] for plan in plans]
+    assert others == [one] * 4
+    assert sorted(chain(*one)) == list(range(size))
+    for plan in plans:
+        for batch in plan.batches(0, rank=0):
+            parts = batch.parts(config, plan.world_size)
+            assert parts == max(1, min(-(-len(batch.indices) // 3), batch.global_size // plan.world_size // 2))
+
+
+def test_a_global_batch_has_four_samples_for_each_process() -> None:
+    config = TrainConfig(global_batch_size=16)
+    assert config.global_batch(4) == 16
+    with pytest.raises(InvalidSetting, match="at least 20, four samples for each of 5 processes, not 16"):
+        config.global_batch(5)
+
+
 @pytest.mark.parametrize("resumed_world_size", [1, 2, 5])
 def test_resuming_within_an_epoch_uses_the_remaining_samples_once(resumed_world_size: int) -> None:
-    before = SamplePlan(size=100, batch_size=8, world_size=2, seed=3)
+    before = SamplePlan(size=100, global_batch=16, world_size=2, seed=3)
     first_three = steps(before, epoch=4)[:3]
     seen = [index for step in first_three for indices in step for index in indices]
-    after = SamplePlan(size=100, batch_size=8, world_size=resumed_world_size, seed=3)
+    after = SamplePlan(size=100, global_batch=8 * resumed_world_size, world_size=resumed_world_size, seed=3)
     rest = [index for step in steps(after, epoch=4, start=len(seen)) for indices in step for index in indices]
     assert sorted(seen + rest) == list(range(100))
 
@@ -78,7 +98,7 @@ def test_resuming_within_an_epoch_uses_the_remaining_samples_once(resumed_world_
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("left", range(18))
 def test_a_remainder_too_small_for_all_processes_is_left_out(left: int, world_size: int) -> None:
-    plan = SamplePlan(size=100, batch_size=4, world_size=world_size, seed=0)
+    plan = SamplePlan(size=100, global_batch=4 * world_size, world_size=world_size, seed=0)
     resumed = plan.resumed(TrainingProgress(step=9, epoch=2, samples_in_epoch=100 - left, samples_seen=300 - left))
     rest = steps(plan, epoch=2, start=100 - left)
     if left < 2 * world_size:
@@ -90,13 +110,13 @@ def test_a_remainder_too_small_for_all_processes_is_left_out(left: int, world_si
 
 
 def test_a_whole_epoch_is_never_left_out_however_small() -> None:
-    plan = SamplePlan(size=4, batch_size=4, world_size=4, seed=0)
+    plan = SamplePlan(size=4, global_batch=16, world_size=4, seed=0)
     assert plan.resumed(TrainingProgress(epoch=1)) == TrainingProgress(epoch=1)
     assert len(steps(plan)) == 1
 
 
 def test_a_smaller_dataset_ends_the_epoch() -> None:
-    plan = SamplePlan(size=10, batch_size=4, world_size=2, seed=0)
+    plan = SamplePlan(size=10, global_batch=8, world_size=2, seed=0)
     assert plan.resumed(TrainingProgress(samples_in_epoch=12)).epoch == 1
     assert steps(plan, start=12) == []
 
@@ -109,7 +129,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
 
 def test_fewer_samples_than_processes_are_rejected() -> None:
     with pytest.raises(KubetrainError, match="3 samples, fewer than the 4 processes"):
-        SamplePlan(size=3, batch_size=8, world_size=4, seed=0)
+        SamplePlan(size=3, global_batch=32, world_size=4, seed=0)
 
 
 def test_evaluation_counts_each_sample_once() -> None:
@@ -186,6 +206,11 @@ def test_the_epoch_of_a_stream_is_its_length_or_a_part_of_max_steps(
 def test_a_stream_needs_to_say_how_long_an_epoch_is() -> None:
     with pytest.raises(InvalidSetting, match="max_steps must be set, because the training data has no len"):
         stream_plan(None, TrainConfig(), world_size=1)
+
+
+def test_a_stream_has_no_global_batch_size() -> None:
+    with pytest.raises(InvalidSetting, match="global_batch_size must be 0, because the training data can only be read"):
+        stream_plan(100, TrainConfig(global_batch_size=64), world_size=1)
 
 
 def test_a_stream_resumes_with_other_processes_in_the_same_epoch_or_after_it() -> None:

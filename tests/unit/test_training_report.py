@@ -40,7 +40,7 @@ def begin(
     other_waits: float = 0.0,
     **settings: object,
 ) -> TrainingReport:
-    plan = SamplePlan(size=64, batch_size=8, world_size=2, seed=0)
+    plan = SamplePlan(size=64, global_batch=16, world_size=2, seed=0)
     config = TrainConfig.from_dict({"metrics_port": 0, **settings})
 
     def add_the_others(values: list[float]) -> list[float]:

@@ -55,12 +55,24 @@ class TrainConfig(Settings):
         "smaller batches",
         minimum=1,
     )
+    global_batch_size: int = setting(
+        0,
+        "samples of all processes at each step, however many train: each computes its share in parts of batch_size "
+        "samples, so that steps and learning rate stay the same if workers are lost or added; 0: batch_size for each "
+        "process",
+        minimum=0,
+    )
     seed: int = setting(0, "seed for initialization, sample order and dropout", minimum=0, maximum=2**32 - 1)
 
     precision: str = setting(
         "auto",
         "precision of the computation (weights stay in fp32); auto: bf16 if the hardware supports it",
         choices=("auto", "fp32", "bf16"),
+    )
+    tf32: bool = setting(
+        True,
+        "whether GPUs with TF32 use it for what is in fp32: several times as fast, with the range of fp32, but only "
+        "three decimal digits of the factors in each product",
     )
     compile: bool = setting(
         False,
@@ -215,6 +227,19 @@ class TrainConfig(Settings):
     def prefers_less(self) -> bool:
         """Return True if a lower value of the metric is better."""
         return self.best_is == "min"
+
+    def global_batch(self, processes: int) -> int:
+        """Return the samples of all processes (TensorFlow: replicas) at each step.
+
+        Raises:
+            InvalidSetting: if global_batch_size is too small for so many.
+        """
+        if 0 < self.global_batch_size < 4 * processes:  # two in the smallest step, which is half as large
+            raise InvalidSetting(
+                f"global_batch_size must be at least {4 * processes}, four samples for each of {processes} processes, "
+                f"not {self.global_batch_size}"
+            )
+        return self.global_batch_size or self.batch_size * processes
 
     def check_metric(self, measured: Iterable[str]) -> None:
         """Check that the task measures the metric that chooses the best checkpoint.

@@ -68,7 +68,7 @@ class AnyTraining(ABC):
     @property
     def global_batch(self) -> int:
         """Samples of all replicas at one step."""
-        return self.config.batch_size * self.group.replicas
+        return self.config.global_batch(self.group.replicas)
 
     def rate_factor(self, progress: TrainingProgress, plan: Plan) -> float:
         """Return the fraction of the peak learning rate for the step that leads to this progress."""

@@ -3,11 +3,12 @@
 Each epoch uses each sample once, in an order that depends only on the seed and the epoch, or the samples that a task's
 own sampler returns for this epoch. A run can therefore resume in the middle of an epoch, even with more or fewer
 processes. Only if more processes resume when few samples are left, the epoch ends without these: at most
-2 * processes - 1.
+2 * processes - 1. With global_batch_size, steps and samples stay exactly the same.
 """
 
 import functools
 import hashlib
+import math
 import operator
 import random
 import zlib
@@ -38,18 +39,23 @@ class Batch:
         """Return the factor for each sample's loss that makes the mean over processes equal the mean over samples."""
         return world_size / self.global_size
 
-    def parts(self, limit: int, world_size: int) -> int:
+    def parts(self, config: TrainConfig, world_size: int) -> int:
         """Return the number of parts in which to compute the batch. It is the same in all processes, and each part has
         at least two samples for batch normalization."""
-        return max(1, min(limit, self.global_size // world_size // 2))
+        parts = config.accumulate
+        if config.global_batch_size:
+            parts *= math.ceil(self.global_size / (world_size * config.batch_size))
+        return max(1, min(parts, self.global_size // world_size // 2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplePlan:
     size: int
-    batch_size: int
+    global_batch: int
     world_size: int
     seed: int
+    is_constant: bool = False
+    """True if the steps are the same for any number of processes."""
     sampler: Sampler | None = None
     available: int = 0
     """The samples from which the sampler selects."""
@@ -97,29 +103,33 @@ class SamplePlan:
     def _steps(self, start: int) -> Iterator[tuple[int, int]]:
         """Yield the first and last position of each step in the epoch's order.
 
-        If fewer than two samples per process remain, they are added to the previous step. So no process is ever without
-        samples, and batch normalization always has more than one.
+        If fewer samples than those of the smallest step remain, they are added to the previous step. So no process is
+        ever without samples, and batch normalization always has more than one.
         """
-        global_batch = self.batch_size * self.world_size
         while not self._is_over(start):
-            end = min(start + global_batch, self.size)
-            if self.size - end < 2 * self.world_size:
+            end = min(start + self.global_batch, self.size)
+            if self.size - end < self._smallest_step:
                 end = self.size
             yield start, end
             start = end
 
     def _is_over(self, start: int) -> bool:
-        """Return True if fewer than two samples per process are left, which happens if more processes resume."""
-        return start > 0 and self.size - start < 2 * self.world_size
+        """Return True if too few samples are left for a step, which happens if more processes resume."""
+        return start > 0 and self.size - start < self._smallest_step
+
+    @property
+    def _smallest_step(self) -> int:
+        return self.global_batch // 2 if self.is_constant else 2 * self.world_size
 
 
 def plan_samples(size: int, config: TrainConfig, world_size: int, sampler: Sampler | None) -> SamplePlan:
     """Plan epochs of all samples, or of those that the task's own sampler returns."""
     return SamplePlan(
         size=len(sampled_order(sampler, epoch=0)) if sampler else size,
-        batch_size=config.batch_size,
+        global_batch=config.global_batch(world_size),
         world_size=world_size,
         seed=config.seed,
+        is_constant=config.global_batch_size > 0,
         sampler=sampler,
         available=size,
     )

@@ -27,7 +27,7 @@ def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group) ->
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         find_unused_parameters=task.find_unused_parameters,
-        static_graph=task.static_graph and config.accumulate == 1,
+        static_graph=task.static_graph and config.accumulate == 1 and not config.global_batch_size,
         forward_sync_buffers=changes_buffers(task),  # broadcast_statistics() copies the others when needed
     )
 

@@ -33,7 +33,7 @@ from kubetrain_trainer.pytorch_ddp.training import AnyLoader, Training, open_loa
 def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
-    config, device = arguments.config, choose_device(ProcessRole())
+    config, device = arguments.config, choose_device(arguments.config, ProcessRole())
     task = build_task(config, arguments.data_dir)
     task.model.to(device)
     export = load_export(arguments.output, task.model, device)

@@ -15,7 +15,7 @@ from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
-from kubetrain_trainer.pytorch_ddp.precision import precision_of
+from kubetrain_trainer.pytorch_ddp.precision import describe_precision, use_tf32
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.watchdog import FIRST_STEP_FACTOR, PEERS_FACTOR
 
@@ -34,7 +34,7 @@ class Group(ProcessGroup):
             backend=f"PyTorch {torch.__version__}",
             world_size=self.role.world_size,
             transport=dist.get_backend() if self.role.world_size > 1 else "",
-            precision=precision_of(config, self.device),
+            precision=describe_precision(config, self.device),
             threads=torch.get_num_threads(),
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else cpu_name(),
             used_gpus=self.role.local_world_size,
@@ -79,7 +79,7 @@ class Group(ProcessGroup):
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(config, role, torch.cuda.device_count())
-    group = Group(role, choose_device(role))
+    group = Group(role, choose_device(config, role))
     if role.world_size == 1:
         yield group
         return
@@ -107,9 +107,10 @@ def leave(group: Group) -> None:
     dist.destroy_process_group()
 
 
-def choose_device(role: ProcessRole) -> torch.device:
+def choose_device(config: TrainConfig, role: ProcessRole) -> torch.device:
     """Return this process's GPU, or the CPU if it has none. Also limit the threads to those it may use."""
     torch.set_num_threads(threads_of(role))
+    use_tf32(config)
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", role.local_rank)

@@ -8,6 +8,7 @@ from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import has_bf16
+from kubetrain_trainer.gpus import with_tf32
 from kubetrain_trainer.pytorch_ddp.structures import map_tensors
 
 
@@ -16,6 +17,17 @@ def forward(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.de
     with torch.autocast(device.type, torch.bfloat16, enabled=precision_of(config, device) == "bf16"):
         outputs = model(inputs)
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype == torch.bfloat16 else tensor, outputs)
+
+
+def use_tf32(config: TrainConfig) -> None:
+    """Choose how GPUs compute in fp32. By default, PyTorch uses TF32 for convolutions but not for other products."""
+    chosen = "tf32" if config.tf32 else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = chosen
+
+
+def describe_precision(config: TrainConfig, device: torch.device) -> str:
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    return with_tf32(precision_of(config, device), config, capability)
 
 
 def precision_of(config: TrainConfig, device: torch.device) -> str:

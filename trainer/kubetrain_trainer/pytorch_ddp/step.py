@@ -82,7 +82,7 @@ def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
 def add_gradients(training: Training, inputs: object, targets: object, batch: Batch) -> Tensor:
     """Add up the gradient of the mean loss, part by part. The last part exchanges it between processes."""
     weight = batch.weight(training.group.role.world_size)  # turns the mean over processes into one over samples
-    count = batch.parts(training.config.accumulate, training.group.role.world_size)
+    count = batch.parts(training.config, training.group.role.world_size)
     *parts, last = split((inputs, targets, [*batch.indices]), count, len(batch.indices))
     with getattr(training.model, "no_sync", contextlib.nullcontext)():
         losses = [add_gradient(training, weight, *part) for part in parts]

@@ -89,7 +89,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     set_memory_format(task, config, loader, group.device)
     averages = Averages(config, task.model) if config.ema_decay else None
     writer = CheckpointWriter(arguments.output, config)
-    optimizers = build_optimizers(config, task, config.batch_size * group.replicas)
+    optimizers = build_optimizers(config, task, config.global_batch(group.replicas))
     if group.role.is_chief:
         warn_of_untrained(task.model, optimizers)
     return Training(
@@ -119,6 +119,10 @@ def check_task(task: Task, config: TrainConfig) -> None:
     check_metrics(task.metrics)
     if task.step and config.accumulate > 1:
         raise InvalidSetting("accumulate must be 1, because the task's own step decides what it computes in parts")
+    if task.step and config.global_batch_size:
+        raise InvalidSetting(
+            "global_batch_size must be 0, because the task's own step decides what it computes in parts"
+        )
     if task.step and config.on_nan == "skip":
         raise InvalidSetting(
             "on_nan must be stop, because the task's own step updates the model before the loss is checked"

@@ -36,7 +36,7 @@ def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     config = arguments.config
-    prepare_devices(ProcessRole())
+    prepare_devices(config, ProcessRole())
     use_precision(config)
     task = build_task(config, arguments.data_dir)
     export = load_export(arguments.output, task.model)

@@ -17,7 +17,7 @@ from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.stop_signal import exit_on_sigterm
-from kubetrain_trainer.tensorflow_multiworker.precision import precision_of
+from kubetrain_trainer.tensorflow_multiworker.precision import describe_precision
 
 DECISION_BYTES = 16384
 """Enough for the longest path."""
@@ -46,7 +46,7 @@ class Group(ProcessGroup):
             backend=f"TensorFlow {tf.__version__}",
             world_size=self.role.world_size,
             transport=transport if self.role.world_size > 1 else "",
-            precision=precision_of(config),
+            precision=describe_precision(config),
             threads=tf.config.threading.get_intra_op_parallelism_threads(),
             device=" and ".join(sorted({*names})) or cpu_name(),
             used_gpus=self.local_replicas,
@@ -110,7 +110,7 @@ class Group(ProcessGroup):
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
-    prepare_devices(role)
+    prepare_devices(config, role)
     group = Group(role, build_strategy(config, role))
     exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
     try:
@@ -121,9 +121,10 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     group.sum([0.0])
 
 
-def prepare_devices(role: ProcessRole) -> None:
+def prepare_devices(config: TrainConfig, role: ProcessRole) -> None:
     """Limit the threads to the CPUs of this process, and allocate GPU memory only when needed."""
     tf.config.threading.set_intra_op_parallelism_threads(threads_of(role))
+    tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
 

@@ -7,9 +7,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import has_bf16
-
-AMPERE = (8, 0)
-"""The compute capability of the first GPUs with bf16."""
+from kubetrain_trainer.gpus import AMPERE, with_tf32
 
 
 def use_precision(config: TrainConfig) -> None:
@@ -25,9 +23,18 @@ def forward(model: keras.Model, inputs: Any, *, training: bool) -> Any:
 def precision_of(config: TrainConfig) -> str:
     if config.precision != "auto":
         return config.precision
-    gpus = tf.config.list_physical_devices("GPU")
-    capabilities = [tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) for gpu in gpus]
-    return "bf16" if (min(capabilities) >= AMPERE if gpus else has_bf16()) else "fp32"
+    capability = _least_capability()
+    return "bf16" if (has_bf16() if capability is None else capability >= AMPERE) else "fp32"
+
+
+def describe_precision(config: TrainConfig) -> str:
+    return with_tf32(precision_of(config), config, _least_capability() or (0, 0))
+
+
+def _least_capability() -> tuple[int, int] | None:
+    """Return that of the GPU that can do least, or None without GPUs."""
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return min((each.get("compute_capability", (0, 0)) for each in details), default=None)
 
 
 def _in_fp32(value: Any) -> Any:

@@ -64,7 +64,7 @@ def run_epochs(training: Training) -> None:
         for (batch, *_), (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             rate = training.rate_factor(progress, plan) * training.peak_rate
-            parts = batch.parts(config.accumulate, group.replicas)
+            parts = batch.parts(config, group.replicas)
             is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
             if is_taken and training.averages:
                 training.averages.update(progress.step)

@@ -65,7 +65,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
         check_metrics(task.metrics)
-        optimizer, peak_rate = build_optimizer(config, task, config.batch_size * group.replicas)
+        optimizer, peak_rate = build_optimizer(config, task, config.global_batch(group.replicas))
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     if task.sampler:
         check_sampler(task.sampler, group)
