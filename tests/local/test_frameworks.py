@@ -8,6 +8,8 @@ import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,6 +206,15 @@ class TestPyTorch:
         finally:
             dist.destroy_process_group()
         assert exchanges == [0]
+
+    @pytest.mark.parametrize("settings", [{"precision": "fp16"}, {"global_batch_size": 64}, {"accumulate": 2}])
+    def test_a_step_of_a_tasks_own_refuses_what_it_would_ignore(self, settings: dict[str, Any]) -> None:
+        from kubetrain_trainer.pytorch_ddp.training import check_task
+
+        task: Any = SimpleNamespace(metrics={}, step=lambda step: None)
+        check_task(task, TrainConfig())
+        with pytest.raises(InvalidSetting, match=f"{next(iter(settings))} .* because the task's own step"):
+            check_task(task, TrainConfig(**settings))
 
     @pytest.mark.parametrize(("tf32", "expected"), [(True, "tf32"), (False, "ieee")])
     def test_gpus_compute_in_fp32_as_the_setting_says(self, tf32: bool, expected: str) -> None:

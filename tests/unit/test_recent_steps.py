@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.loss_scale import FIRST
 from kubetrain_trainer.recent_steps import MAX_SKIPPED, NotFinite, RecentSteps
 from support.training import FakeGroup
 
@@ -29,13 +30,13 @@ class Group:
         return sums
 
 
-def in_all_processes(program: Callable[[RecentSteps, int], object], on_nan: str = "stop") -> list[str]:
+def in_all_processes(program: Callable[[RecentSteps, int], object], **settings: str) -> list[str]:
     """Return what the program returns or raises in each process."""
     group, results = Group(), [""] * PROCESSES
 
     def run(rank: int) -> None:
         member = FakeGroup(rank, lambda values: group.sum(rank, values))
-        recent = RecentSteps(TrainConfig(on_nan=on_nan), member, lambda: "resume like this")
+        recent = RecentSteps(TrainConfig.from_dict(settings), member, lambda: "resume like this")
         try:
             results[rank] = str(program(recent, rank))
         except NotFinite as error:
@@ -93,6 +94,14 @@ def test_a_bad_step_is_skipped_by_all_processes_and_counted(caplog: pytest.LogCa
         f"of 0.1 ({step + 1} skipped so far)"
         for step in range(2)
     ]
+
+
+def test_in_fp16_all_processes_skip_a_gradient_that_overflows_and_halve_the_scale_of_the_loss() -> None:
+    def train(recent: RecentSteps, rank: int) -> object:
+        accepted = [recent.accept_step(step, 0.1, 1.0, math.inf if step == 1 else 1.0) for step in range(3)]
+        return accepted, recent.loss_scale.factor
+
+    assert in_all_processes(train, precision="fp16") == [str(([True, False, True], FIRST / 2))] * PROCESSES
 
 
 def test_too_many_bad_steps_in_a_row_fail_the_training() -> None:

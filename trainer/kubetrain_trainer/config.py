@@ -66,8 +66,9 @@ class TrainConfig(Settings):
 
     precision: str = setting(
         "auto",
-        "precision of the computation (weights stay in fp32); auto: bf16 if the hardware supports it",
-        choices=("auto", "fp32", "bf16"),
+        "precision of the computation (weights stay in fp32); auto: bf16 if the hardware supports it, else fp32; fp16: "
+        "for GPUs without bf16, with a scaled loss, skipping the steps whose gradient overflows",
+        choices=("auto", "fp32", "bf16", "fp16"),
     )
     tf32: bool = setting(
         True,
@@ -224,6 +225,11 @@ class TrainConfig(Settings):
         return next((mode for ending, mode in AUTOMATIC_MODES.items() if self.metric.endswith(ending)), "unknown")
 
     @property
+    def skips_steps(self) -> bool:
+        """Return True if a step whose loss or gradient is not finite is skipped, for which it has to be awaited."""
+        return self.on_nan == "skip" or self.precision == "fp16"
+
+    @property
     def prefers_less(self) -> bool:
         """Return True if a lower value of the metric is better."""
         return self.best_is == "min"
@@ -232,7 +238,7 @@ class TrainConfig(Settings):
         """Return the samples of all processes (TensorFlow: replicas) at each step.
 
         Raises:
-            InvalidSetting: if global_batch_size is too small for so many.
+            InvalidSetting: if global_batch_size is too small for them.
         """
         if 0 < self.global_batch_size < 4 * processes:  # two in the smallest step, which is half as large
             raise InvalidSetting(

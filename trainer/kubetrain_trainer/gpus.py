@@ -1,4 +1,4 @@
-"""What generations of GPUs can compute with."""
+"""The capabilities of generations of GPUs."""
 
 from kubetrain_trainer.config import TrainConfig
 

@@ -124,6 +124,7 @@ def _resume(training: AnyTraining, plan: Plan) -> tuple[TrainingProgress, int]:
     if not is_own:
         check_something_is_left(training.config, progress)
     training.restore(checkpoint)
+    training.recent.loss_scale.restore(checkpoint.manifest)
     return progress, checkpoint.step if is_own and checkpoint.is_validated else -1
 
 
@@ -191,8 +192,9 @@ def broadcast_all_statistics(training: AnyTraining) -> None:
 
 
 def save_state(training: AnyTraining, progress: TrainingProgress, metrics: Metrics) -> None:
+    details = {"world_size": training.group.role.world_size, "metrics": metrics, **training.recent.loss_scale.details()}
     with training.watchdog.paused():
-        training.save(progress, {"world_size": training.group.role.world_size, "metrics": metrics})
+        training.save(progress, details)
 
 
 def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn:

@@ -11,6 +11,7 @@ from typing import Any
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.loss_scale import LossScale
 from kubetrain_trainer.process_group import ProcessGroup
 
 MAX_SKIPPED = 10
@@ -30,7 +31,8 @@ class NotFinite(KubetrainError):
 class RecentSteps:
     def __init__(self, config: TrainConfig, group: ProcessGroup, resume_hint: Callable[[], str]) -> None:
         """`resume_hint` is called in the chief after a failure."""
-        self._skips = config.on_nan == "skip"
+        self._skips = config.skips_steps
+        self.loss_scale = LossScale(config)
         self._group = group
         self._resume_hint = resume_hint
         self._pending: list[tuple[int, float, Any, Any]] = []
@@ -40,8 +42,8 @@ class RecentSteps:
         """Number of steps skipped since this process started."""
 
     def accept_step(self, step: int, rate: float, loss: Any, norm: Any) -> bool:
-        """Return True if this step may update the model. With on_nan=stop that is always the case, because the next
-        check fails before anything is saved.
+        """Return True if this step may update the model. Unless steps are skipped that is always the case, because the
+        next check fails before anything is saved.
 
         Args:
             loss: This process's part of the loss.
@@ -52,6 +54,7 @@ class RecentSteps:
         """
         self._pending.append((step, rate, loss, norm))
         bad = self._bad_step() if self._skips else ""
+        self.loss_scale.update(is_taken=not bad)
         if not bad:
             self._skipped_in_a_row = 0
             return True
@@ -60,7 +63,8 @@ class RecentSteps:
         if self._skipped_in_a_row == MAX_SKIPPED:
             raise self._failure(f"{bad}, and the {MAX_SKIPPED - 1} steps before it were not finite either")
         if self._group.role.is_chief:
-            log.warning("skipped a step: %s (%d skipped so far)", bad, self.skipped)
+            scaled = f"; the loss is now scaled by {self.loss_scale.factor:g}" if self.loss_scale.is_used else ""
+            log.warning("skipped a step: %s (%d skipped so far)%s", bad, self.skipped, scaled)
         return False
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Mixed precision: models compute in bf16 if the hardware supports it; weights, loss and metrics stay in fp32."""
+"""Mixed precision: models compute in bf16 or fp16; weights, loss and metrics stay in fp32."""
 
 from functools import cache
 from typing import Any
@@ -11,12 +11,15 @@ from kubetrain_trainer.cpus import has_bf16
 from kubetrain_trainer.gpus import with_tf32
 from kubetrain_trainer.pytorch_ddp.structures import map_tensors
 
+REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 def forward(model: nn.Module, inputs: Any, config: TrainConfig, device: torch.device) -> Any:
     """Return the model's outputs, in fp32."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision_of(config, device) == "bf16"):
+    reduced = REDUCED.get(precision_of(config, device))
+    with torch.autocast(device.type, reduced, enabled=reduced is not None):
         outputs = model(inputs)
-    return map_tensors(lambda tensor: tensor.float() if tensor.dtype == torch.bfloat16 else tensor, outputs)
+    return map_tensors(lambda tensor: tensor.float() if tensor.dtype == reduced else tensor, outputs)
 
 
 def use_tf32(config: TrainConfig) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import torch
 from torch import Tensor, nn
 
 from kubetrain_trainer.errors import KubetrainError
@@ -54,24 +55,36 @@ def take_own_step(training: Training, inputs: object, targets: object, batch: Ba
 
 
 def clip_gradients(training: Training) -> Tensor:
-    """Clip the gradient and return its norm before clipping, over all processes.
+    """Unscale and clip the gradient, and return its norm before clipping, over all processes.
 
     Without clipping the norm is needed too: a gradient that is NaN shows only there.
     """
+    unscale_gradients(training)
     norm = gradient_norm(training)
     if training.config.clip_norm:
         nn.utils.clip_grads_with_norm_(training.model.parameters(), training.config.clip_norm, norm)
     return norm
 
 
+def unscale_gradients(training: Training) -> None:
+    scale = training.recent.loss_scale
+    if scale.is_used and (gradients := gradients_of(training)):
+        torch._foreach_mul_(gradients, 1 / scale.factor)
+
+
+def gradients_of(training: Training) -> list[Tensor]:
+    return [each.grad for each in training.model.parameters() if each.grad is not None]
+
+
 def gradient_norm(training: Training) -> Tensor:
-    gradients = [each.grad for each in training.model.parameters() if each.grad is not None]
-    return nn.utils.get_total_norm(gradients).to(training.group.device)  # without gradients it is on the CPU
+    return nn.utils.get_total_norm(gradients_of(training)).to(
+        training.group.device
+    )  # without gradients it is on the CPU
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
-    """Copy the running statistics, which even a skipped step changes. With on_nan=stop, return an empty list."""
-    return [buffer.clone() for buffer in training.task.model.buffers()] if training.config.on_nan == "skip" else []
+    """Copy the running statistics, which even a skipped step changes. If none is skipped, return an empty list."""
+    return [buffer.clone() for buffer in training.task.model.buffers()] if training.config.skips_steps else []
 
 
 def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
@@ -94,5 +107,5 @@ def add_gradient(training: Training, weight: float, inputs: object, targets: obj
     losses = (training.task.training_loss or training.task.loss)(outputs, targets)
     check_sample_values("training loss", losses, len(indices))
     loss = losses.sum() * weight
-    loss.backward()  # type: ignore[no-untyped-call]
+    (loss * training.recent.loss_scale.factor).backward()  # type: ignore[no-untyped-call]
     return loss.detach()

@@ -123,6 +123,8 @@ def check_task(task: Task, config: TrainConfig) -> None:
         raise InvalidSetting(
             "global_batch_size must be 0, because the task's own step decides what it computes in parts"
         )
+    if task.step and config.precision == "fp16":
+        raise InvalidSetting("precision cannot be fp16, because the task's own step does not scale its losses")
     if task.step and config.on_nan == "skip":
         raise InvalidSetting(
             "on_nan must be stop, because the task's own step updates the model before the loss is checked"

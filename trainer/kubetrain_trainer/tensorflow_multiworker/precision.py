@@ -1,4 +1,4 @@
-"""Mixed precision: models compute in bf16 if the hardware supports it; weights, loss and metrics stay in fp32."""
+"""Mixed precision: models compute in bf16 or fp16; weights, loss and metrics stay in fp32."""
 
 from typing import Any
 
@@ -9,10 +9,12 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import has_bf16
 from kubetrain_trainer.gpus import AMPERE, with_tf32
 
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+
 
 def use_precision(config: TrainConfig) -> None:
     """Set the precision of all models that are built later."""
-    keras.mixed_precision.set_global_policy("mixed_bfloat16" if precision_of(config) == "bf16" else "float32")
+    keras.mixed_precision.set_global_policy(POLICIES[precision_of(config)])
 
 
 def forward(model: keras.Model, inputs: Any, *, training: bool) -> Any:
@@ -38,4 +40,4 @@ def _least_capability() -> tuple[int, int] | None:
 
 
 def _in_fp32(value: Any) -> Any:
-    return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value
+    return tf.cast(value, tf.float32) if value.dtype in (tf.bfloat16, tf.float16) else value

@@ -18,7 +18,7 @@ def step_function(training: Training) -> Callable[..., bool]:
 
     If steps may be skipped, the host chooses between two graphs, because a condition cannot contain an update.
     """
-    skips, run_replicas = training.config.on_nan == "skip", training.group.strategy.run
+    skips, run_replicas = training.config.skips_steps, training.group.strategy.run
     variables, statistics = training.task.model.trainable_variables, training.task.model.non_trainable_variables
     gradients_of = partial(sum_gradients, training)
     if training.config.compile:  # excludes the exchange between processes, which XLA cannot compile
@@ -52,8 +52,9 @@ def step_function(training: Training) -> Callable[..., bool]:
     restore = tf.function(lambda before: run_replicas(restore_local, args=(before,)))
 
     def take_step(inputs: Any, targets: Any, global_size: int, step: int, rate: float, parts: int) -> bool:
-        size, request = tf.constant(float(global_size)), training.stop.request
-        loss, norm, stops, before, gradients = compute(tf.constant(rate), request, inputs, targets, size, parts)
+        size, scale = tf.constant(float(global_size)), tf.constant(training.recent.loss_scale.factor)
+        arguments = (training.stop.request, inputs, targets, size, scale, parts)
+        loss, norm, stops, before, gradients = compute(tf.constant(rate), *arguments)
         training.stop.note(stops)
         is_taken = training.recent.accept_step(step, rate, loss, norm)
         if not is_taken:
@@ -66,30 +67,33 @@ def step_function(training: Training) -> Callable[..., bool]:
 
 
 def sum_gradients(
-    training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, parts: int
+    training: Training, inputs: Any, targets: Any, global_size: tf.Tensor, scale: tf.Tensor, parts: int
 ) -> tuple[tf.Tensor, list[Any]]:
     """Return this replica's terms of the loss and of its gradient, added up part by part."""
     first, *others = split([inputs, targets], parts)
-    loss, gradients = compute_gradients(training, global_size, *first)
+    loss, gradients = compute_gradients(training, global_size, scale, *first)
     for part in others:
         # In sequence, because in parallel they would need as much memory as the whole batch.
         with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
-            part_loss, part_gradients = compute_gradients(training, global_size, *part)
+            part_loss, part_gradients = compute_gradients(training, global_size, scale, *part)
         loss += part_loss
         pairs = zip(gradients, part_gradients, strict=True)
         gradients = [one if one is None else tf.add_n([one, other]) for one, other in pairs]
+    if training.recent.loss_scale.is_used:
+        gradients = [one if one is None else one / scale for one in gradients]
     return loss, gradients
 
 
 def compute_gradients(
-    training: Training, global_size: tf.Tensor, inputs: Any, targets: Any
+    training: Training, global_size: tf.Tensor, scale: tf.Tensor, inputs: Any, targets: Any
 ) -> tuple[tf.Tensor, list[Any]]:
     model, task = training.task.model, training.task
     with tf.GradientTape() as tape:
         losses = (task.training_loss or task.loss)(forward(model, inputs, training=True), targets)
         check_while_traced(losses, targets)
         loss = tf.reduce_sum(losses) / global_size
-    return loss, tape.gradient(loss, model.trainable_variables)
+        scaled = loss * scale
+    return loss, tape.gradient(scaled, model.trainable_variables)
 
 
 def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
