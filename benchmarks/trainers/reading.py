@@ -15,7 +15,7 @@ from images import write_images
 
 from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
 from kubetrain_trainer import image_folder, tar_shards
-from kubetrain_trainer.sampling import epoch_order
+from kubetrain_trainer.epoch_order import EpochOrder
 
 ROUNDS = 5
 SHARD_BYTES = 16_000_000
@@ -38,7 +38,7 @@ def main() -> None:
 def ways(folder: Path) -> dict[str, Callable[[], Iterator[bytes]]]:
     files = image_folder.list_images(folder / "folder", "train")
     shards = tar_shards.list_images(folder / "shards", "train")
-    order = epoch_order(len(files.paths), seed=0, epoch=0)
+    order = EpochOrder(len(files.paths), seed=0, epoch=0)[:]
     return {
         "files at random": lambda: map(files.read, order),
         "shards at random": lambda: map(shards.read, order),

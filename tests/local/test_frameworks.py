@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -177,6 +178,17 @@ class TestPyTorch:
         assert (first[0]["number"].tolist(), last[0]["number"].tolist()) == ([0, 1], [2, 3, 4])
         assert [each.tolist() for each in last[1]] == [[2, 3, 4], [3, 4, 5]]
 
+    def test_batches_are_taken_as_they_are_needed(self) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp.loading import Loader
+
+        samples = [(torch.tensor(number), number) for number in range(8)]
+        for workers in (0, 2):
+            loader = Loader(samples, TrainConfig(loader_workers=workers), ProcessRole(), torch.device("cpu"))
+            endless = loader.load([number % 7, number % 7 + 1] for number in count())
+            assert [batch.targets.tolist() for batch in islice(endless, 8)] == [[n % 7, n % 7 + 1] for n in range(8)]
+
     def test_the_gradients_of_parts_are_exchanged_once(self, tmp_path: Path) -> None:
         import torch
         from torch import distributed as dist
@@ -287,6 +299,7 @@ class TestPyTorch:
 
 
 TENSORFLOW_PARTS = """
+import itertools
 import os
 import re
 import sys
@@ -357,6 +370,9 @@ noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).
 sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]
 assert sizes == [3, 3, 2], sizes
 assert list(load(noise, [])) == []
+endless = load(noise, ([number, number + 1] for number in itertools.cycle(range(10))))
+labels = [targets.numpy().tolist() for _, targets in itertools.islice(endless, 200)]
+assert labels[:10] == labels[10:20] == [[number, (number + 1) % 10] for number in range(10)], labels
 np.testing.assert_array_equal(noise.load(3)[0], noise.load(3)[0])
 
 parts = split_batch({"number": np.arange(5), "more": (np.arange(5) + 1,)}, 2)

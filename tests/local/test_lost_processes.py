@@ -12,7 +12,7 @@ from support.cli import processes_of, read_until, start
 from support.pods import import_seconds, pause_until_next_step, pod_processes
 from support.process_groups import elastic_workers, start_python
 
-MAX_PAUSE_SECONDS = 15
+MAX_PAUSE_SECONDS = 40  # other tests run beside it: benchmarks/trainers/recovery.py measures the pause alone
 """Without the time for imports."""
 ELASTIC = ("--min-workers", "1")
 

@@ -7,10 +7,13 @@ import psutil
 import pytest
 
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain, processes_of, read_until, start
 from support.outside import tensorboard_scalars
+from support.process_groups import start_python
 from support.tiers import ONE_IN_CI
 from support.training import largest_difference, newest
 
@@ -134,12 +137,32 @@ def test_a_failed_run_started_again_resumes(tmp_path: Path) -> None:
     assert newest(tmp_path / "output" / "run").step == 20
 
 
+SKIP_NO_CHECKPOINT = """
+import sys
+from importlib import import_module
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.entry_point import training_arguments
+
+CheckpointWriter.is_free = lambda writer, step: writer.wait() is None
+import_module(sys.argv.pop(1)).train(training_arguments(""))
+"""
+
+
 @pytest.mark.parametrize("framework", ONE_IN_CI)
 def test_checkpoints_may_be_saved_more_often_than_validated(framework: str, tmp_path: Path) -> None:
-    data = ("--set", "data=synthetic", "--set", "synthetic_samples=320", "--set", "image_size=8")
-    arguments = train_arguments(framework, tmp_path, tmp_path, "run")
-    finished = kubetrain(*arguments, *data, "--workers", "1", "--set", "validate_every=20")
-    assert finished.exit_code == 0, finished.output
+    config = TrainConfig(
+        data="synthetic",
+        synthetic_samples=320,
+        image_size=8,
+        epochs=3,
+        checkpoint_every=10,
+        validate_every=20,
+        metrics_port=0,
+    )
+    flags = ("--data-dir", tmp_path, "--output-dir", tmp_path / "run", *config.to_flags())
+    training = start_python("-c", SKIP_NO_CHECKPOINT, f"{package_of(framework)}.train", *flags, cwd=tmp_path)
+    output, _ = training.communicate(timeout=120)
+    assert training.returncode == 0, output
     saved = complete_checkpoints(TrainingOutput(tmp_path / "run").checkpoints)
     assert [(each.step, each.is_validated) for each in saved] == [(10, True), (20, False), (30, True)]
 

@@ -1,17 +1,16 @@
 """Each epoch uses each sample once, with any number of processes and from any position."""
 
-from itertools import chain, pairwise
+from itertools import chain
 
 import pytest
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.sampling import (
     SamplePlan,
     check_sampler,
-    derived_seed,
-    epoch_order,
     evaluation_indices,
     plan_samples,
 )
@@ -119,12 +118,6 @@ def test_a_smaller_dataset_ends_the_epoch() -> None:
     plan = SamplePlan(size=10, global_batch=8, world_size=2, seed=0)
     assert plan.resumed(TrainingProgress(samples_in_epoch=12)).epoch == 1
     assert steps(plan, start=12) == []
-
-
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
-    orders = [epoch_order(50, seed, epoch) for seed in (0, 1) for epoch in (0, 1, 10)]
-    assert all(first != second for first, second in pairwise(orders))
-    assert epoch_order(50, 1, 10) == orders[-1]
 
 
 def test_fewer_samples_than_processes_are_rejected() -> None:

@@ -7,10 +7,8 @@ processes. Only if more processes resume when few samples are left, the epoch en
 """
 
 import functools
-import hashlib
 import math
 import operator
-import random
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +17,7 @@ from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.epoch_order import EpochOrder
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_group import ProcessGroup
 
@@ -82,7 +81,7 @@ class SamplePlan:
 
     def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
         """Yield one process's batches of an epoch, without the first `start` samples, which have already been used."""
-        order = self._sampled(self.sampler, epoch) if self.sampler else epoch_order(self.size, self.seed, epoch)
+        order = self._sampled(self.sampler, epoch) if self.sampler else EpochOrder(self.size, self.seed, epoch)
         for first, last in self._steps(start):
             yield Batch(indices=order[first + rank : last : self.world_size], global_size=last - first)
 
@@ -159,19 +158,6 @@ def check_sampler(sampler: Sampler, group: ProcessGroup) -> None:
 
 def _digest(order: Sequence[int]) -> float:
     return float(zlib.crc32(array("q", order).tobytes()))
-
-
-def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
-    order = list(range(size))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
-
-
-def derived_seed(*parts: int) -> int:
-    """Return a seed for one step or one sample. Because each has its own seed, a resumed run draws the same random
-    numbers as an uninterrupted one, without saving the state of generators."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")
 
 
 def evaluation_indices(size: int, rank: int, world_size: int) -> range:

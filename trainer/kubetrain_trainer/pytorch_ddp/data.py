@@ -15,12 +15,12 @@ from torch.utils.data import Dataset
 
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import DEVIATION, MEAN
 from kubetrain_trainer.model_names import image_size
-from kubetrain_trainer.sampling import derived_seed
 from kubetrain_trainer.tar_shards import TarShards
 
 THUMBNAIL_PIXELS = 64

@@ -5,7 +5,8 @@ import multiprocessing
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpus_each
+from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.structures import to_device
-from kubetrain_trainer.sampling import SamplePlan, Sampler, derived_seed, evaluation_indices, plan_samples
+from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 
 Collate = Callable[[list[Any]], Any]
 
@@ -44,7 +46,7 @@ class Loader:
         self._deliver = Delivery(samples, device)
         self._config = config
         self._role = role
-        self._keys: list[list[tuple[int, int]]] = []
+        self._keys = Keys()
         self.size = len(samples)
         workers = loader_workers(config, role, device)
         keyed = SeededSamples(samples, config.seed)
@@ -54,9 +56,10 @@ class Loader:
         """Plan the epochs of a training with these samples."""
         return plan_samples(self.size, self._config, world_size, sampler)
 
-    def load(self, batches: Sequence[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
+    def load(self, batches: Iterable[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
         """Yield the batches of samples with these indices, in this order."""
-        self._keys[:] = [[(epoch, index) for index in batch] for batch in batches]
+        batches, self._keys.batches = tee(batches)
+        self._keys.epoch = epoch
         with own_messages():
             for indices, batch in zip(batches, self._loader, strict=True):
                 yield self._deliver(batch, len(indices))
@@ -70,6 +73,16 @@ class Loader:
         """Return the inputs of two samples, for a trial."""
         [first] = self.load([range(min(2, self.size))])
         return first.inputs
+
+
+class Keys:
+    """The keys of the samples of each batch. For each epoch, the loader reads them again, a few batches ahead."""
+
+    batches: Iterable[Sequence[int]] = ()
+    epoch = 0
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        return ([(self.epoch, index) for index in batch] for batch in self.batches)
 
 
 class Delivery:

@@ -4,7 +4,7 @@ import copy
 import io
 import logging
 import pickle  # only for its exception class; nothing is unpickled
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.loading import (
@@ -23,7 +24,7 @@ from kubetrain_trainer.pytorch_ddp.loading import (
     own_messages,
     seed_generators,
 )
-from kubetrain_trainer.sampling import Sampler, derived_seed
+from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.stream_plan import StreamPlan, stream_plan
 
 Position = dict[str, Any]
@@ -78,10 +79,10 @@ class StreamLoader:
             log.warning("the training data has no state_dict(): a run that resumes reads it from its beginning again")
         return stream_plan(self.size, self._config, world_size)
 
-    def load(self, batches: Sequence[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
+    def load(self, batches: Iterable[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
         """Yield the next batches of this process, as many as these."""
         self._endless = self._endless or self._deliver_all(self._open(self._position))
-        return islice(self._endless, len(batches))
+        return (batch for _, batch in zip(batches, self._endless, strict=False))
 
     def load_split(self) -> Iterator[Loaded]:
         """Yield all batches that this process has, once."""

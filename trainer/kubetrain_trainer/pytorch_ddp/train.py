@@ -6,9 +6,11 @@ python -m kubetrain_trainer.pytorch_ddp.launch --nproc-per-node 2 \
 
 import logging
 from functools import partial
+from itertools import tee
 
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
+from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, save_checkpoint
@@ -18,7 +20,6 @@ from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer.pytorch_ddp.loading import seed_generators
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
-from kubetrain_trainer.sampling import derived_seed
 from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.training_report import TrainingReport
@@ -56,8 +57,8 @@ def run_epochs(training: Training) -> None:
 
     while not is_finished(config, progress):
         # One batch per remaining step of the epoch, with this process's share of the step's `global_size` samples.
-        batches = list(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
-        loaded = loader.load([batch.indices for batch in batches], progress.epoch)
+        batches, ahead = tee(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
+        loaded = loader.load((batch.indices for batch in ahead), progress.epoch)
         for batch, (inputs, targets, _) in zip(batches, report.window.waiting_for(loaded), strict=True):
             # Seed dropout at each step, so that a resumed run draws the same random numbers.
             seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)

@@ -1,15 +1,17 @@
 """The loader that batches samples by their indices."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache, partial
 from itertools import chain, groupby, islice, pairwise
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.tensorflow_multiworker.data import IMAGES_PER_READ
 
+BATCHES_AT_ONCE = 64
+INDICES = tf.TensorSpec([None], tf.int64)
 Collate = Callable[[tf.data.Dataset, int], tf.data.Dataset]
 
 
@@ -17,32 +19,41 @@ def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:
     return samples.batch(size)
 
 
-def load(samples: Any, batches: Sequence[Sequence[int]], collate: Collate = batch_samples) -> Iterator[tuple[Any, Any]]:
+def load(samples: Any, batches: Iterable[Sequence[int]], collate: Collate = batch_samples) -> Iterator[tuple[Any, Any]]:
     """Yield the batches of samples with these indices, in this order."""
-    loaded = 0
+    awaited: deque[Sequence[int]] = deque()
     try:
-        for batch in loader(samples, batches, collate):
+        for batch in loader(samples, noted(batches, awaited), collate):
+            awaited.popleft()
             yield batch
-            loaded += 1
     except tf.errors.OpError:
         # A graph does not report the sample that it failed on. Load the candidates one by one to find it.
-        for index in islice(chain.from_iterable(batches[loaded:]), len(batches[loaded]) + IMAGES_PER_READ):
+        for index in islice(chain.from_iterable(tuple(awaited)), len(awaited[0]) + IMAGES_PER_READ):
             samples.load(tf.constant(index))
         raise
 
 
-def loader(samples: Any, batches: Sequence[Sequence[int]], collate: Collate) -> Iterable[tuple[Any, Any]]:
-    """Concatenate one dataset per batch size. All batches of an epoch except the last have the same size."""
-    parts = []
+def noted(batches: Iterable[Sequence[int]], awaited: deque[Sequence[int]]) -> Iterator[Sequence[int]]:
+    """Yield the batches, in TensorFlow's thread, and note them as those that are being loaded."""
+    for batch in batches:
+        awaited.append(batch)
+        yield batch
+
+
+def loader(samples: Any, batches: Iterable[Sequence[int]], collate: Collate) -> Iterator[tuple[Any, Any]]:
+    """Read one dataset per batch size. All batches of an epoch except the last have the same size."""
     for size, group in groupby(batches, key=len):
-        indices = np.concatenate([np.asarray(batch, np.int64) for batch in group])
-        part = tf.data.Dataset.from_tensor_slices(indices)
+        part = tf.data.Dataset.from_generator(partial(joined, group), output_signature=INDICES).unbatch()
         if hasattr(samples, "read"):
             part = samples.read(part)
-        parts.append(collate(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size))
-    if not parts:
-        return ()
-    return reduce(lambda loaded, part: loaded.concatenate(part), parts).prefetch(tf.data.AUTOTUNE)
+        loaded = collate(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size)
+        yield from loaded.prefetch(tf.data.AUTOTUNE)
+
+
+def joined(batches: Iterator[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield the indices of several batches at once, because calling Python for each takes longer."""
+    while several := list(chain.from_iterable(islice(batches, BATCHES_AT_ONCE))):
+        yield several
 
 
 @lru_cache(maxsize=8)

@@ -6,6 +6,7 @@ TF_CONFIG='{…}' python -m kubetrain_trainer.tensorflow_multiworker.train --dat
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import tee
 from typing import Any
 
 from kubetrain_trainer.allocator import keep_freed_memory
@@ -59,9 +60,10 @@ def run_epochs(training: Training) -> None:
     vary_dropout(training.task.model, group.strategy)
 
     while not is_finished(config, progress):
-        batches = local_batches(group, plan, progress)
-        loaded = load_batches(training, batches)
-        for (batch, *_), (inputs, targets) in zip(batches, report.window.waiting_for(loaded), strict=True):
+        batches, ahead = tee(local_batches(group, plan, progress))
+        loaded = load_batches(training, ahead)
+        # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
+        for (inputs, targets), (batch, *_) in zip(report.window.waiting_for(loaded), batches, strict=True):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             rate = training.rate_factor(progress, plan) * training.peak_rate
             parts = batch.parts(config, group.replicas)
@@ -86,26 +88,26 @@ def run_epochs(training: Training) -> None:
     report.end()
 
 
-def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) -> list[tuple[Batch, ...]]:
-    """Return the batches of this process's replicas for each remaining step of the epoch."""
+def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) -> Iterator[tuple[Batch, ...]]:
+    """Yield the batches of this process's replicas for each remaining step of the epoch."""
     first = group.role.rank * group.local_replicas
     replicas = range(first, first + group.local_replicas)
     batches = [plan.batches(progress.epoch, replica, start=progress.samples_in_epoch) for replica in replicas]
-    return list(zip(*batches, strict=True))
+    return zip(*batches, strict=True)
 
 
-def load_batches(training: Training, batches: list[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
+def load_batches(training: Training, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
     """Yield inputs and targets of each step, with a batch for each replica of this process.
 
     The strategy's distributed datasets are not used, because at each step they ask all processes for another batch.
     """
-    group, indices = training.group, [batch.indices for step in batches for batch in step]
-    loaded = load(training.samples, indices, training.task.collate)
+    group = training.group
+    loaded = load(training.samples, (batch.indices for step in batches for batch in step), training.task.collate)
     if group.local_replicas == 1:
         yield from loaded
         return
-    for _ in batches:
-        yield group.for_each_replica([next(loaded) for _ in range(group.local_replicas)])
+    for of_replicas in zip(*[loaded] * group.local_replicas, strict=True):
+        yield group.for_each_replica(of_replicas)
 
 
 if __name__ == "__main__":
