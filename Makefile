@@ -20,7 +20,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
 
 # Two tests at a time. Those of one file run in sequence, because they share what they train.
-PAIR := --numprocesses 2 --dist loadfile
+PAIR := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run check format test test-slow benchmark compile check-compiled images test-cluster docs lock clean

@@ -148,7 +148,8 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ONE_IN_CI)
+@pytest.mark.thorough
+@pytest.mark.parametrize("framework", TASKS)
 def test_with_a_global_batch_size_steps_stay_the_same_when_processes_are_lost_and_added(
     framework: str, tmp_path: Path
 ) -> None:

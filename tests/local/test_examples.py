@@ -51,13 +51,9 @@ def test_an_example_publishes_a_model_by_the_command_that_it_shows(example: str,
     assert "loss" in {name for row in read_metrics(output.metrics) for name in row}
 
 
+@THOROUGH
 @pytest.mark.parametrize(
-    ("example", "framework"),
-    [
-        pytest.param("lightning", "pytorch", marks=THOROUGH),
-        ("transformers", "pytorch"),
-        pytest.param("keras", "tensorflow", marks=THOROUGH),
-    ],
+    ("example", "framework"), [("lightning", "pytorch"), ("transformers", "pytorch"), ("keras", "tensorflow")]
 )
 def test_an_example_loses_no_step_when_a_pod_is_drained(
     example: str, framework: str, digits: Path, tmp_path: Path
