@@ -4,7 +4,6 @@ Two real processes are compared with one; the epoch ends unevenly, and only some
 """
 
 import json
-import shutil
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -21,7 +20,7 @@ from kubetrain_trainer.schedule import averaging_decay
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI
-from support.training import parameters
+from support.training import copy_killed_at, parameters
 
 SAMPLES = 45
 STEPS = 12  # five of eight samples and one of the rest, twice
@@ -157,7 +156,7 @@ def test_with_a_global_batch_size_steps_stay_the_same_when_processes_are_lost_an
     settings = {"epochs": 4, "batch_size": 3, "global_batch_size": 14}  # of the third step, three samples are left over
     run_group(start_group(framework, tmp_path, 1, {"one": settings}))
     for before, after, world_size in (("one", "three", 3), ("three", "two", 2)):
-        killed_at(7, TrainingOutput(tmp_path / before), tmp_path / after)
+        copy_killed_at(7, tmp_path / before, tmp_path / after)
         run_group(start_group(framework, tmp_path, world_size, {after: settings}))
 
     one, *others = read_all(*(TrainingOutput(tmp_path / name) for name in ("one", "three", "two")))
@@ -172,16 +171,6 @@ def run_group(processes: list[Any]) -> None:
     for process in processes:
         text, _ = process.communicate(timeout=120)
         assert process.returncode == 0, text
-
-
-def killed_at(step: int, finished: TrainingOutput, copy: Path) -> None:
-    """Copy the output of a training as it would be if the training had been killed after this step."""
-    shutil.copytree(finished.checkpoints.parent, copy)
-    killed = TrainingOutput(copy)
-    (copy / "result.json").unlink()
-    for checkpoint in complete_checkpoints(killed.checkpoints):
-        if checkpoint.step > step:
-            shutil.rmtree(checkpoint.path)
 
 
 def read_all(*outputs: TrainingOutput) -> list["Trained"]:

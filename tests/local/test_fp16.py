@@ -1,18 +1,16 @@
 """Trainings in fp16 learn as in fp32, though their gradients would vanish or overflow without a scaled loss."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.tiers import ONE_IN_CI
-from support.training import parameters
+from support.training import copy_killed_at, newest, parameters
 
 TASKS = {
     "pytorch": """
@@ -119,14 +117,11 @@ def test_steps_that_overflow_are_skipped_and_a_killed_training_ends_like_one_tha
     assert f"({skipped} skipped so far); the loss is now scaled by {2 ** (16 - skipped)}" in log
     learned = losses(folder, "overflowing")[skipped:]
     assert sum(learned[-8:]) < sum(learned[:8])
-    newest = complete_checkpoints(TrainingOutput(folder / "overflowing").checkpoints)[-1]
-    assert newest.manifest["loss_scale"] == {"factor": 2 ** (16 - skipped), "steps": STEPS - skipped}
+    last = newest(folder / "overflowing")
+    assert last.manifest["loss_scale"] == {"factor": 2 ** (16 - skipped), "steps": STEPS - skipped}
 
-    killed = TrainingOutput(folder / "killed")
-    shutil.copytree(folder / "overflowing", killed.path)
-    (killed.path / "result.json").unlink()
-    shutil.rmtree(complete_checkpoints(killed.checkpoints)[-1].path)
+    copy_killed_at(STEPS // 2, folder / "overflowing", folder / "killed")
     assert "skipped a step" not in train(framework, folder, "killed", "fp16", OVERFLOWING)
-    resumed, whole = parameters(complete_checkpoints(killed.checkpoints)[-1], newest)
+    resumed, whole = parameters(newest(folder / "killed"), last)
     assert resumed.keys() == whole.keys()
     assert all((resumed[name] == whole[name]).all() for name in whole)

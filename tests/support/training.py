@@ -1,5 +1,6 @@
 """What trainings of tests need: the parameters in their checkpoints, and a fake group of processes."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,15 @@ from kubetrain_trainer.training_output import TrainingOutput
 
 def newest(output: Path) -> Checkpoint:
     return complete_checkpoints(TrainingOutput(output).checkpoints)[-1]
+
+
+def copy_killed_at(step: int, finished: Path, copy: Path) -> None:
+    """Copy the output of a training as it would be if the training had been killed after this step."""
+    shutil.copytree(finished, copy)
+    (copy / "result.json").unlink()
+    for checkpoint in complete_checkpoints(TrainingOutput(copy).checkpoints):
+        if checkpoint.step > step:
+            shutil.rmtree(checkpoint.path)
 
 
 def parameters(*checkpoints: Checkpoint) -> Sequence[Mapping[str, np.ndarray]]:

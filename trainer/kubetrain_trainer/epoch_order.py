@@ -26,9 +26,6 @@ class EpochOrder:
     seed: int
     epoch: int
 
-    def __len__(self) -> int:
-        return self.size
-
     def __getitem__(self, part: slice) -> list[int]:
         return [self._moved(place) for place in range(self.size)[part]]
 

@@ -65,11 +65,6 @@ class AnyTraining(ABC):
     def export(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint's weights, as they were validated, for use without this trainer."""
 
-    @property
-    def global_batch(self) -> int:
-        """Samples of all replicas at one step."""
-        return self.config.global_batch(self.group.replicas)
-
     def rate_factor(self, progress: TrainingProgress, plan: Plan) -> float:
         """Return the fraction of the peak learning rate for the step that leads to this progress."""
         schedule = self.task.schedule

@@ -20,6 +20,9 @@ class LossScale:
         self.factor = FIRST if self.is_used else 1.0
         self._steps = 0
 
+    def scaled(self, loss: Any) -> Any:
+        return loss * self.factor if self.is_used else loss
+
     def update(self, *, is_taken: bool) -> None:
         """Choose the factor of the next step, by whether the gradient of this one was finite."""
         if not self.is_used:

@@ -77,9 +77,8 @@ def gradients_of(training: Training) -> list[Tensor]:
 
 
 def gradient_norm(training: Training) -> Tensor:
-    return nn.utils.get_total_norm(gradients_of(training)).to(
-        training.group.device
-    )  # without gradients it is on the CPU
+    norm = nn.utils.get_total_norm(gradients_of(training))
+    return norm.to(training.group.device)  # without gradients it is on the CPU
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
@@ -107,5 +106,5 @@ def add_gradient(training: Training, weight: float, inputs: object, targets: obj
     losses = (training.task.training_loss or training.task.loss)(outputs, targets)
     check_sample_values("training loss", losses, len(indices))
     loss = losses.sum() * weight
-    (loss * training.recent.loss_scale.factor).backward()  # type: ignore[no-untyped-call]
+    training.recent.loss_scale.scaled(loss).backward()
     return loss.detach()

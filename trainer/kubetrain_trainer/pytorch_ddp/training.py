@@ -117,12 +117,11 @@ def check_task(task: Task, config: TrainConfig) -> None:
         InvalidSetting: if a setting contradicts a step of the task's own.
     """
     check_metrics(task.metrics)
-    if task.step and config.accumulate > 1:
-        raise InvalidSetting("accumulate must be 1, because the task's own step decides what it computes in parts")
-    if task.step and config.global_batch_size:
-        raise InvalidSetting(
-            "global_batch_size must be 0, because the task's own step decides what it computes in parts"
-        )
+    for name, only in (("accumulate", 1), ("global_batch_size", 0)):
+        if task.step and getattr(config, name) != only:
+            raise InvalidSetting(
+                f"{name} must be {only}, because the task's own step decides what it computes in parts"
+            )
     if task.step and config.precision == "fp16":
         raise InvalidSetting("precision cannot be fp16, because the task's own step does not scale its losses")
     if task.step and config.on_nan == "skip":
