@@ -104,7 +104,7 @@ class TestPyTorch:
     def test_16_bit_gray_is_scaled(self) -> None:
         from PIL import Image
 
-        from kubetrain_trainer.pytorch_ddp.data import eight_bits
+        from kubetrain_trainer.pytorch_ddp.images import eight_bits
 
         levels = np.array([[0, 255, 256, 1000, 65535]])
         for kind in ("<u2", ">u2"):
@@ -441,7 +441,7 @@ def assert_pytorch_sees_these_pixels(data_dir: Path, pixels: Path) -> None:
     assert len(images) == len(expected) > 15
     for index, each in enumerate(expected):
         name = images._images.name(index)  # type: ignore[attr-defined]
-        seen = np.array(images._decode(index))  # type: ignore[attr-defined]
+        seen = np.array(images._decode(index, 224))  # type: ignore[attr-defined]
         np.testing.assert_array_equal(seen, each, err_msg=name)
         assert len(np.unique(each)) > 1, name
 

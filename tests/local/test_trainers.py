@@ -38,14 +38,14 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_like_one_that_was_not(
     framework: str, digits: Path, tmp_path: Path
 ) -> None:
     """With PyTorch, the undisturbed run has both its processes in one pod."""
-    averaged = ("--set", "ema_decay=0.9")
+    settings = ("--set", "ema_decay=0.9", "--set", "recipe=strong")
     in_one_pod = ("--workers", "1", "--processes-per-worker", "2") if framework == "pytorch" else ()
     undisturbed = kubetrain(
-        *train_arguments(framework, digits, tmp_path / "output", "undisturbed"), *averaged, *in_one_pod
+        *train_arguments(framework, digits, tmp_path / "output", "undisturbed"), *settings, *in_one_pod
     )
     assert undisturbed.exit_code == 0, undisturbed.output
 
-    run = start(*train_arguments(framework, digits, tmp_path / "output", "killed"), *averaged)
+    run = start(*train_arguments(framework, digits, tmp_path / "output", "killed"), *settings)
     seen = read_until(run, "[kubetrain] step=35/60")  # 20 steps per epoch: the last checkpoint is that of step 30
     victims = training_processes(tmp_path / "output" / "killed")
     assert len(victims) == 2

@@ -13,7 +13,7 @@ from support.cli import kubetrain
 from support.training import largest_difference, newest
 
 IMAGES = {"train": 200, "val": 50, "test": 50}
-SETTINGS = ("--set", "epochs=2", "--set", "log_every=1", "--set", "batch_size=16")
+SETTINGS = ("--set", "epochs=2", "--set", "log_every=1", "--set", "batch_size=16", "--set", "recipe=strong")
 
 
 @pytest.fixture(scope="module")

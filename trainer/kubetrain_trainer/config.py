@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from kubetrain_trainer.augmentation import RECIPES, STRONGEST, Recipe
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
@@ -36,10 +37,60 @@ class TrainConfig(Settings):
         choices=("image_folder", "tar_shards", "synthetic"),
     )
     image_size: int = setting(0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0)
+    evaluation_crop: float = setting(
+        1.0,
+        "part of the shorter side that validation, evaluation and predictions see, at the center: 0.875 is usual if "
+        "the training crops at random",
+        above=0,
+        maximum=1,
+    )
     synthetic_samples: int = setting(512, "samples in each split of synthetic data", minimum=1)
     synthetic_classes: int = setting(10, "number of classes in synthetic data", minimum=2)
     validation_split: str = setting("val", "folder of the dataset used to choose the best checkpoint")
     test_split: str = setting("test", "folder of the dataset used to evaluate the finished model")
+
+    recipe: str = setting(
+        "none",
+        "how the training images of built-in models are changed at random; standard: crop_area 0.25 and flip 0.5; "
+        "strong: besides, rand_augment 2, erase 0.25, mixup 0.2 and cutmix 1. Each image depends only on seed, epoch "
+        "and index",
+        choices=tuple(RECIPES),
+    )
+    crop_area: float = setting(
+        -1.0,
+        "smallest part of an image's area that a random crop keeps, between 3:4 and 4:3; 1: no random crop; -1: as the "
+        "recipe says",
+        minimum=-1,
+        maximum=1,
+    )
+    flip: float = setting(-1.0, "probability of mirroring an image; -1: as the recipe says", minimum=-1, maximum=1)
+    color_jitter: float = setting(
+        -1.0,
+        "most that brightness, contrast and saturation change, as a fraction; -1: as the recipe says",
+        minimum=-1,
+        maximum=1,
+    )
+    rand_augment: int = setting(
+        -1, "number of operations of RandAugment for each image; -1: as the recipe says", minimum=-1, maximum=5
+    )
+    rand_augment_magnitude: int = setting(
+        -1, "strength of the operations of RandAugment, up to 30; -1: 9", minimum=-1, maximum=STRONGEST
+    )
+    erase: float = setting(
+        -1.0, "probability of erasing a part of an image; -1: as the recipe says", minimum=-1, maximum=1
+    )
+    mixup: float = setting(
+        -1.0,
+        "alpha of the beta distribution that says how far two images are blended; 0: not at all; -1: as the recipe "
+        "says. If cutmix is set too, each pair gets one of them",
+        minimum=-1,
+    )
+    cutmix: float = setting(
+        -1.0,
+        "alpha of the beta distribution that says how large a part of an image another one replaces; 0: none; -1: as "
+        "the recipe says",
+        minimum=-1,
+    )
 
     epochs: int = setting(15, "passes over the training data", minimum=1)
     max_steps: int = setting(
@@ -199,6 +250,13 @@ class TrainConfig(Settings):
                 f"warmup_steps must be less than max_steps ({self.max_steps}), not {self.warmup_steps}: the learning "
                 "rate would never reach its peak"
             )
+        if self.augmentation.is_used and self.data == "synthetic":
+            raise InvalidSetting("recipe and its parts are for images from files, but data is synthetic")
+        for name in ("batch_size", "global_batch_size"):
+            if self.augmentation.mixes and getattr(self, name) % 2:
+                raise InvalidSetting(
+                    f"{name} must be even, not {getattr(self, name)}, because mixup and cutmix mix two images each"
+                )
         if self.nesterov and not self.momentum:
             raise InvalidSetting("nesterov needs a momentum above 0")
         if parse_entry(self.entry):  # it exports what it chooses, when it ends
@@ -216,6 +274,11 @@ class TrainConfig(Settings):
         """A hash of the settings that differ from their defaults. Releases up to 0.1.0 hashed all settings."""
         canonical = json.dumps([DEFAULTS_VERSION, self.changed_settings()], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def augmentation(self) -> Recipe:
+        """The recipe, with the parts of it that are set."""
+        return RECIPES[self.recipe].changed_by(self)
 
     @property
     def best_is(self) -> str:

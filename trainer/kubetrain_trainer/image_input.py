@@ -18,11 +18,13 @@ def describe_input(config: TrainConfig, framework: str) -> dict[str, Any]:
     if is_own_code(config):
         return {}
     pixels = image_size(config)
+    cropped = {"shorter_side": shorter_side(config)} if config.evaluation_crop < 1 else {}
     return {
         "size": pixels,
         "shape": [3, pixels, pixels] if framework == "pytorch" else [pixels, pixels, 3],
         "channels": "RGB",
-        "resize": "the shorter side to size, bilinear with antialiasing",
+        "resize": f"the shorter side to {'shorter_side' if cropped else 'size'}, bilinear with antialiasing",
+        **cropped,
         "crop": "center",
         "range": [0, 1],
         "mean": list(MEAN),
@@ -30,8 +32,13 @@ def describe_input(config: TrainConfig, framework: str) -> dict[str, Any]:
     }
 
 
+def shorter_side(config: TrainConfig) -> int:
+    """Return the length in pixels to which the shorter side of an image is scaled before the center is cropped."""
+    return round(image_size(config) / config.evaluation_crop)
+
+
 def with_recorded_input(config: TrainConfig, description: Mapping[str, Any]) -> TrainConfig:
-    """Return the settings with the image size that model.json names, if it describes the input.
+    """Return the settings with the sizes that model.json names, if it describes the input.
 
     Raises:
         KubetrainError: if the model needs another preprocessing than this release has.
@@ -39,7 +46,8 @@ def with_recorded_input(config: TrainConfig, description: Mapping[str, Any]) -> 
     recorded = description.get("input")
     if not recorded:
         return config
-    sized = replace(config, image_size=int(recorded.get("size", 0)))
+    size = int(recorded.get("size", 0))
+    sized = replace(config, image_size=size, evaluation_crop=size / recorded.get("shorter_side", size))
     ours = describe_input(sized, description["framework"])
     if other := [name for name in {**ours, **recorded} if ours.get(name) != recorded.get(name)]:
         raise KubetrainError(

@@ -91,7 +91,8 @@ def position(progress: TrainingProgress, plan: Plan) -> Position:
 
 def splits(task: Any, config: TrainConfig, group: ProcessGroup) -> tuple[Any, Any]:
     """Return the samples to train on and those to validate with."""
-    samples = task.data("train"), task.data(config.validation_split)
+    training = task.training_data() if task.training_data else task.data("train")
+    samples = training, task.data(config.validation_split)
     if group.role.is_chief:
         for each in samples:
             log_notes(each)

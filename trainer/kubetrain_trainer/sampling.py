@@ -13,6 +13,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
@@ -58,6 +59,8 @@ class SamplePlan:
     sampler: Sampler | None = None
     available: int = 0
     """The samples from which the sampler selects."""
+    together: int = 1
+    """The number of samples in sequence that the same process gets, however many there are."""
 
     def __post_init__(self) -> None:
         if self.size < self.world_size:
@@ -83,7 +86,10 @@ class SamplePlan:
         """Yield one process's batches of an epoch, without the first `start` samples, which have already been used."""
         order = self._sampled(self.sampler, epoch) if self.sampler else EpochOrder(self.size, self.seed, epoch)
         for first, last in self._steps(start):
-            yield Batch(indices=order[first + rank : last : self.world_size], global_size=last - first)
+            starts = range(first + rank * self.together, first + (rank + 1) * self.together)
+            columns = [order[start : last : self.world_size * self.together] for start in starts]
+            shared = [index for row in zip_longest(*columns) for index in row if index is not None]
+            yield Batch(indices=shared, global_size=last - first)
 
     def _sampled(self, sampler: Sampler, epoch: int) -> list[int]:
         order = sampled_order(sampler, epoch)
@@ -131,6 +137,7 @@ def plan_samples(size: int, config: TrainConfig, world_size: int, sampler: Sampl
         is_constant=config.global_batch_size > 0,
         sampler=sampler,
         available=size,
+        together=2 if config.augmentation.mixes else 1,
     )
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
-from kubetrain_trainer.model_names import image_size, is_own_code
+from kubetrain_trainer.model_names import is_own_code
 from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, load_weights
-from kubetrain_trainer.pytorch_ddp.data import StoredImages
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluating, probabilities
+from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.model import build_model
 from kubetrain_trainer.pytorch_ddp.precision import forward
 from kubetrain_trainer.pytorch_ddp.structures import to_device
@@ -46,7 +46,7 @@ class Loaded(LoadedModel):
         self.network.eval()
 
     def outputs_of_images(self, images: Sequence[Any]) -> Tensor:
-        samples, size = StoredImages(given_images(images, png_of), image_size(self.config)), self.config.batch_size
+        samples, size = StoredImages(given_images(images, png_of), self.config), self.config.batch_size
         numbers = range(len(samples))
         batches = [numbers[first : first + size] for first in range(0, len(samples), size)]
         return torch.cat([self._outputs_of_samples(samples, batch) for batch in batches])

@@ -15,6 +15,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, is_import_path
+from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from kubetrain_trainer.pytorch_ddp.model import build_model
 from kubetrain_trainer.pytorch_ddp.own_step import Step
@@ -39,6 +40,8 @@ class Task:
     """
     collate: Callable[[list[Any]], tuple[Any, Any]] | None = None
     """Makes a batch of inputs and targets from a list of samples, such as by padding them."""
+    training_data: Callable[[], Any] | None = None
+    """Returns the samples to train on, if they differ from data("train"), such as by augmentation."""
     sampler: Sampler | None = None
     """Returns the indices of the samples of an epoch in the order of their use, such as balanced over classes: the same
     in each process, and as many for each epoch."""
@@ -102,6 +105,8 @@ def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
     return Task(
         model=build_model(config.model, len(data.classes), config.model_args),
         data=data.split,
+        training_data=data.training,
+        collate=partial(mixed_batch, classes=len(data.classes)),
         loss=cross_entropy,
         training_loss=partial(cross_entropy, smoothing=config.label_smoothing) if config.label_smoothing else None,
         metrics={"accuracy": accuracy},

@@ -14,8 +14,8 @@ from kubetrain_trainer.given_images import check_pixels, given_images, refused_i
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import image_size, is_own_code
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_weights
-from kubetrain_trainer.tensorflow_multiworker.data import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.evaluate import predict, probabilities
+from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
@@ -43,7 +43,7 @@ class Loaded(LoadedModel):
         load_weights(folder / EXPORT_FILE, self.network)
 
     def outputs_of_images(self, images: Sequence[Any]) -> tf.Tensor:
-        samples, size = StoredImages(given_images(images, png_of), image_size(self.config)), self.config.batch_size
+        samples, size = StoredImages(given_images(images, png_of), self.config), self.config.batch_size
         numbers = range(len(samples))
         batches = [numbers[first : first + size] for first in range(0, len(samples), size)]
         return tf.concat([self.outputs_of_batch(pixels) for pixels, _ in load(samples, batches)], axis=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kubetrain_trainer.tensorflow_multiworker.data import IMAGES_PER_READ
+from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ
 
 BATCHES_AT_ONCE = 64
 INDICES = tf.TensorSpec([None], tf.int64)
@@ -19,11 +19,13 @@ def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:
     return samples.batch(size)
 
 
-def load(samples: Any, batches: Iterable[Sequence[int]], collate: Collate = batch_samples) -> Iterator[tuple[Any, Any]]:
+def load(
+    samples: Any, batches: Iterable[Sequence[int]], collate: Collate = batch_samples, epoch: int = 0
+) -> Iterator[tuple[Any, Any]]:
     """Yield the batches of samples with these indices, in this order."""
     awaited: deque[Sequence[int]] = deque()
     try:
-        for batch in loader(samples, noted(batches, awaited), collate):
+        for batch in loader(samples, noted(batches, awaited), collate, epoch):
             awaited.popleft()
             yield batch
     except tf.errors.OpError:
@@ -40,12 +42,12 @@ def noted(batches: Iterable[Sequence[int]], awaited: deque[Sequence[int]]) -> It
         yield batch
 
 
-def loader(samples: Any, batches: Iterable[Sequence[int]], collate: Collate) -> Iterator[tuple[Any, Any]]:
+def loader(samples: Any, batches: Iterable[Sequence[int]], collate: Collate, epoch: int) -> Iterator[tuple[Any, Any]]:
     """Read one dataset per batch size. All batches of an epoch except the last have the same size."""
     for size, group in groupby(batches, key=len):
         part = tf.data.Dataset.from_generator(partial(joined, group), output_signature=INDICES).unbatch()
         if hasattr(samples, "read"):
-            part = samples.read(part)
+            part = samples.read(part, epoch)
         loaded = collate(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size)
         yield from loaded.prefetch(tf.data.AUTOTUNE)
 

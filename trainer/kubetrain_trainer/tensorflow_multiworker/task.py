@@ -12,8 +12,9 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.import_path import load_function
-from kubetrain_trainer.model_names import check_model, is_import_path
+from kubetrain_trainer.model_names import check_model, image_size, is_import_path
 from kubetrain_trainer.sampling import Sampler
+from kubetrain_trainer.tensorflow_multiworker.augmented_images import batch_and_mix
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
 from kubetrain_trainer.tensorflow_multiworker.loading import Collate, batch_samples
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
@@ -33,6 +34,8 @@ class Task:
     sample's index into a pair of inputs and targets."""
     collate: Collate = batch_samples
     """Makes a dataset of batches of a size from a dataset of samples, such as by `samples.padded_batch(size)`."""
+    training_data: Callable[[], Any] | None = None
+    """Returns the samples to train on, if they differ from data("train"), such as by augmentation."""
     sampler: Sampler | None = None
     """Returns the indices of the samples of an epoch in the order of their use, such as balanced over classes: the same
     in each process, and as many for each epoch."""
@@ -73,7 +76,11 @@ def accuracy(outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 def cross_entropy(outputs: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=outputs)
+    """Compute the loss of targets that are classes, or shares of classes."""
+    if len(targets.shape) == 2:
+        losses = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=outputs)
+    else:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=outputs)
     if smoothing:
         losses = (1 - smoothing) * losses - smoothing * tf.reduce_mean(tf.nn.log_softmax(outputs), axis=1)
     return losses
@@ -82,8 +89,10 @@ def cross_entropy(outputs: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0
 def _classify_images(config: TrainConfig, data_dir: Path) -> Task:
     data = image_data(config, data_dir)
     return Task(
-        model=build_model(config.model, data.pixels, len(data.classes), config.model_args),
+        model=build_model(config.model, image_size(config), len(data.classes), config.model_args),
         data=data.split,
+        training_data=data.training,
+        collate=partial(batch_and_mix, classes=len(data.classes)),
         loss=cross_entropy,
         training_loss=partial(cross_entropy, smoothing=config.label_smoothing) if config.label_smoothing else None,
         metrics={"accuracy": accuracy},

@@ -61,7 +61,7 @@ def run_epochs(training: Training) -> None:
 
     while not is_finished(config, progress):
         batches, ahead = tee(local_batches(group, plan, progress))
-        loaded = load_batches(training, ahead)
+        loaded = load_batches(training, ahead, progress.epoch)
         # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
         for (inputs, targets), (batch, *_) in zip(report.window.waiting_for(loaded), batches, strict=True):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
@@ -96,13 +96,14 @@ def local_batches(group: Group, plan: SamplePlan, progress: TrainingProgress) ->
     return zip(*batches, strict=True)
 
 
-def load_batches(training: Training, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Any, Any]]:
+def load_batches(training: Training, batches: Iterator[tuple[Batch, ...]], epoch: int) -> Iterator[tuple[Any, Any]]:
     """Yield inputs and targets of each step, with a batch for each replica of this process.
 
     The strategy's distributed datasets are not used, because at each step they ask all processes for another batch.
     """
     group = training.group
-    loaded = load(training.samples, (batch.indices for step in batches for batch in step), training.task.collate)
+    indices = (batch.indices for step in batches for batch in step)
+    loaded = load(training.samples, indices, training.task.collate, epoch)
     if group.local_replicas == 1:
         yield from loaded
         return

@@ -1,0 +1,106 @@
+"""Compare how many training images per second one CPU decodes and changes, with torchvision's usual pipelines.
+
+python benchmarks/trainers/augmenting.py [--images 200 --rounds 5]
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from images import write_images
+from torchvision.datasets import ImageFolder
+from torchvision.io import ImageReadMode, decode_image
+from torchvision.transforms import v2
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.image_input import DEVIATION, MEAN
+from kubetrain_trainer.pytorch_ddp.data import image_data
+from kubetrain_trainer.pytorch_ddp.loading import SeededSamples
+
+SIZES = ((500, 375), (1600, 1200), (4032, 3024))
+RECIPES = ("standard", "strong")
+BATCH = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| | " + " | ".join(f"{width} x {height}" for width, height in SIZES) + " |")
+    print("| --- |" + " ---: |" * len(SIZES))
+    rates = [measured_at(size, arguments) for size in SIZES]
+    for name in rates[0]:
+        print(f"| {name} | " + " | ".join(described(each, name) for each in rates) + " |")
+
+
+def measured_at(size: tuple[int, int], arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the rates of each way to load images, which take turns."""
+    count = max(BATCH, arguments.images * SIZES[0][0] // size[0])
+    with tempfile.TemporaryDirectory() as folder:
+        write_images(Path(folder), count, size=size)
+        ways = ways_to_load(Path(folder))
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        for name, load in chain(ways.items(), *[ways.items()] * arguments.rounds):
+            began = time.process_time()
+            for first in range(0, count, BATCH):
+                load(range(first, min(first + BATCH, count)))
+            rates[name].append(count / (time.process_time() - began))
+    return {name: each[1:] for name, each in rates.items()}
+
+
+def described(rates: dict[str, list[float]], name: str) -> str:
+    ratios = [rate / peer for rate, peer in zip(rates[name], rates["torchvision, Pillow"], strict=True)]
+    return f"{statistics.median(rates[name]):,.0f} ({statistics.median(ratios):.2f} times)"
+
+
+def ways_to_load(folder: Path) -> dict[str, Callable[[range], Any]]:
+    return {
+        "torchvision, Pillow": partial(peer_batch, peer_of_pillow(folder)),
+        "torchvision, tensors": partial(peer_batch, peer_of_tensors(folder)),
+        **{f"kubetrain, recipe={name}": partial(our_batch, *ours(folder, name)) for name in RECIPES},
+    }
+
+
+def peer_of_pillow(folder: Path) -> ImageFolder:
+    ends = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
+    return ImageFolder(
+        str(folder / "train"), v2.Compose([v2.RandomResizedCrop(224, (0.25, 1)), v2.RandomHorizontalFlip(), *ends])
+    )
+
+
+def peer_of_tensors(folder: Path) -> ImageFolder:
+    ends = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
+    changes = v2.Compose([v2.RandomResizedCrop(224, (0.25, 1), antialias=True), v2.RandomHorizontalFlip(), *ends])
+    return ImageFolder(str(folder / "train"), changes, loader=lambda path: decode_image(path, ImageReadMode.RGB))
+
+
+def peer_batch(samples: ImageFolder, indices: range) -> Any:
+    return torch.utils.data.default_collate([samples[index] for index in indices])
+
+
+def ours(folder: Path, recipe: str) -> tuple[Any, Any]:
+    config = TrainConfig(recipe=recipe, image_size=224)
+    data = image_data(config, folder)
+    from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
+
+    images = data.training()
+    return images, (SeededSamples(images, 0), partial(mixed_batch, classes=len(data.classes)))
+
+
+def our_batch(images: Any, loading: Any, indices: range) -> Any:
+    samples, collate = loading
+    pixels, targets = collate([samples[0, index] for index in indices])
+    return images.prepare(pixels), targets
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Images from files, as the built-in models take them."""
+
+import base64
+import io
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from kubetrain_trainer.augmentation import WHOLE, Box
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.given_images import GivenImages
+from kubetrain_trainer.image_folder import ImageFolder
+from kubetrain_trainer.image_input import DEVIATION, MEAN, shorter_side
+from kubetrain_trainer.model_names import image_size
+from kubetrain_trainer.tar_shards import TarShards
+
+THUMBNAIL_PIXELS = 64
+ENOUGH = 2
+"""A scale at which JPEG is decoded leaves this many times as many pixels in a row as needed, for the quality."""
+Part = Callable[[int, int], Box]
+"""Returns a part of an image by its width and height."""
+
+
+class StoredImages(Dataset[Any]):
+    def __init__(self, images: ImageFolder | TarShards | GivenImages, config: TrainConfig) -> None:
+        self._images = images
+        self.notes = getattr(images, "notes", ())
+        self._pixels, self._shorter_side = image_size(config), shorter_side(config)
+
+    def __len__(self) -> int:
+        return len(self._images.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return uint8 pixels (3, height, width) and the label; `prepare` normalizes whole batches on the device."""
+        return channels_first(self._fitted(index)), self._images.labels[index]
+
+    def prepare(self, images: Tensor) -> Tensor:
+        return normalize(images)
+
+    def picture(self, index: int) -> str:
+        """Return a thumbnail for the report, as a data URI."""
+        thumbnail = self._decode(index, THUMBNAIL_PIXELS)
+        thumbnail.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+        buffer = io.BytesIO()
+        thumbnail.save(buffer, "PNG")
+        return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+    def _fitted(self, index: int) -> Image.Image:
+        return fit_image(self._decode(index, self._shorter_side), self._pixels, self._shorter_side)
+
+    def _decode(self, index: int, pixels: int, part: Part = lambda *_: WHOLE) -> Image.Image:
+        """Return the image, which a JPEG gives at a smaller scale if a part of it then still has more than enough
+        pixels."""
+        content = self._images.read(index)
+        try:
+            image = Image.open(io.BytesIO(content))
+            image.draft(image.mode, enough(part(*image.size), pixels))
+            return eight_bits(image).convert("RGB")
+        except Exception as error:  # Pillow raises exceptions of many classes
+            name = self._images.name(index)
+            raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """Scale 16-bit gray levels as TensorFlow does. Pillow's convert() makes all but the darkest white."""
+    if not image.mode.startswith("I;16"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+
+
+def enough(part: Box, pixels: int) -> tuple[int, int]:
+    """Return the least size of an image of which a part has enough pixels."""
+    left, top, right, bottom = part
+    return math.ceil(ENOUGH * pixels / (right - left)), math.ceil(ENOUGH * pixels / (bottom - top))
+
+
+def fit_image(image: Image.Image, pixels: int, shorter_side: int) -> Image.Image:
+    """Scale the shorter side, and crop the center in the model's input size."""
+    if image.size == (pixels, pixels) and pixels == shorter_side:
+        return image
+    scale = shorter_side / min(image.size)
+    scaled = image.resize(
+        (max(pixels, round(image.width * scale)), max(pixels, round(image.height * scale))), Image.Resampling.BILINEAR
+    )
+    left, top = (scaled.width - pixels) // 2, (scaled.height - pixels) // 2
+    return scaled.crop((left, top, left + pixels, top + pixels))
+
+
+def channels_first(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def normalize(images: Tensor) -> Tensor:
+    """Normalize a uint8 batch on the device, because copying it there as floats would move four times as much."""
+    return (images - _per_channel(MEAN, images.device)) / _per_channel(DEVIATION, images.device)
+
+
+@cache
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Copy the values to the device once, because a copy for each batch would make the host wait for the GPU."""
+    return torch.tensor(values, device=device).view(3, 1, 1) * 255

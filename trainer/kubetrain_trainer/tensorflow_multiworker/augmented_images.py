@@ -1,0 +1,132 @@
+"""Training images, changed at random by the recipe."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from random import Random
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kubetrain_trainer.augmentation import Color, Drawn, draw
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.derived_seed import derived_seed
+from kubetrain_trainer.image_folder import ImageFolder
+from kubetrain_trainer.image_input import MEAN
+from kubetrain_trainer.tar_shards import TarShards
+from kubetrain_trainer.tensorflow_multiworker.image_colors import recolor
+from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, normalize
+
+GRAY = 255 * np.array(MEAN, np.float32)
+"""The color of pixels that no image gives, which is zero for the model."""
+SIZES = {"crop": 4, "is_flipped": 1, "affine": 6, "erased": 4, "weight": 1, "part": 4}
+"""The parts of what is drawn, as numbers in a row. The changes of colors follow."""
+
+
+class AugmentedImages(StoredImages):
+    def __init__(self, images: ImageFolder | TarShards, config: TrainConfig) -> None:
+        super().__init__(images, config)
+        self._recipe, self._seed = config.augmentation, config.seed
+
+    def read(self, indices: tf.data.Dataset, epoch: int) -> tf.data.Dataset:
+        """Add what is drawn for the images to their indices, and their bytes if they are in shards."""
+        if not self._recipe.is_used:
+            return super().read(indices, epoch)
+        groups = indices.batch(IMAGES_PER_READ)
+        return groups.map(lambda group: self._read_group(group, epoch), tf.data.AUTOTUNE).unbatch()
+
+    def load(self, index: Any, drawn: Any = None, content: Any = None, /) -> Any:
+        """Return normalized pixels and the label, and how to mix them with the next sample's if the recipe mixes."""
+        if drawn is None or not self._recipe.is_used:
+            return super().load(index, drawn)
+        first, colors = tf.split(drawn, [sum(SIZES.values()), 2 * self._recipe.colors])
+        parts = dict(zip(SIZES, tf.split(first, [*SIZES.values()]), strict=True))
+        image = self._changed(self._decode(index, content), parts, tf.reshape(colors, [-1, 2]))
+        sample = normalize(image), tf.gather(self._labels, index)
+        return (*sample, (parts["weight"], parts["part"])) if self._recipe.mixes else sample
+
+    def _changed(self, image: tf.Tensor, parts: Mapping[str, tf.Tensor], colors: tf.Tensor) -> tf.Tensor:
+        is_cropped = self._recipe.crop_area < 1
+        image = crop(image, parts["crop"], self._pixels) if is_cropped else self._fitted(image)
+        image = tf.where(parts["is_flipped"] > 0, tf.reverse(image, [1]), image)
+        if self._recipe.rand_augment:
+            image = move(image, parts["affine"])
+        for number in range(self._recipe.colors):
+            image = recolor(image, *tf.unstack(colors[number]))
+        return tf.where(inside(parts["erased"], self._pixels), GRAY, image)
+
+    def _read_group(self, group: tf.Tensor, epoch: int) -> tuple[tf.Tensor, ...]:
+        drawn = tf.numpy_function(lambda indices: self._draw(indices, epoch), [group], tf.float32)
+        drawn = tf.ensure_shape(drawn, [None, sum(SIZES.values()) + 2 * self._recipe.colors])
+        return (
+            (group, drawn) if isinstance(self._images, ImageFolder) else (group, drawn, self._read_from_shards(group))
+        )
+
+    def _draw(self, indices: Sequence[int], epoch: int) -> np.ndarray:
+        """Draw from the numbers that PyTorch's loader, too, seeds for each sample."""
+        randoms = [Random(derived_seed(self._seed, epoch, int(index))) for index in indices]
+        return np.array([numbers(draw(self._recipe, each), self._recipe.colors) for each in randoms], np.float32)
+
+
+def numbers(drawn: Drawn, most_colors: int) -> list[float]:
+    weight, part = drawn.mixed
+    colors = [*drawn.colors, *[(Color.NONE, 0.0)] * (most_colors - len(drawn.colors))]
+    return [*drawn.crop, drawn.is_flipped, *drawn.affine, *drawn.erased, weight, *part, *chain.from_iterable(colors)]
+
+
+def crop(image: tf.Tensor, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
+    area, ratio, x, y = tf.unstack(drawn)
+    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
+    cropped = tf.minimum([height, width], tf.sqrt(area * height * width * [1 / ratio, ratio]))
+    scale = pixels / cropped
+    corner = tf.stack([y, x]) * ([height, width] - cropped)
+    floats = tf.cast(image, tf.float32)[None]
+    return tf.raw_ops.ScaleAndTranslate(
+        images=floats, size=[pixels] * 2, scale=scale, translation=-corner * scale, kernel_type="triangle"
+    )[0]
+
+
+def move(image: tf.Tensor, affine: tf.Tensor) -> tf.Tensor:
+    a, b, c, d, e, f = tf.unstack(affine)
+    size = tf.cast(tf.shape(image)[0], tf.float32)
+    center = (size - 1) / 2  # of the first pixel's place, zero, and the last one's
+    from_corner = [a, b, size * c + center * (1 - a - b), d, e, size * f + center * (1 - d - e), 0, 0]
+    return (
+        GRAY
+        + tf.raw_ops.ImageProjectiveTransformV3(
+            images=(image - GRAY)[None],
+            transforms=[from_corner],
+            output_shape=tf.shape(image)[:2],
+            fill_value=0.0,
+            interpolation="BILINEAR",
+        )[0]
+    )
+
+
+def inside(part: tf.Tensor, pixels: int) -> tf.Tensor:
+    """Return a mask (height, width, 1) of the pixels inside."""
+    left, top, right, bottom = tf.unstack(tf.round(part * pixels))
+    places = tf.range(float(pixels))
+    columns, rows = (places >= left) & (places < right), (places >= top) & (places < bottom)
+    return (rows[:, None] & columns)[..., None]
+
+
+def batch_and_mix(samples: tf.data.Dataset, size: int, classes: int) -> tf.data.Dataset:
+    """Make batches, mixing the samples two by two if they say how. Their labels become shares of classes."""
+    batches = samples.batch(size)
+    return batches.map(partial(mix, classes=classes), tf.data.AUTOTUNE) if len(samples.element_spec) == 3 else batches
+
+
+def mix(images: tf.Tensor, labels: tf.Tensor, mixed: tuple[tf.Tensor, tf.Tensor], classes: int) -> tuple[Any, ...]:
+    count, places = tf.shape(images)[0], tf.range(tf.shape(images)[0])
+    weights, parts = (tf.gather(each, places - places % 2) for each in mixed)  # the first of two says how
+    others = tf.minimum(tf.bitwise.bitwise_xor(places, 1), count - 1)
+    masks = tf.map_fn(partial(inside, pixels=images.shape[1]), parts, fn_output_signature=tf.bool)
+    pixels = weights[..., None, None] * tf.cast(masks, tf.float32)
+    shares, targets = tf.reduce_mean(pixels, [1, 2]), tf.one_hot(labels, classes)
+    return blended(images, others, pixels), blended(targets, others, shares)
+
+
+def blended(values: tf.Tensor, others: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    return values + weights * (tf.gather(values, others) - values)

@@ -1,0 +1,91 @@
+"""Images from files, as the built-in models take them."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.given_images import GivenImages
+from kubetrain_trainer.image_folder import ImageFolder
+from kubetrain_trainer.image_input import DEVIATION, MEAN, shorter_side
+from kubetrain_trainer.model_names import image_size
+from kubetrain_trainer.tar_shards import TarShards
+
+THUMBNAIL_PIXELS = 64
+IMAGES_PER_READ = 8
+"""Images in shards are read in groups, because calling Python from a graph takes longer than reading one image."""
+
+
+class StoredImages:
+    def __init__(self, images: ImageFolder | TarShards | GivenImages, config: TrainConfig) -> None:
+        self._images = images
+        self.notes = getattr(images, "notes", ())
+        self._paths = tf.constant(images.paths)
+        self._labels = tf.constant(np.asarray(images.labels, np.int32))
+        self._pixels, self._shorter_side = image_size(config), shorter_side(config)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def read(self, indices: tf.data.Dataset, epoch: int) -> tf.data.Dataset:
+        """Add the bytes of images in shards to their indices, because several are read faster together."""
+        if isinstance(self._images, ImageFolder):
+            return indices
+        return (
+            indices.batch(IMAGES_PER_READ)
+            .map(lambda group: (group, self._read_from_shards(group)), tf.data.AUTOTUNE)
+            .unbatch()
+        )
+
+    def load(self, index: Any, content: Any = None, /) -> Any:
+        """Return normalized pixels (height, width, 3) and the label."""
+        return normalize(self._fitted(self._decode(index, content))), tf.gather(self._labels, index)
+
+    def picture(self, index: int) -> str:
+        """Return a thumbnail for the report, as a data URI."""
+        image = self._decode(index)
+        if max(image.shape[:2]) > THUMBNAIL_PIXELS:
+            small = tf.image.resize(image, [THUMBNAIL_PIXELS] * 2, preserve_aspect_ratio=True, antialias=True)
+            image = tf.cast(tf.round(small), tf.uint8)
+        return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(image).numpy()).decode()
+
+    def _fitted(self, image: tf.Tensor) -> tf.Tensor:
+        return fit_image(image, self._pixels, self._shorter_side)
+
+    def _decode(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tf.Tensor:
+        content = self._read(index) if content is None else content
+        try:
+            image = tf.io.decode_image(content, channels=3, expand_animations=False)
+        except tf.errors.InvalidArgumentError as error:
+            name = self._images.name(int(index))
+            raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
+        image.set_shape([None, None, 3])
+        return image
+
+    def _read(self, index: tf.Tensor) -> tf.Tensor:
+        if isinstance(self._images, ImageFolder):
+            return tf.io.read_file(tf.gather(self._paths, index))
+        return self._read_from_shards(tf.reshape(index, [1]))[0]
+
+    def _read_from_shards(self, indices: tf.Tensor) -> tf.Tensor:
+        # TensorFlow reads a part of a file only as a dataset of one record, which takes 20 times as long.
+        return tf.ensure_shape(tf.numpy_function(self._read_in_python, [indices], tf.string), indices.shape)
+
+    def _read_in_python(self, indices: np.ndarray) -> np.ndarray:
+        return np.array([self._images.read(index) for index in indices], object)
+
+
+def fit_image(image: tf.Tensor, pixels: int, shorter_side: int) -> tf.Tensor:
+    """Scale the shorter side, and crop the center in the model's input size."""
+    height, width = tf.unstack(tf.shape(image)[:2])
+    scale = shorter_side / tf.minimum(height, width)
+    size = tf.cast(tf.round(tf.cast([height, width], tf.float64) * scale), tf.int32)
+    scaled = tf.image.resize(image, tf.maximum(size, pixels), antialias=True)
+    return tf.image.resize_with_crop_or_pad(scaled, pixels, pixels)
+
+
+def normalize(image: tf.Tensor) -> tf.Tensor:
+    return (tf.cast(image, tf.float32) / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)
