@@ -19,8 +19,10 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_input import DEVIATION, MEAN
+from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from kubetrain_trainer.pytorch_ddp.loading import SeededSamples
 
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # for the peers too
     print("| | " + " | ".join(f"{width} x {height}" for width, height in SIZES) + " |")
     print("| --- |" + " ---: |" * len(SIZES))
     rates = [measured_at(size, arguments) for size in SIZES]
@@ -67,6 +70,7 @@ def ways_to_load(folder: Path) -> dict[str, Callable[[range], Any]]:
         "torchvision, Pillow": partial(peer_batch, peer_of_pillow(folder)),
         "torchvision, tensors": partial(peer_batch, peer_of_tensors(folder)),
         **{f"kubetrain, recipe={name}": partial(our_batch, *ours(folder, name)) for name in RECIPES},
+        "recipe=standard, normalized by a GPU": partial(our_batch, *ours(folder, "standard"), normalizes=False),
     }
 
 
@@ -90,16 +94,14 @@ def peer_batch(samples: ImageFolder, indices: range) -> Any:
 def ours(folder: Path, recipe: str) -> tuple[Any, Any]:
     config = TrainConfig(recipe=recipe, image_size=224)
     data = image_data(config, folder)
-    from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
-
     images = data.training()
     return images, (SeededSamples(images, 0), partial(mixed_batch, classes=len(data.classes)))
 
 
-def our_batch(images: Any, loading: Any, indices: range) -> Any:
+def our_batch(images: Any, loading: Any, indices: range, *, normalizes: bool = True) -> Any:
     samples, collate = loading
     pixels, targets = collate([samples[0, index] for index in indices])
-    return images.prepare(pixels), targets
+    return images.prepare(pixels) if normalizes else pixels, targets
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import interpolate, one_hot
 from torch.utils.data import default_collate
 
-from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Affine, Box, Drawn, draw
+from kubetrain_trainer.augmentation import UNCHANGED, Affine, Box, Drawn, draw
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
@@ -29,26 +29,33 @@ class AugmentedImages(StoredImages):
     def __getitem__(self, index: int) -> Any:
         """Return the pixels and the label, and how to mix them with the next sample's if the recipe mixes."""
         drawn = draw(self._recipe, random)  # which the loader has seeded for this sample
-        image = self._cropped(index, drawn) if self._recipe.crop_area < 1 else self._fitted(index)
-        sample = channels_first(changed(image, drawn)), self._images.labels[index]
+        is_cropped = self._recipe.crop_area < 1
+        pixels = self._cropped(index, drawn) if is_cropped else channels_first(self._fitted(index))
+        sample = changed(pixels, drawn), self._images.labels[index]
         return (*sample, drawn.mixed) if self._recipe.mixes else sample
 
-    def _cropped(self, index: int, drawn: Drawn) -> Image.Image:
+    def _cropped(self, index: int, drawn: Drawn) -> Tensor:
         image = self._decode(index, self._pixels, drawn.cropped)
-        left, top, right, bottom = drawn.cropped(*image.size)
-        box = left * image.width, top * image.height, right * image.width, bottom * image.height
-        return image.resize((self._pixels, self._pixels), Image.Resampling.BILINEAR, box)
+        crop = channels_first(image.crop(inside(drawn.cropped(*image.size), *image.size)))
+        size = (self._pixels, self._pixels)
+        return interpolate(crop[None], size, mode="bilinear", antialias=True)[0]  # twice as fast as Pillow
 
 
-def changed(image: Image.Image, drawn: Drawn) -> Image.Image:
+def changed(pixels: Tensor, drawn: Drawn) -> Tensor:
     if drawn.is_flipped:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = pixels.flip(-1)
+    if drawn.affine != UNCHANGED or drawn.colors:
+        pixels = channels_first(repainted(Image.fromarray(pixels.permute(1, 2, 0).numpy()), drawn))
+    left, top, right, bottom = inside(drawn.erased, *pixels.shape[1:])
+    pixels[:, top:bottom, left:right] = torch.tensor(GRAY, dtype=torch.uint8)[:, None, None]
+    return pixels
+
+
+def repainted(image: Image.Image, drawn: Drawn) -> Image.Image:
     if drawn.affine != UNCHANGED:
         image = moved(image, drawn.affine)
     for kind, amount in drawn.colors:
         image = recolor(image, kind, amount)
-    if drawn.erased != NOTHING:
-        image.paste(GRAY, inside(drawn.erased, image.width))
     return image
 
 
@@ -59,9 +66,9 @@ def moved(image: Image.Image, affine: Affine) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, from_corner, Image.Resampling.BILINEAR, fillcolor=GRAY)
 
 
-def inside(box: Box, pixels: int) -> tuple[int, int, int, int]:
-    left, top, right, bottom = (round(pixels * each) for each in box)
-    return left, top, right, bottom
+def inside(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
+    left, top, right, bottom = box
+    return round(left * width), round(top * height), round(right * width), round(bottom * height)
 
 
 def mixed_batch(samples: list[Any], classes: int) -> Any:
@@ -77,7 +84,7 @@ def mixed_batch(samples: list[Any], classes: int) -> Any:
 
 
 def mix_pair(images: Tensor, targets: Tensor, weight: float, part: Box) -> None:
-    left, top, right, bottom = inside(part, images.shape[-1])
+    left, top, right, bottom = inside(part, *images.shape[2:])
     region = images[..., top:bottom, left:right]
     region.copy_(blended(region.float(), weight).round())
     targets.copy_(blended(targets, weight * region[0, 0].numel() / images[0, 0].numel()))

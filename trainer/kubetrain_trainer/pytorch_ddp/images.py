@@ -23,8 +23,8 @@ from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards
 
 THUMBNAIL_PIXELS = 64
-ENOUGH = 2
-"""A scale at which JPEG is decoded leaves this many times as many pixels in a row as needed, for the quality."""
+FAITHFUL = 2
+"""An image with this many times as many pixels in a row as needed looks like the whole image when it is scaled."""
 Part = Callable[[int, int], Box]
 """Returns a part of an image by its width and height."""
 
@@ -47,23 +47,23 @@ class StoredImages(Dataset[Any]):
 
     def picture(self, index: int) -> str:
         """Return a thumbnail for the report, as a data URI."""
-        thumbnail = self._decode(index, THUMBNAIL_PIXELS)
+        thumbnail = self._decode(index, FAITHFUL * THUMBNAIL_PIXELS)
         thumbnail.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
         buffer = io.BytesIO()
         thumbnail.save(buffer, "PNG")
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
     def _fitted(self, index: int) -> Image.Image:
-        return fit_image(self._decode(index, self._shorter_side), self._pixels, self._shorter_side)
+        return fit_image(self._decode(index, FAITHFUL * self._shorter_side), self._pixels, self._shorter_side)
 
     def _decode(self, index: int, pixels: int, part: Part = lambda *_: WHOLE) -> Image.Image:
-        """Return the image, which a JPEG gives at a smaller scale if a part of it then still has more than enough
-        pixels."""
+        """Return the image, which a JPEG gives at a smaller scale if a part of it still has enough pixels then."""
         content = self._images.read(index)
         try:
             image = Image.open(io.BytesIO(content))
             image.draft(image.mode, enough(part(*image.size), pixels))
-            return eight_bits(image).convert("RGB")
+            image.load()
+            return image if image.mode == "RGB" else eight_bits(image).convert("RGB")  # convert() copies in any case
         except Exception as error:  # Pillow raises exceptions of many classes
             name = self._images.name(index)
             raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
@@ -79,7 +79,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 def enough(part: Box, pixels: int) -> tuple[int, int]:
     """Return the least size of an image of which a part has enough pixels."""
     left, top, right, bottom = part
-    return math.ceil(ENOUGH * pixels / (right - left)), math.ceil(ENOUGH * pixels / (bottom - top))
+    return math.ceil(pixels / (right - left)), math.ceil(pixels / (bottom - top))
 
 
 def fit_image(image: Image.Image, pixels: int, shorter_side: int) -> Image.Image:
@@ -100,7 +100,8 @@ def channels_first(image: Image.Image) -> Tensor:
 
 def normalize(images: Tensor) -> Tensor:
     """Normalize a uint8 batch on the device, because copying it there as floats would move four times as much."""
-    return (images - _per_channel(MEAN, images.device)) / _per_channel(DEVIATION, images.device)
+    floats = images.float()  # changed in place, because each copy of a batch takes as long as the arithmetic
+    return floats.sub_(_per_channel(MEAN, images.device)).div_(_per_channel(DEVIATION, images.device))
 
 
 @cache

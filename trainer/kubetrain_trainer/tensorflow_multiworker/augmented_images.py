@@ -78,13 +78,10 @@ def numbers(drawn: Drawn, most_colors: int) -> list[float]:
 def crop(image: tf.Tensor, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
     area, ratio, x, y = tf.unstack(drawn)
     height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
-    cropped = tf.minimum([height, width], tf.sqrt(area * height * width * [1 / ratio, ratio]))
-    scale = pixels / cropped
-    corner = tf.stack([y, x]) * ([height, width] - cropped)
-    floats = tf.cast(image, tf.float32)[None]
-    return tf.raw_ops.ScaleAndTranslate(
-        images=floats, size=[pixels] * 2, scale=scale, translation=-corner * scale, kernel_type="triangle"
-    )[0]
+    size = tf.minimum([height, width], tf.sqrt(area * height * width * [1 / ratio, ratio]))
+    corner = tf.stack([y, x]) * ([height, width] - size)
+    top, left, bottom, right = tf.unstack(tf.cast(tf.round(tf.concat([corner, corner + size], 0)), tf.int32))
+    return tf.image.resize(image[top:bottom, left:right], [pixels, pixels], antialias=True)
 
 
 def move(image: tf.Tensor, affine: tf.Tensor) -> tf.Tensor:
