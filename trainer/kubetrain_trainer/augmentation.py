@@ -85,7 +85,7 @@ class Color(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What is drawn for one image. Places are fractions of width and height."""
+    """The changes of one image. Places are fractions of width and height."""
 
     crop: tuple[float, float, float, float]
     """The area, the ratio of width to height, and where the crop is between left and right, top and bottom."""
