@@ -30,6 +30,7 @@ import keras
 import tensorflow as tf
 from types import SimpleNamespace
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.step import combine_gradients
 
@@ -44,7 +45,8 @@ def train(**settings):
     for gradient in GRADIENTS:
         gradients = [tf.fill(each.shape, gradient) for each in variables]
         _, gradients = combine_gradients(SimpleNamespace(config=config, task=task), gradients, variables)
-        optimizer.apply_gradients(zip(gradients, variables))
+        with at_rates(model, config.layer_rate):
+            optimizer.apply_gradients(zip(gradients, variables))
     return [float(tf.reshape(each, [-1])[0]) for each in variables]
 """,
 }
@@ -53,6 +55,8 @@ SETTINGS = {
     "matrices-only": {"momentum": 0.0, "weight_decay": 0.5, "decay_norms": False},
     "adamw": {"optimizer": "adamw", "weight_decay": 0.5},
     "adamw-matrices-only": {"optimizer": "adamw", "weight_decay": 0.5, "decay_norms": False},
+    "layers": {"momentum": 0.0, "weight_decay": 0.5, "layer_rate": 0.5},
+    "adamw-layers": {"optimizer": "adamw", "weight_decay": 0.5, "layer_rate": 0.5, "decay_norms": False},
     "momentum": {"weight_decay": 0.0},
     "nesterov": {"weight_decay": 0.0, "nesterov": True},
     "betas": {"optimizer": "adamw", "weight_decay": 0.0, "beta1": 0.5, "beta2": 0.6},

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from kubetrain_trainer.augmentation import RECIPES, STRONGEST, Recipe
@@ -221,6 +222,24 @@ class TrainConfig(Settings):
         "", "start from the newest checkpoint of another run: its id, under the same output root"
     )
 
+    initial_weights: str = setting(
+        "",
+        "weights to start from, by their path under the output root: the id of another run that has finished, the "
+        "folder of a published model, or a file of weights. The last layer starts at random if it has other classes",
+    )
+    freeze: str = setting(
+        "",
+        "layers that keep their weights: names of parameters (TensorFlow: layers) or their beginnings, with * for any "
+        "characters, separated by commas",
+    )
+    layer_rate: float = setting(
+        1.0,
+        "learning rate of each layer as a fraction of that of the next one; 1: the same for all. Layers are numbered "
+        "parts of the model, such as layer3 or features.5",
+        above=0,
+        maximum=1,
+    )
+
     loader_workers: int = setting(
         -1,
         "PyTorch: data loading processes per training process; -1: up to eight for a GPU, limited by the CPUs, and "
@@ -261,6 +280,15 @@ class TrainConfig(Settings):
             raise InvalidSetting("nesterov needs a momentum above 0")
         if parse_entry(self.entry):  # it exports what it chooses, when it ends
             object.__setattr__(self, "select_checkpoint", "last")
+        if self.entry and (ours := [name for name in ("initial_weights", "freeze") if getattr(self, name)]):
+            raise InvalidSetting(f"{ours[0]} is for the trainer's loop: your script may do the same")
+        if self.initial_weights and self.resume_from:
+            raise InvalidSetting("resume_from starts with the other run's weights: leave out initial_weights")
+        if PurePosixPath(self.initial_weights).is_absolute() or ".." in PurePosixPath(self.initial_weights).parts:
+            raise InvalidSetting(
+                f"initial_weights must be a path under the output root, such as the id of a run, not "
+                f"'{self.initial_weights}'"
+            )
         if "/" in self.resume_from or self.resume_from in (".", ".."):
             raise InvalidSetting(f"resume_from must be the id of another run, not the path '{self.resume_from}'")
         if self.select_checkpoint == "best" and self.best_is == "unknown":

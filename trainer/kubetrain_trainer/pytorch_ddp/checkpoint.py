@@ -63,7 +63,7 @@ def restore(
     Raises:
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
-    state = _load(checkpoint.path / STATE_FILE, device)
+    state = load_state(checkpoint.path / STATE_FILE, device)
     try:
         model.load_state_dict(state["model"])
         optimizers.load_state_dict(state["optimizer"], keep_hyperparameters=keep_hyperparameters)
@@ -77,7 +77,7 @@ def restore(
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:
     """Write the weights that were validated; `model.load_state_dict(torch.load("model.pt"))` loads them anywhere."""
-    weights = _evaluated_weights(_load(checkpoint.path / STATE_FILE, torch.device("cpu")))
+    weights = _evaluated_weights(load_state(checkpoint.path / STATE_FILE, torch.device("cpu")))
     output.write_export(checkpoint, details, lambda path: _save(weights, path / EXPORT_FILE))
 
 
@@ -95,7 +95,7 @@ def load_weights(path: Path, model: nn.Module, device: torch.device) -> None:
         KubetrainError: if they belong to another model, or the file contains code.
     """
     try:
-        model.load_state_dict(_load(path, device))
+        model.load_state_dict(load_state(path, device))
     except (RuntimeError, TypeError) as error:
         raise other_model_error(path) from error
 
@@ -110,7 +110,7 @@ def _save(state: Any, path: Path) -> None:
         torch.save(state, file)
 
 
-def _load(path: Path, device: torch.device) -> Any:
+def load_state(path: Path, device: torch.device) -> Any:
     try:
         # weights_only rejects files that contain code.
         return torch.load(path, map_location=device, weights_only=True)

@@ -93,12 +93,14 @@ def predictions(
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch the model to evaluation mode, without dropout, and back on exit."""
-    is_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(is_training)
+        model.train(modes[0][1])
+        for module, is_training in modes:  # frozen ones stay in evaluation mode
+            module.training = is_training
 
 
 def probabilities(outputs: Any) -> Any:

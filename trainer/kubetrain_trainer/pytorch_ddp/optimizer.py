@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.layers import rate_factors
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.schedule import peak_rate
 
@@ -100,12 +101,17 @@ def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
     return optimizer
 
 
-def _groups(config: TrainConfig, model: nn.Module) -> list[Any]:
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    if config.decay_norms:
-        return parameters
-    decayed, others = ([each for each in parameters if (each.ndim > 1) == is_decayed] for is_decayed in (True, False))
-    return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters by learning rate, the highest first, and by whether they decay."""
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    factors, groups = rate_factors(trained, config.layer_rate), dict[tuple[float, bool], list[nn.Parameter]]()
+    for name, parameter in trained.items():
+        is_decayed = config.decay_norms or parameter.ndim > 1
+        groups.setdefault((factors[name], is_decayed), []).append(parameter)
+    return [
+        {"params": groups[key], "lr": config.learning_rate * key[0], "weight_decay": config.weight_decay * key[1]}
+        for key in sorted(groups, reverse=True)
+    ]
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:

@@ -12,13 +12,16 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.initial_weights import initial_weights
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
-from kubetrain_trainer.pytorch_ddp.checkpoint import export, restore, save
+from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, export, restore, save
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.initial_weights import load_initial_weights
+from kubetrain_trainer.pytorch_ddp.layers import freeze
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
 from kubetrain_trainer.pytorch_ddp.memory_format import set_memory_format
@@ -84,8 +87,11 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     if task.sampler:
         check_sampler(task.sampler, group)
     loader, validation = open_loaders(task, config, group)
+    if weights := initial_weights(arguments, group, EXPORT_FILE):
+        load_initial_weights(weights, task.model)
     task.model.to(group.device)
     task.model.train()  # the models of some libraries come in evaluation mode
+    freeze(task.model, config.freeze)
     set_memory_format(task, config, loader, group.device)
     averages = Averages(config, task.model) if config.ema_decay else None
     writer = CheckpointWriter(arguments.output, config)

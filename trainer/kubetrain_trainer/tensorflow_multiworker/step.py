@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from kubetrain_trainer.sample_values import check_sample_values
+from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
 from kubetrain_trainer.tensorflow_multiworker.loading import split
 from kubetrain_trainer.tensorflow_multiworker.optimizer import is_decayed
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
@@ -30,7 +31,8 @@ def step_function(training: Training) -> Callable[..., bool]:
         return loss, tf.identity(stop_request), before, *combine_gradients(training, gradients, variables)
 
     def update_local(gradients: list[Any]) -> None:
-        training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        with at_rates(training.task.model, training.config.layer_rate):
+            training.optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def restore_local(before: list[tf.Tensor]) -> None:
         for variable, value in zip(statistics, before, strict=True):

@@ -11,12 +11,15 @@ import tensorflow as tf
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.entry_point import Arguments
+from kubetrain_trainer.initial_weights import initial_weights
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
-from kubetrain_trainer.tensorflow_multiworker.checkpoint import export, restore, save
+from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, export, restore, save
 from kubetrain_trainer.tensorflow_multiworker.group import Group
+from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
+from kubetrain_trainer.tensorflow_multiworker.layers import freeze
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
@@ -65,6 +68,9 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
         check_metrics(task.metrics)
+        if weights := initial_weights(arguments, group, EXPORT_FILE):
+            load_initial_weights(weights, task.model)
+        freeze(task.model, config.freeze)
         optimizer, peak_rate = build_optimizer(config, task, config.global_batch(group.replicas))
         averages = build_averages(arguments, task.model, strategy) if config.ema_decay else None
     if task.sampler:

@@ -1,0 +1,68 @@
+"""Trainings that start from the weights of another one, with other classes, and with frozen layers."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import kubetrain
+from support.training import newest, parameters
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def few_classes(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits below five."""
+    folder = tmp_path_factory.mktemp("few")
+    for split in ("train", "val", "test"):
+        for number in range(5):
+            shutil.copytree(digits / split / str(number), folder / split / str(number))
+    return folder
+
+
+def train(framework: str, data: Path, output: Path, run_id: str, **settings: Any) -> Any:
+    flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    return kubetrain(
+        *("train", "--framework", framework, "--data", data, "--output", output, "--run-id", run_id),
+        *("--workers", "2", "--set", "log_every=5", *flags),
+    )
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_a_training_starts_from_another_ones_weights(
+    framework: str, digits: Path, few_classes: Path, tmp_path: Path
+) -> None:
+    """The last layer is new, the frozen one stays, and the others go on from where they were."""
+    first = train(framework, few_classes, tmp_path, "first", epochs=4)
+    assert first.exit_code == 0, first.output
+    frozen = {"pytorch": "0,1", "tensorflow": "conv2d,batch_normalization"}[framework]
+    second = train(
+        framework, digits, tmp_path, "second", initial_weights="first", freeze=frozen, layer_rate=0.8, epochs=1
+    )
+    assert second.exit_code == 0, second.output
+    assert "the training starts from " in second.output
+    assert "; new: " in second.output
+
+    one, other = parameters(newest(tmp_path / "first"), newest(tmp_path / "second"))
+    kept = [name for name, value in one.items() if is_weight(name) and np.array_equal(value, other.get(name))]
+    assert len(kept) == {"pytorch": 6, "tensorflow": 5}[framework], kept  # a convolution, and a normalization's four
+    assert TrainingOutput(tmp_path / "second").read_export()["classes"] == [str(number) for number in range(10)]
+
+    again = train(framework, digits, tmp_path, "other", initial_weights="first", model_args='{"width":16}')
+    assert again.exit_code != 0
+    assert "initial_weights: " in again.output
+    assert "does not fit this run's model" in again.output
+
+
+def is_weight(name: str) -> bool:
+    return name.startswith("model/")
+
+
+def test_a_place_without_weights_is_named(digits: Path, tmp_path: Path) -> None:
+    failed = train("pytorch", digits, tmp_path, "run", initial_weights="none")
+    assert failed.exit_code != 0
+    assert "is neither a run with an exported model, nor a published model, nor a file" in failed.output

@@ -1,0 +1,52 @@
+"""Layers by the names of parameters: which are frozen, and how fast each learns."""
+
+import pytest
+
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.layers import layer_of, matching, rate_factors
+
+RESNET = ("conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight", "layer1.1.bn1.bias", "layer2.0.bn1.bias")
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("layer1.0.conv1.weight", "layer1"),
+        ("features.5.2.block.1.weight", "features.5"),
+        ("encoder.layers.encoder_layer_3.ln_1.weight", "encoder.layers.encoder_layer_3"),
+        ("fc.weight", "fc"),
+        ("heads.head.bias", "heads.head"),
+        ("class_token", "class_token"),
+        ("conv2_block1_1_conv/kernel", "conv2"),
+        ("block_16_project/kernel", "block_16"),
+        ("predictions/bias", "predictions"),
+        ("2.weight", "2"),
+    ],
+)
+def test_a_layer_is_the_first_numbered_part_of_a_name(name: str, layer: str) -> None:
+    assert layer_of(name) == layer
+
+
+def test_each_layer_learns_slower_than_the_next() -> None:
+    factors = rate_factors([*RESNET, "fc.weight", "fc.bias"], 0.5)
+    assert [*factors.values()] == [1 / 16, 1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2, 1, 1]
+    assert {*rate_factors(RESNET, 1.0).values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        ("", ()),
+        ("layer1", RESNET[3:5]),
+        ("bn1, layer2", (*RESNET[1:3], RESNET[5])),
+        ("*.bias", (RESNET[2], *RESNET[4:])),
+        ("layer?", RESNET[3:]),
+    ],
+)
+def test_patterns_match_names_and_what_is_within_them(patterns: str, found: tuple[str, ...]) -> None:
+    assert matching(patterns, RESNET) == {*found}
+
+
+def test_a_pattern_without_a_match_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"freeze: the model has nothing called 'layer': valid names: bn1"):
+        matching("conv1,layer", RESNET)

@@ -1,0 +1,50 @@
+"""The weights that a training starts from in place of random ones: those of another run, or a file.
+
+<output root>/<run>/export/…    what another run exported
+<output root>/…                 a file of weights, or the folder of a published model
+"""
+
+from functools import partial
+from pathlib import Path
+
+from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.entry_point import Arguments
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.model_folder import open_model
+from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION, TrainingOutput
+
+
+def initial_weights(arguments: Arguments, group: ProcessGroup, file_name: str) -> Path | None:
+    """Return the file of weights to start from; None if there is none, or the run resumes."""
+    found = group.from_chief(partial(_find, arguments.config, arguments.output, file_name), takes_long=True)
+    return Path(found) if found else None
+
+
+def _find(config: TrainConfig, output: TrainingOutput, file_name: str) -> str:
+    """Return the file, verified if a run wrote it.
+
+    Raises:
+        InvalidSetting: if the setting names none.
+    """
+    if not config.initial_weights or complete_checkpoints(output.checkpoints):
+        return ""
+    place = output.path.parent / config.initial_weights
+    if place.is_file():
+        return str(place)
+    if (place / PUBLISHED_DESCRIPTION).is_file():
+        return str(open_model(place).path / file_name)
+    if (place / "export").is_dir():
+        TrainingOutput(place).read_export()
+        return str(place / "export" / file_name)
+    raise InvalidSetting(
+        f"initial_weights: {place} is neither a run with an exported model, nor a published model, nor a file: "
+        "name one by its path under the output root"
+    )
+
+
+def misfit(path: Path, problem: str) -> InvalidSetting:
+    return InvalidSetting(
+        f"initial_weights: {path} does not fit this run's model: {problem}. Only the last layer may differ"
+    )

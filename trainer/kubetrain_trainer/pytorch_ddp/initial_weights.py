@@ -1,0 +1,37 @@
+"""Start from weights that were trained before, with another last layer if the classes differ."""
+
+import logging
+from pathlib import Path
+
+from torch import device, nn
+
+from kubetrain_trainer.initial_weights import misfit
+from kubetrain_trainer.pytorch_ddp.checkpoint import load_state
+
+log = logging.getLogger(__name__)
+
+
+def load_initial_weights(path: Path, model: nn.Module) -> None:
+    """
+    Raises:
+        InvalidSetting: if more than the last layer differs.
+    """
+    weights, own = load_state(path, device("cpu")), model.state_dict()
+    if not isinstance(weights, dict):
+        raise misfit(path, f"it holds a {type(weights).__name__}, not weights by name")
+    shapes, own_shapes = ({name: each.shape for name, each in state.items()} for state in (weights, own))
+    differing = sorted(name for name in {*shapes, *own_shapes} if shapes.get(name) != own_shapes.get(name))
+    if others := [name for name in differing if not name.startswith(last_layer(model))]:
+        theirs, ours = (each.get(others[0], "missing") for each in (shapes, own_shapes))
+        raise misfit(path, f"{others[0]} is {described(theirs)} there and {described(ours)} here")
+    model.load_state_dict({name: value for name, value in weights.items() if name not in differing}, strict=False)
+    log.info("the training starts from %s%s", path, f"; new: {', '.join(differing)}" if differing else "")
+
+
+def last_layer(model: nn.Module) -> str:
+    *_, name = model.state_dict()
+    return name.rpartition(".")[0] + "."
+
+
+def described(shape: object) -> str:
+    return str(tuple(shape)) if isinstance(shape, tuple) else str(shape)

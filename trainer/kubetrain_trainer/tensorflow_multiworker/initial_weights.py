@@ -1,0 +1,32 @@
+"""Start from weights that were trained before, with another last layer if the classes differ."""
+
+import logging
+from pathlib import Path
+
+import keras
+
+from kubetrain_trainer.initial_weights import misfit
+from kubetrain_trainer.tensorflow_multiworker.layers import layers_of
+from kubetrain_trainer.training_output import foreign_error
+
+log = logging.getLogger(__name__)
+
+
+def load_initial_weights(path: Path, model: keras.Model) -> None:
+    """
+    Raises:
+        InvalidSetting: if more than the last layer differs.
+    """
+    last = [layer for layer in layers_of(model) if layer.weights][-1]
+    try:
+        try:
+            model.load_weights(path)
+            new = ""
+        except ValueError:
+            model.load_weights(path, objects_to_skip=[last])
+            new = f"; new: {last.name}"
+    except OSError as error:  # not HDF5 but a pickle or a .keras file, which may contain code
+        raise foreign_error(path) from error
+    except ValueError as error:
+        raise misfit(path, " ".join(str(error).split())[:300]) from error
+    log.info("the training starts from %s%s", path, new)

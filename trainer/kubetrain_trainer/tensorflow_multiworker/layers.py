@@ -1,0 +1,49 @@
+"""Layers that keep their weights, and learning rates that differ between layers."""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.layers import matching, rate_factors
+
+
+def freeze(model: keras.Model, patterns: str) -> None:
+    """Let these layers stay as they are, with the statistics of normalizations.
+
+    Raises:
+        InvalidSetting: if a pattern matches none, or nothing is left to train.
+    """
+    layers = [layer for layer in layers_of(model) if layer.weights]
+    frozen = matching(patterns, [layer.name for layer in layers])
+    for layer in layers:
+        if layer.name in frozen:
+            layer.trainable = False
+    if not model.trainable_variables:
+        raise InvalidSetting(f"freeze: '{patterns}' leaves nothing to train")
+
+
+def layers_of(model: keras.Model) -> list[keras.Layer]:
+    """Return the layers of the model, and theirs, in order."""
+    return list(model._flatten_layers(include_self=False, recursive=True))
+
+
+@contextlib.contextmanager
+def at_rates(model: keras.Model, layer_rate: float) -> Iterator[None]:
+    """Let each layer take its part of an update, which Keras' optimizers make at one rate for all."""
+    if layer_rate == 1:
+        yield
+        return
+    before = [tf.identity(variable.value) for variable in model.trainable_variables]
+    yield
+    for variable, value, factor in zip(model.trainable_variables, before, factors_of(model, layer_rate), strict=True):
+        variable.value.assign(value + factor * (variable.value - value))
+
+
+def factors_of(model: keras.Model, layer_rate: float) -> list[float]:
+    names = {id(each): f"{layer.name}/{each.name}" for layer in layers_of(model) for each in layer.trainable_variables}
+    of_variables = [names[id(variable)] for variable in model.trainable_variables]
+    factors = rate_factors(of_variables, layer_rate)
+    return [factors[name] for name in of_variables]
