@@ -1,4 +1,4 @@
-"""Compare the test accuracy that the recipes reach on generated pictures of shapes, with several seeds.
+"""Compare the test accuracy that the recipes reach on generated pictures of patterns, with several seeds.
 
 .venv/bin/python benchmarks/trainers/recipes.py [--framework tensorflow --seeds 5]
 """
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from launches import our_evaluation, our_training, run_together
-from shapes import write_shapes
+from textures import write_textures
 
 from kubetrain_trainer.augmentation import RECIPES
 
@@ -24,13 +24,13 @@ def main() -> None:
     parser.add_argument("--framework", choices=("pytorch", "tensorflow"), default="pytorch")
     parser.add_argument("--model", default="digits_cnn")
     parser.add_argument("--pixels", type=int, default=32)
-    parser.add_argument("--pictures", type=int, default=60, help="of each shape, for training")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--pictures", type=int, default=30, help="of each pattern, for training")
+    parser.add_argument("--epochs", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=5, choices=STUDENT_95)
     arguments = parser.parse_args()
     accuracies: dict[str, list[float]] = {name: [] for name in RECIPES}
     with tempfile.TemporaryDirectory() as folder:
-        write_shapes(Path(folder, "shapes"), arguments.pictures, others=150)
+        write_textures(Path(folder, "pictures"), arguments.pictures, others=150)
         for seed in range(arguments.seeds):
             for recipe in RECIPES:
                 accuracies[recipe].append(accuracy(arguments, Path(folder), recipe, seed))
@@ -52,8 +52,8 @@ def accuracy(arguments: argparse.Namespace, folder: Path, recipe: str, seed: int
         "checkpoint_every": 10**6,
         "metrics_port": 0,
     }
-    run_together(our_training(arguments.framework, settings, output, folder / "shapes", 1))
-    run_together([our_evaluation(arguments.framework, output, folder / "shapes")])
+    run_together(our_training(arguments.framework, settings, output, folder / "pictures", 1))
+    run_together([our_evaluation(arguments.framework, output, folder / "pictures")])
     return float(json.loads((output / "evaluation.json").read_text())["metrics"]["accuracy"])
 
 
