@@ -62,6 +62,15 @@ def is_weight(name: str) -> bool:
     return name.startswith("model/")
 
 
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_a_file_without_weights_is_named(framework: str, digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.weights.h5").write_text("not weights")
+    failed = train(framework, digits, tmp_path, "run", initial_weights="notes.weights.h5")
+    assert failed.exit_code != 0
+    assert "notes.weights.h5" in failed.output.splitlines()[-1]
+    assert "restarting" not in failed.output
+
+
 def test_a_place_without_weights_is_named(digits: Path, tmp_path: Path) -> None:
     failed = train("pytorch", digits, tmp_path, "run", initial_weights="none")
     assert failed.exit_code != 0

@@ -3,8 +3,9 @@
 import logging
 from pathlib import Path
 
-from torch import device, nn
+from torch import Tensor, device, nn
 
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.initial_weights import misfit
 from kubetrain_trainer.pytorch_ddp.checkpoint import load_state
 
@@ -16,9 +17,7 @@ def load_initial_weights(path: Path, model: nn.Module) -> None:
     Raises:
         InvalidSetting: if more than the last layer differs.
     """
-    weights, own = load_state(path, device("cpu")), model.state_dict()
-    if not isinstance(weights, dict):
-        raise misfit(path, f"it holds a {type(weights).__name__}, not weights by name")
+    weights, own = read(path), model.state_dict()
     shapes, own_shapes = ({name: each.shape for name, each in state.items()} for state in (weights, own))
     differing = sorted(name for name in {*shapes, *own_shapes} if shapes.get(name) != own_shapes.get(name))
     if others := [name for name in differing if not name.startswith(last_layer(model))]:
@@ -26,6 +25,18 @@ def load_initial_weights(path: Path, model: nn.Module) -> None:
         raise misfit(path, f"{others[0]} is {described(theirs)} there and {described(ours)} here")
     model.load_state_dict({name: value for name, value in weights.items() if name not in differing}, strict=False)
     log.info("the training starts from %s%s", path, f"; new: {', '.join(differing)}" if differing else "")
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    try:
+        weights = load_state(path, device("cpu"))
+    except KubetrainError:
+        raise
+    except Exception as error:  # torch raises exceptions of many classes
+        raise misfit(path, f"PyTorch cannot read it ({type(error).__name__})") from error
+    if not isinstance(weights, dict) or not all(isinstance(each, Tensor) for each in weights.values()):
+        raise misfit(path, "it does not hold tensors by name, as a state_dict does")
+    return weights
 
 
 def last_layer(model: nn.Module) -> str:
