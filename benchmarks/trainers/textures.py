@@ -1,9 +1,9 @@
-"""Generate pictures of seven patterns, of many tones, sizes and directions, unevenly lit, noisy and partly hidden.
+"""Generate pictures of patterns, of many tones, sizes and directions, unevenly lit, noisy and partly hidden.
 
 The mirror image of each pattern has the same class.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,8 @@ def from_middle(places: Grid) -> Grid:
     return np.abs(places % 1 - 0.5)
 
 
-PATTERNS: dict[str, Callable[[Grid, Grid, float], Grid]] = {
+Pattern = Callable[[Grid, Grid, float], Grid]
+PATTERNS: dict[str, Pattern] = {
     "stripes": lambda x, y, width: from_middle(x) < width,
     "checks": lambda x, y, width: (from_middle(x) < 0.25) ^ (from_middle(y) < 0.25),
     "dots": lambda x, y, width: from_middle(x) ** 2 + from_middle(y) ** 2 < width**2,
@@ -28,18 +29,29 @@ PATTERNS: dict[str, Callable[[Grid, Grid, float], Grid]] = {
     "bricks": lambda x, y, width: (from_middle(x + 0.5 * (y // 1 % 2)) > 0.45) | (from_middle(2 * y) > 0.4),
 }
 
+OTHER_PATTERNS: dict[str, Pattern] = {
+    "squares": lambda x, y, width: np.maximum(from_middle(x), from_middle(y)) < width,
+    "diamonds": lambda x, y, width: from_middle(x) + 2.5 * from_middle(y) < 1.5 * width,
+    "crosses": lambda x, y, width: np.minimum(from_middle(x), from_middle(y)) < (from_middle(x - 0.5) > width) * 0.1,
+    "circles": lambda x, y, width: np.abs(np.hypot(from_middle(x), from_middle(y)) - 0.3) < width / 3,
+    "plaid": lambda x, y, width: (from_middle(x) < width / 2) | (from_middle(3 * y) < width / 2),
+}
+"""To train on before."""
 
-def write_textures(folder: Path, training: int, others: int, seed: int = 0) -> None:
+
+def write_textures(
+    folder: Path, training: int, others: int, patterns: Mapping[str, Pattern] = PATTERNS, seed: int = 0
+) -> None:
     """Write this many pictures of each pattern for training, and for validation and for the test."""
     random = np.random.default_rng(seed)
     for split, count in (("train", training), ("val", others), ("test", others)):
-        for name, pattern in PATTERNS.items():
+        for name, pattern in patterns.items():
             (folder / split / name).mkdir(parents=True)
             for number in range(count):
                 picture(pattern, random).save(folder / split / name / f"{number:04}.jpg", quality=90)
 
 
-def picture(pattern: Callable[[Grid, Grid, float], Grid], random: np.random.Generator) -> Image.Image:
+def picture(pattern: Pattern, random: np.random.Generator) -> Image.Image:
     angle, size = random.uniform(0, 2 * np.pi), random.uniform(12, 40)
     row, column = np.indices((PIXELS, PIXELS)) / size - random.uniform(0, PIXELS / size, (2, 1, 1))
     x, y = np.cos(angle) * column - np.sin(angle) * row, np.sin(angle) * column + np.cos(angle) * row
