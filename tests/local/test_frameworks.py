@@ -252,7 +252,7 @@ class TestPyTorch:
 
         torch.save({"model": Evil()}, tmp_path / "state.pt")
         with pytest.raises(KubetrainError, match="was not written by this trainer"):
-            checkpoint._load(tmp_path / "state.pt", torch.device("cpu"))
+            checkpoint.load_state(tmp_path / "state.pt", torch.device("cpu"))
         assert not (tmp_path / "executed").exists()
 
     def test_a_staged_state_does_not_change_and_its_memory_is_reused(self) -> None:

@@ -95,6 +95,25 @@ def test_the_variables_that_arguments_name_are_filled_in(tmp_path: Path, monkeyp
     assert run(tmp_path, command, "--output-dir", str(tmp_path / "second"))[1].endswith("in second\n")
 
 
+def test_libraries_that_abort_when_python_destroys_them_do_not_fail_a_success(tmp_path: Path) -> None:
+    library = """
+import atexit, os, sys
+
+class Library:
+    def __del__(self, abort=os.abort):
+        abort()
+
+sys.library = Library()
+atexit.register(print, "its exit handlers run")
+"""
+    (tmp_path / "train.py").write_text(BARE + library)
+    code, output, _ = run(tmp_path, {"script": "train.py"})
+    assert (code, output.splitlines()[-1]) == (0, "its exit handlers run"), output
+    (tmp_path / "broken.py").write_text(f"{library}sys.exit(3)")
+    code, output, _ = run(tmp_path, {"script": "broken.py"}, "--output-dir", str(tmp_path / "second"))
+    assert code != 0, output
+
+
 def test_a_restart_after_the_end_only_reports_the_result(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BARE)
     _, _, first = run(tmp_path, {"script": "train.py"})

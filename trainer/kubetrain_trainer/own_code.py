@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.own_output import accept_model, forget_model
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.stop_signal import EXIT_CODE, StopSignal
-from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.termination import end_without_teardown, report_result
 from kubetrain_trainer.training_output import TrainingOutput
 
 PLACE = r"\$(?P<brace>\{)?(?P<place>KUBETRAIN_(?:DATA|OUTPUT|RUN_ID|RESUME_FROM|MODEL))\b(?(brace)\})"
@@ -34,7 +35,8 @@ A $$ elsewhere is a shell's."""
 
 def train_with_own_code(arguments: Arguments, framework: str) -> None:
     """Run the entry, and accept its end as success only with a model."""
-    output, role = arguments.output, own_role()
+    output, role, succeeded = arguments.output, own_role(), threading.Event()
+    end_without_teardown(succeeded)
     entry = own_entry(arguments)
     if role.is_chief:
         check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
@@ -47,6 +49,7 @@ def train_with_own_code(arguments: Arguments, framework: str) -> None:
             accept_model(output, role, stop)
     if role.is_chief:
         report_result(output.read_result() or {})
+    succeeded.set()
 
 
 def own_entry(arguments: Arguments) -> Entry:

@@ -1,11 +1,13 @@
 """The termination message of a process, which Kubernetes reads from a file and shows with the exit code."""
 
+import atexit
 import contextlib
 import fcntl
 import json
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,6 +55,15 @@ def end_process(exit_code: int) -> NoReturn:
         with contextlib.suppress(OSError, RuntimeError):  # the disk is full, or a signal interrupted a write
             stream.flush()
     os._exit(exit_code)
+
+
+def end_without_teardown(succeeded: threading.Event) -> None:
+    """After a success, let the process end once the exit handlers of the libraries loaded from now on have run.
+
+    Python would then destroy what the libraries hold, and gloo's threads may abort the process when they drop a tensor:
+    a training that has succeeded would fail.
+    """
+    atexit.register(lambda: end_process(0) if succeeded.is_set() else None)
 
 
 def parse_termination_message(text: str) -> dict[str, Any]:
