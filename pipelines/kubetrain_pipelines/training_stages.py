@@ -19,7 +19,6 @@ Channel = Any
 """A parameter of a pipeline during its compilation (a KFP PipelineChannel), or a constant."""
 TRAINING_PARAMETERS = (
     "output_claim",
-    "train_config",
     "workers",
     "min_workers",
     "max_workers",
@@ -27,7 +26,7 @@ TRAINING_PARAMETERS = (
     "launcher",
     "evaluation_placement",
 )
-PUBLISHING_PARAMETERS = ("dataset_uri", "model_uri", "s3_endpoint", "train_config", "min_accuracy", "gate")
+PUBLISHING_PARAMETERS = ("dataset_uri", "model_uri", "s3_endpoint", "min_accuracy", "gate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +65,13 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         **run,
     )
     with_s3_secret(with_own_resources(as_launcher(as_step(synced, SYNC.title))), s3_secret)
-    dataset, reused = synced.outputs["dataset"], synced.outputs["reused"]
+    dataset, reused, train_config = (synced.outputs[name] for name in ("dataset", "reused", "train_config"))
 
     trained = launch_training(
         framework=framework,
         dataset=dataset,
         placement=synced.outputs["placement"],
+        train_config=train_config,
         reused=reused,
         **{name: given[name] for name in TRAINING_PARAMETERS},
         **run,
@@ -97,6 +97,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
         image=trained.outputs["image"],
         image_id=trained.outputs["image_id"],
         reused=reused,
+        train_config=train_config,
         run_id=run["run_id"],
         **{name: given[name] for name in PUBLISHING_PARAMETERS},
     )

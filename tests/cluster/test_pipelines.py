@@ -194,7 +194,9 @@ def test_a_module_that_the_code_lacks_fails_the_first_step(
 
 
 @CORE
-def test_a_model_that_is_worse_than_the_latest_is_not_published(api: KubernetesApi, digits: Bucket) -> None:
+def test_a_training_that_starts_from_the_latest_model_and_spoils_it_is_not_published(
+    api: KubernetesApi, digits: Bucket
+) -> None:
     compared = {"model_uri": digits.uri("compared"), "gate": "not worse than latest by 0.005", "workers": 1}
     first = PipelineRun(api, "train_pytorch", "run-first", parameters(digits, **compared))
     for step in (*UNTIL_EVALUATED, "promote-model"):
@@ -203,11 +205,11 @@ def test_a_model_that_is_worse_than_the_latest_is_not_published(api: KubernetesA
     latest = digits.get("compared/latest.json")
     version, accuracy = json.loads(latest)["version"], json.loads(latest)["metrics"]["accuracy"]
 
-    worse = PipelineRun(
-        api, "train_pytorch", "run-worse", parameters(digits, **compared, train_config={"max_steps": 1})
-    )
+    spoiling = {"initial_weights": compared["model_uri"], "max_steps": 3, "schedule": "constant", "learning_rate": 30}
+    worse = PipelineRun(api, "train_pytorch", "run-worse", parameters(digits, **compared, train_config=spoiling))
     for step in UNTIL_EVALUATED:
         worse.run(step)
+    assert "the training starts from /output/.weights/versions/" in worse.logs["launch-training"]
     shown = worse.outputs["evaluate-model"]["artifacts"]["metrics"]["artifacts"][0]["metadata"]
     assert shown["latest_accuracy"] == pytest.approx(accuracy, abs=0.01)
     assert f"of the latest model, {version}: " in worse.logs["evaluate-model"]

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import kubetrain
 from support.training import newest, parameters
@@ -75,3 +77,27 @@ def test_a_place_without_weights_is_named(digits: Path, tmp_path: Path) -> None:
     failed = train("pytorch", digits, tmp_path, "run", initial_weights="none")
     assert failed.exit_code != 0
     assert "is neither a run with an exported model, nor a published model, nor a file" in failed.output
+
+
+def test_a_run_brings_weights_from_s3(
+    few_classes: Path, digits: Path, s3: EmbeddedS3, bucket: str, tmp_path: Path
+) -> None:
+    assert train("pytorch", few_classes, tmp_path, "first", max_steps=4).exit_code == 0
+    open_store(f"s3://{bucket}/pretrained", s3.url).write("net.pt", tmp_path / "first" / "export" / "model.pt")
+    settings = {"dataset_uri": digits, "s3_endpoint": s3.url, "workers": 1, "max_steps": 4}
+    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    command = ("run", "--workspace", tmp_path / "work", *pairs, "--set")
+    missing = kubetrain(*command, f"initial_weights=s3://{bucket}/pretrained/other.pt")
+    assert missing.exit_code == 1
+    assert "pretrained/other.pt is neither an object nor a published model" in missing.output
+    run = kubetrain(*command, f"initial_weights=s3://{bucket}/pretrained/net.pt")
+    assert run.exit_code == 0, run.output
+    log = (tmp_path / "work" / "logs" / "pipeline.log").read_text()
+    (brought,) = (tmp_path / "work" / "output" / ".weights" / "versions").glob("*/data/net.pt")
+    assert f"the training starts from {brought}; new: " in log
+
+
+def test_a_single_training_brings_nothing_from_s3(digits: Path, tmp_path: Path) -> None:
+    failed = train("pytorch", digits, tmp_path, "run", initial_weights="s3://bucket/net.pt")
+    assert failed.exit_code == 2
+    assert "only runs of a pipeline bring weights from S3: use `kubetrain run`" in failed.output

@@ -81,7 +81,7 @@ def test_the_transfer_job_uses_the_access_of_the_run(
     store.put("data/key", b"x")
     with store.serving() as url:
         run = RunParameters(dataset_uri="s3://bucket/data", s3_endpoint=url, dataset_access=access, run_id="r")
-        (replica,) = transfer_job(run, tmp_path).replicas
+        (replica,) = transfer_job(run, tmp_path, tmp_path).replicas
         keys = {} if access == "anonymous" else {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         without = {name: each for name, each in os.environ.items() if not name.startswith("AWS_")}
         subprocess.run([sys.executable, *replica.command[1:]], env=without | keys, check=True)

@@ -19,22 +19,7 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.latest_model import FETCHED
 from kubetrain_trainer.model_folder import open_model
 from support.faulty_s3 import FaultyS3, refused
-
-
-def describe(version: str, **changes: Any) -> bytes:
-    texts = dict.fromkeys(("run_id", "image", "dataset_digest", "config_digest"), "x")
-    return json.dumps(
-        {"schema": "kubetrain/model/v2", "version": version, "framework": "pytorch", **texts, **changes}
-    ).encode()
-
-
-def publish(store: Any, version: str, content: bytes = b"weights") -> None:
-    import hashlib
-
-    files = [{"name": "sub/model.pt", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
-    store.write(f"{version}/sub/model.pt", content)
-    for key in (f"{version}/model.json", "latest.json"):
-        store.write(key, describe(version, files=files))
+from support.published import describe, publish
 
 
 def fetched(folder: Path) -> dict[str, str]:

@@ -224,8 +224,9 @@ class TrainConfig(Settings):
 
     initial_weights: str = setting(
         "",
-        "weights to start from, by their path under the output root: the id of another run that has finished, the "
-        "folder of a published model, or a file of weights. The last layer starts at random if it has other classes",
+        "weights to start from: a path under the output root (the id of another run that has finished, the folder of a "
+        "published model, or a file of weights), or s3:// with an object or a published model. The last layer starts "
+        "at random if it has other classes",
     )
     freeze: str = setting(
         "",
@@ -307,6 +308,11 @@ class TrainConfig(Settings):
     def augmentation(self) -> Recipe:
         """The recipe, with the parts of it that are set."""
         return RECIPES[self.recipe].changed_by(self)
+
+    @property
+    def weights_uri(self) -> str:
+        """Where the initial weights are in S3, from which the sync brings them; empty if they are not there."""
+        return self.initial_weights if self.initial_weights.startswith("s3://") else ""
 
     @property
     def best_is(self) -> str:

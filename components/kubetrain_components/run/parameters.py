@@ -84,6 +84,8 @@ class RunParameters:
         processes_in_pod(self.framework, self.processes_per_worker, self.placement)
         Placement.each_of(self.evaluation_placement)
         check_uri("model_uri", self.model_uri)
+        if uri := self.train_config.weights_uri:
+            check_uri("initial_weights", uri)
         if is_inside(self.model_uri, self.dataset_uri):
             raise InvalidSetting(
                 f"model_uri '{self.model_uri}' is inside dataset_uri '{self.dataset_uri}', so models would become "

@@ -29,9 +29,13 @@ class LocalSite:
     def staging(self) -> Path:
         return self.workspace / "staging"
 
+    @property
+    def outputs(self) -> Path:
+        return self.workspace / "output"
+
     def sync(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> dict[str, Any]:
         check_imports(parameters, backend, on_line)
-        return sync_dataset(parameters, transfer_job(parameters, self.staging), backend, on_line)
+        return sync_dataset(parameters, transfer_job(parameters, self.staging, self.outputs), backend, on_line)
 
     def image_id(self, parameters: RunParameters, backend: JobBackend, on_line: OnLine) -> str:
         return ""
@@ -40,7 +44,7 @@ class LocalSite:
         return self.staging / "versions" / dataset.digest / "data"
 
     def output(self, run_id: str) -> TrainingOutput:
-        return TrainingOutput(self.workspace / "output" / run_id)
+        return TrainingOutput(self.outputs / run_id)
 
     def mounts(self, dataset: DatasetPlace, output_claim: str) -> tuple[ClaimMount, ...]:
         return ()

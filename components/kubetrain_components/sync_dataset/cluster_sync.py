@@ -63,7 +63,9 @@ def cluster_transfer_job(parameters: RunParameters) -> Job:
     """Return the transfer job, which also mounts the output PVC to check that the run can write to it."""
     staging = ClaimMount(claim=parameters.storage.staging_claim, path=str(STAGING))
     output = ClaimMount(claim=parameters.storage.output_claim, path=OUTPUT_PATH)
-    return transfer_job(parameters, STAGING, (staging, output) if parameters.framework else (staging,))
+    return transfer_job(
+        parameters, STAGING, Path(OUTPUT_PATH), (staging, output) if parameters.framework else (staging,)
+    )
 
 
 def _prune(

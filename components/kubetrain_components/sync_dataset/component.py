@@ -41,7 +41,7 @@ def sync_dataset(
     model_uri: str = "",
     skip_unchanged: bool = False,
     evaluation_placement: dict = {},  # noqa: B006
-) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict, latest=dict):
+) -> NamedTuple("Synced", dataset=dict, placement=dict, reused=dict, latest=dict, train_config=dict):
     """Check every parameter of the run, and sync the dataset to a version on the staging PVC.
 
     Args:
@@ -79,8 +79,9 @@ def sync_dataset(
         evaluation_placement: Placement settings of the evaluation that differ from the training's.
 
     Returns:
-        The place of the dataset version, the placement of the training pods, the model to reuse, if any, and where
-        the evaluation finds the latest model, if the gate compares with it.
+        The place of the dataset version, the placement of the training pods, the model to reuse, if any, where the
+        evaluation finds the latest model, if the gate compares with it, and the training settings, with the place of
+        the initial weights.
     """
     from functools import partial
 
@@ -91,6 +92,7 @@ def sync_dataset(
     from kubetrain_components.run.place_latest import latest_source
     from kubetrain_components.run.reuse import model_to_reuse
     from kubetrain_components.run.site import this_site
+    from kubetrain_components.sync_dataset.weights import with_brought_weights
 
     site = this_site()
     with site.stage("sync_dataset", run_id) as stage, site.backend() as backend:
@@ -129,8 +131,9 @@ def sync_dataset(
         )
         check_model_store(parameters)
         stage.result = site.sync(parameters, backend, stage.on_line)
+        parameters = with_brought_weights(parameters, stage.result.get("weights", ""))
         image_id = partial(site.image_id, parameters, backend, stage.on_line)
         reused = model_to_reuse(parameters, stage.result["digest"], image_id)
     log_numbers(metrics, stage.result)
     place, settings = DatasetPlace.of_report(stage.result).to_dict(), parameters.placement.changed_settings()
-    return place, settings, reused, latest_source(parameters)
+    return place, settings, reused, latest_source(parameters), parameters.train_config.changed_settings()

@@ -32,12 +32,14 @@ def sync_dataset(parameters: RunParameters, transfer: Job, backend: JobBackend, 
     return report
 
 
-def transfer_job(parameters: RunParameters, staging: Path, mounts: tuple[ClaimMount, ...] = ()) -> Job:
+def transfer_job(parameters: RunParameters, staging: Path, output: Path, mounts: tuple[ClaimMount, ...] = ()) -> Job:
     command = ["python", "-m", "kubetrain_components.sync_dataset.transfer"]
     command += ["--dataset-uri", parameters.dataset_uri, "--staging", str(staging)]
     command += ["--access", parameters.dataset_access]
     if parameters.s3_endpoint:
         command += ["--endpoint-url", parameters.s3_endpoint]
+    if uri := parameters.train_config.weights_uri:
+        command += ["--weights", uri, "--output", str(output)]
     command += [part for mount in mounts for part in ("--check-writable", mount.path)]
     return Job(
         identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),

@@ -1,6 +1,7 @@
 """The program of the transfer job: make a dataset version on the staging volume from the objects of a store.
 
-python -m kubetrain_components.sync_dataset.transfer --dataset-uri URI --staging DIR [--check-writable DIR]
+python -m kubetrain_components.sync_dataset.transfer --dataset-uri URI --staging DIR [--check-writable DIR] \
+    [--weights URI --output DIR]
 """
 
 import argparse
@@ -33,6 +34,7 @@ from kubetrain_components.sync_dataset.publish import (
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.reuse import Arrivals, OnResumed
 from kubetrain_components.sync_dataset.space import check_space
+from kubetrain_components.sync_dataset.weights import FOLDER, find_weights, place_of
 from kubetrain_components.sync_dataset.writable import check_writable
 from kubetrain_trainer.entry_point import run
 from kubetrain_trainer.errors import KubetrainError
@@ -200,21 +202,34 @@ def _download(
             on_progress(replace(present, objects=present.objects + report.downloaded, bytes=arrived_bytes))
 
 
+def _bring_weights(uri: str, endpoint: str, output: Path) -> str:
+    """Return where the weights are under the root of the outputs."""
+    store, name = find_weights(uri, endpoint)
+    print(f"initial weights: {store.uri}", flush=True)
+    version = transfer_dataset(store, output / FOLDER, on_progress=progress_printer())
+    return place_of(version.digest, name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make a dataset version on the staging volume.")
     parser.add_argument("--dataset-uri", required=True, help="s3://BUCKET/PREFIX, or a directory")
     parser.add_argument("--staging", type=Path, required=True, help="folder of the versions")
     parser.add_argument("--endpoint-url", default="", help="URL of the S3 server (default: AWS)")
     parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
+    parser.add_argument("--weights", default="", help="weights to start from: an object in S3, or a published model")
+    parser.add_argument("--output", type=Path, help="root of the outputs, to which the weights are brought")
     parser.add_argument("--check-writable", type=Path, action="append", default=[], help="a folder to check first")
     arguments = parser.parse_args()
     for directory in arguments.check_writable:
         check_writable(directory)
     if arguments.staging.is_dir():
         tempfile.tempdir = str(arguments.staging)  # long listings take space, which the pod's own disk may not have
+    weights = {}
+    if arguments.weights:
+        weights["weights"] = _bring_weights(arguments.weights, arguments.endpoint_url, arguments.output)
     store = open_store(arguments.dataset_uri, arguments.endpoint_url, arguments.access)
     report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())
-    report_result({"status": "completed", **asdict(report)})
+    report_result({"status": "completed", **asdict(report), **weights})
 
 
 if __name__ == "__main__":

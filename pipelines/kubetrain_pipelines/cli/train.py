@@ -173,6 +173,11 @@ def _check(options: TrainOptions, config: TrainConfig) -> None:
         model_uri=options.output,
         run_id=options.run_id,
     )
+    if config.weights_uri:
+        raise InvalidSetting(
+            f"initial_weights is {config.weights_uri}, but only runs of a pipeline bring weights from S3: use "
+            "`kubetrain run`, or name a path under --output"
+        )
     if not options.cluster and options.launcher != Launcher.AUTO:
         raise InvalidSetting(f"--launcher {options.launcher} applies only to a cluster: add --cluster, or leave it out")
 

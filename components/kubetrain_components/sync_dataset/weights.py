@@ -1,0 +1,62 @@
+"""The weights that a training starts from: found in S3, and brought to the root of the outputs as a version.
+
+<output root>/.weights/versions/<digest>/data/…    an object, or the files of a published model
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.store import ObjectStore, StoredObject
+from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.published_model import find_latest, version_uri
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.model_folder import LATEST
+from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION
+
+FOLDER = ".weights"
+
+
+class OneObject:
+    """A store in which an object is alone."""
+
+    def __init__(self, store: ObjectStore, only: StoredObject) -> None:
+        self.uri, self._only = f"{store.uri.rstrip('/')}/{only.key}", only
+        self.read, self.checksum, self.find = store.read, store.checksum, store.find
+        self.write, self.write_if, self.delete = store.write, store.write_if, store.delete
+
+    def list(self) -> Iterator[StoredObject]:
+        yield self._only
+
+
+def find_weights(uri: str, endpoint: str) -> tuple[ObjectStore, str]:
+    """Return the store of an object or of a published model, and the object's name if it is one.
+
+    Raises:
+        InvalidSetting: if there is neither.
+    """
+    folder, _, name = uri.rstrip("/").rpartition("/")
+    if folder != "s3:/" and (found := (parent := open_store(folder, endpoint)).find(name)):
+        return OneObject(parent, found), name
+    store = open_store(uri, endpoint)
+    if store.find(PUBLISHED_DESCRIPTION):
+        return store, ""
+    if latest := find_latest(store):
+        return open_store(version_uri(store, latest["version"]), endpoint), ""
+    raise InvalidSetting(
+        f"initial_weights: {uri} is neither an object nor a published model (a folder with {PUBLISHED_DESCRIPTION} or "
+        f"{LATEST}): name one"
+    )
+
+
+def place_of(digest: str, name: str) -> str:
+    """Return the path under the root of the outputs."""
+    return str(PurePosixPath(FOLDER, "versions", digest, "data", name))
+
+
+def with_brought_weights(parameters: RunParameters, place: str) -> RunParameters:
+    """Return the parameters, whose training starts from the weights in this place, if the sync has brought any."""
+    if not place:
+        return parameters
+    return replace(parameters, train_config=replace(parameters.train_config, initial_weights=place))
