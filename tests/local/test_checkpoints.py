@@ -147,7 +147,8 @@ def test_one_process_resumes_where_two_were_killed_and_uses_each_remaining_sampl
     pair = [train(framework, tmp_path, *settings, **member(framework, ports, rank)) for rank in range(2)]
     pair[0].wait(60)
     pair[1].kill()
-    assert pair[0].returncode == -signal.SIGKILL, pair[0].communicate()
+    log, _ = pair[0].communicate()
+    assert pair[0].returncode == -signal.SIGKILL or "another process was lost" in log, "the other one is killed as well"
     before = {path: [set(map(int, line.split())) for line in path.open()] for path in tmp_path.glob("taken-by-*")}
     assert len(before) == 2
 
