@@ -1,5 +1,6 @@
 """Both trainers as jobs of two real processes: killed and resumed, with built-in models and a custom task."""
 
+import gzip
 import signal
 from pathlib import Path
 
@@ -222,3 +223,16 @@ def test_a_custom_task_trains_without_a_fork(tmp_path: Path) -> None:
     always_a_space = text.count(" ") / len(text)
     assert evaluation["metrics"]["accuracy"] > 1.5 * always_a_space
     assert "confusion" not in evaluation
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_trace_of_the_wanted_steps_is_in_the_output(framework: str, tmp_path: Path) -> None:
+    settings = ("--set", "data=synthetic", "--set", "max_steps=4", "--set", "profile_steps=2:3")
+    job = ("train", "--framework", framework, "--output", tmp_path, "--run-id", "run", "--workers", "1")
+    trained = kubetrain(*job, *settings, "--set", "metrics_port=0")
+    assert trained.exit_code == 0, trained.output
+    assert f"profile of steps 2 to 3: {tmp_path}/run/profile" in trained.output
+    (trace,) = (path for path in (tmp_path / "run" / "profile").rglob("*") if path.suffix in (".gz", ".pb"))
+    content = trace.read_bytes()
+    shown = gzip.decompress(content) if trace.suffix == ".gz" else content
+    assert {"pytorch": b"aten::convolution_backward", "tensorflow": b"Conv2DBackpropFilter"}[framework] in shown

@@ -50,14 +50,15 @@ def in_all_processes(program: Callable[[RecentSteps, int], object], **settings: 
     return results
 
 
-def test_the_mean_is_over_processes_and_steps_since_the_last_call() -> None:
-    def train(recent: RecentSteps, rank: int) -> list[float]:
+def test_the_means_are_over_processes_and_steps_since_the_last_call() -> None:
+    def train(recent: RecentSteps, rank: int) -> list[dict[str, float]]:
         recent.accept_step(1, 0.1, 1.0 + rank, 1.0)
         recent.check()  # before a checkpoint
-        recent.accept_step(2, 0.1, 3.0 + rank, 1.0)
-        return [recent.mean_loss(), recent.mean_loss()]
+        recent.accept_step(2, 0.1, 3.0 + rank, 2.0)
+        return [recent.means(), recent.means()]
 
-    assert in_all_processes(train) == ["[2.5, nan]"] * PROCESSES
+    first, then = ({"loss": loss, "gradient_norm": norm} for loss, norm in ((2.5, 1.5), (math.nan, math.nan)))
+    assert in_all_processes(train) == [str([first, then])] * PROCESSES
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_a_bad_step_is_skipped_by_all_processes_and_counted(caplog: pytest.LogCa
 
     def train(recent: RecentSteps, rank: int) -> object:
         accepted = [recent.accept_step(step, 0.1, math.nan if step == rank else 1.0, 1.0) for step in range(4)]
-        return accepted, recent.skipped, recent.mean_loss()
+        return accepted, recent.skipped, recent.means()["loss"]
 
     assert in_all_processes(train, on_nan="skip") == [str(([False, False, True, True], 2, 1.0))] * PROCESSES
     assert caplog.messages == [

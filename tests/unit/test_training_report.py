@@ -65,11 +65,11 @@ def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
     port = free_port()
     report = begin(tmp_path, gpu_memory=2**30, metrics_port=port)
     train(report, steps=2, waited_seconds=0.5)
-    report.steps(TrainingProgress(step=2, epoch=0), loss=0.5, rate=0.125)
+    report.steps(TrainingProgress(step=2, epoch=0), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.125)
     report.checkpoint(TrainingProgress(step=2, epoch=0), {"accuracy": 0.75}, stall_seconds=0.25)
     steps, checkpoint = read_metrics(tmp_path / "metrics.jsonl")
     assert steps == {
-        **{"step": 2, "epoch": 0, "loss": 0.5, "learning_rate": 0.125, "samples_per_second": 8.0},
+        **{"step": 2, "epoch": 0, "loss": 0.5, "gradient_norm": 2.0, "learning_rate": 0.125, "samples_per_second": 8.0},
         **{"data_wait_share": 0.25, "gpu_memory_peak_bytes": 2**30},
     }
     assert checkpoint == {"step": 2, "epoch": 0, "validation_accuracy": 0.75, "checkpoint_stall_seconds": 0.25}
@@ -92,7 +92,7 @@ def test_a_used_port_does_not_fail_the_training(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as other:
         report = begin(tmp_path, metrics_port=other.getsockname()[1])
         train(report, steps=1, waited_seconds=0.5)
-        report.steps(TrainingProgress(step=1), loss=0.5, rate=0.1)
+        report.steps(TrainingProgress(step=1), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.1)
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
 
 
@@ -101,7 +101,7 @@ def test_only_the_chief_reports(
 ) -> None:
     report = begin(tmp_path, rank=1, metrics_port=free_port())
     train(report, steps=40, waited_seconds=1.5)
-    report.steps(TrainingProgress(step=1), loss=0.5, rate=0.1)
+    report.steps(TrainingProgress(step=1), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.1)
     report.end()
     assert list(tmp_path.iterdir()) == []
     assert (capsys.readouterr().out, caplog.messages) == ("", [])
@@ -128,8 +128,8 @@ def test_a_training_that_waits_for_data_says_what_to_do(
 ) -> None:
     report = begin(tmp_path, other_waits=other_waits)
     train(report, steps, waited_seconds)
-    report.steps(TrainingProgress(step=steps), loss=0.5, rate=0.1)
-    report.steps(TrainingProgress(step=steps), loss=0.5, rate=0.1)
+    report.steps(TrainingProgress(step=steps), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.1)
+    report.steps(TrainingProgress(step=steps), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.1)
     warnings = [each for each in caplog.messages if "waits" in each]
     assert len(warnings) == while_it_trains
     report.end()

@@ -210,6 +210,10 @@ class TrainConfig(Settings):
     metrics_port: int = setting(
         8000, "port on which the chief serves Prometheus metrics at /metrics; 0: off", minimum=0, maximum=65535
     )
+    profile_steps: str = setting(
+        "",
+        "steps of which rank 0 records a trace in the folder profile, such as 100:110, both included; they take longer",
+    )
     metric: str = setting("accuracy", "validation metric (or loss) that decides which checkpoint is the best")
     metric_mode: str = setting(
         "auto",
@@ -277,10 +281,22 @@ class TrainConfig(Settings):
                 raise InvalidSetting(
                     f"{name} must be even, not {getattr(self, name)}, because mixup and cutmix mix two images each"
                 )
+        if self.profile_steps and not self.steps_to_profile:
+            raise InvalidSetting(
+                f"profile_steps must be the first and the last step, such as 100:110, not '{self.profile_steps}'"
+            )
         if self.nesterov and not self.momentum:
             raise InvalidSetting("nesterov needs a momentum above 0")
         if parse_entry(self.entry):  # it exports what it chooses, when it ends
             object.__setattr__(self, "select_checkpoint", "last")
+        self._check_start()
+        if self.select_checkpoint == "best" and self.best_is == "unknown":
+            raise InvalidSetting(
+                f"metric_mode=auto cannot know whether a high or a low '{self.metric}' is better: set metric_mode to "
+                "max or min"
+            )
+
+    def _check_start(self) -> None:
         if self.entry and (ours := [name for name in ("initial_weights", "freeze") if getattr(self, name)]):
             raise InvalidSetting(f"{ours[0]} is for the trainer's loop: your script may do the same")
         if self.initial_weights and self.resume_from:
@@ -292,11 +308,6 @@ class TrainConfig(Settings):
             )
         if "/" in self.resume_from or self.resume_from in (".", ".."):
             raise InvalidSetting(f"resume_from must be the id of another run, not the path '{self.resume_from}'")
-        if self.select_checkpoint == "best" and self.best_is == "unknown":
-            raise InvalidSetting(
-                f"metric_mode=auto cannot know whether a high or a low '{self.metric}' is better: set metric_mode to "
-                "max or min"
-            )
 
     @property
     def digest(self) -> str:
@@ -320,6 +331,11 @@ class TrainConfig(Settings):
         if self.metric_mode != "auto":
             return self.metric_mode
         return next((mode for ending, mode in AUTOMATIC_MODES.items() if self.metric.endswith(ending)), "unknown")
+
+    @property
+    def steps_to_profile(self) -> range:
+        found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", self.profile_steps)
+        return range(int(found[1]), int(found[2]) + 1) if found else range(0)
 
     @property
     def skips_steps(self) -> bool:

@@ -10,6 +10,7 @@ GAUGES = {
     "step": "Steps taken.",
     "epoch": "Completed passes over the training data.",
     "loss": "Mean loss over the most recent steps and all processes.",
+    "gradient_norm": "Mean norm of the gradient over the most recent steps, before clipping.",
     "learning_rate": "Learning rate of the most recent step.",
     "samples_per_second": "Samples per second of all processes together, over the most recent steps.",
     "data_wait_share": "Fraction of time that the slowest process waited for data, over the most recent steps.",

@@ -36,7 +36,7 @@ class RecentSteps:
         self._group = group
         self._resume_hint = resume_hint
         self._pending: list[tuple[int, float, Any, Any]] = []
-        self._losses: list[float] = []
+        self._finite: list[tuple[float, float]] = []
         self._skipped_in_a_row = 0
         self.skipped = 0
         """Number of steps skipped since this process started."""
@@ -85,15 +85,16 @@ class RecentSteps:
         if not math.isfinite(metrics["loss"]):
             raise self._failure(f"the validation loss is {metrics['loss']} after step {step}, and nothing was saved")
 
-    def mean_loss(self) -> float:
-        """Return the mean over all processes and all steps since the last call, without skipped steps.
+    def means(self) -> dict[str, float]:
+        """Return the means over all processes and all steps since the last call, without skipped steps.
 
         Raises:
             NotFinite: like check().
         """
         self.check()
-        losses, self._losses = self._losses, []
-        return sum(losses) / len(losses) if losses else math.nan
+        finite, self._finite = self._finite, []
+        means = [sum(values) / len(finite) for values in zip(*finite, strict=True)] or [math.nan] * 2
+        return dict(zip(("loss", "gradient_norm"), means, strict=True))
 
     def _bad_step(self) -> str:
         """Describe the first step since the last check that was not finite, or return an empty string."""
@@ -108,7 +109,7 @@ class RecentSteps:
             if not math.isfinite(loss + norm):
                 what = self._describe(loss, norm, is_ours=not math.isfinite(ours[index]))
                 return f"{what} at step {step}, with a learning rate of {rates[index]:.3g}"
-            self._losses.append(loss / self._group.role.world_size)
+            self._finite.append((loss / self._group.role.world_size, norm / self._group.role.world_size))
         return ""
 
     def _describe(self, loss: float, norm: float, *, is_ours: bool) -> str:

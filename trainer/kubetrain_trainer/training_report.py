@@ -47,11 +47,11 @@ class TrainingReport:
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
 
-    def steps(self, progress: TrainingProgress, loss: float, rate: float, skipped: int = 0) -> None:
+    def steps(self, progress: TrainingProgress, means: Mapping[str, float], rate: float, skipped: int = 0) -> None:
         """Report the steps since the last report, and start a new window.
 
         Args:
-            loss: The mean loss of these steps.
+            means: The means of these steps, by name.
             rate: The current learning rate.
             skipped: The number of steps skipped since this process started.
         """
@@ -63,7 +63,7 @@ class TrainingReport:
         self.window.restart()
         if not self._group.role.is_chief:
             return
-        row = {"step": progress.step, "epoch": progress.epoch, "loss": loss, "learning_rate": rate, **rates}
+        row = {"step": progress.step, "epoch": progress.epoch, **means, "learning_rate": rate, **rates}
         if peak := self._group.gpu_memory_peak():
             row["gpu_memory_peak_bytes"] = peak
         if skipped:

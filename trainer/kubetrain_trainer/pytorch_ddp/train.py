@@ -40,7 +40,13 @@ def train(arguments: Arguments) -> None:
                 training = build_training(arguments, group)
             if group.role.is_chief:
                 log.info(group.describe(arguments.config))
-            with training.writer, training.watchdog, training.stop, annotating_errors(lambda: training.doing):
+            with (
+                training.writer,
+                training.watchdog,
+                training.stop,
+                training.profile,
+                annotating_errors(lambda: training.doing),
+            ):
                 run_epochs(training)
             if group.role.is_chief:
                 finish(training)
@@ -63,6 +69,7 @@ def run_epochs(training: Training) -> None:
             # Seed dropout at each step, so that a resumed run draws the same random numbers.
             seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
+            training.profile.begin_step(progress.step)
             factor = training.rate_factor(progress, plan)
             is_taken = take_step(training, inputs, targets, batch, progress.step, factor)
             if is_taken and training.averages:
@@ -73,7 +80,7 @@ def run_epochs(training: Training) -> None:
             stops = training.stop.is_due(progress.step)
             if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
                 rate = factor * training.peak_rate
-                report.steps(progress, training.recent.mean_loss(), rate, training.recent.skipped)
+                report.steps(progress, training.recent.means(), rate, training.recent.skipped)
             if stops:
                 save_and_stop(training, progress)
             if progress.step % config.checkpoint_every == 0 and may_save(training, progress):

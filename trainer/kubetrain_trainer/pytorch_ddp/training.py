@@ -16,6 +16,7 @@ from kubetrain_trainer.initial_weights import initial_weights
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, export, restore, save
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
@@ -26,6 +27,7 @@ from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
 from kubetrain_trainer.pytorch_ddp.memory_format import set_memory_format
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, warn_of_untrained
+from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
@@ -50,6 +52,7 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     stop: Stop
+    profile: Profile
 
     @property
     def evaluated(self) -> Task:
@@ -111,6 +114,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         writer=writer,
         staging=Staging(),
         recent=RecentSteps(config, group, writer.resume_hint),
+        profile=Profile(config, arguments.output, group.role, recording),
         watchdog=Watchdog(config, group.role, on_gpu=group.device.type == "cuda"),
         stop=Stop(group.role),
     )

@@ -42,7 +42,13 @@ def train(arguments: Arguments) -> None:
                 training = build_training(arguments, group)
             if group.role.is_chief:
                 log.info(group.describe(arguments.config))
-            with training.writer, training.watchdog, training.stop, annotating_errors(lambda: training.doing):
+            with (
+                training.writer,
+                training.watchdog,
+                training.stop,
+                training.profile,
+                annotating_errors(lambda: training.doing),
+            ):
                 run_epochs(training)
             if group.role.is_chief:
                 finish(training)
@@ -65,6 +71,7 @@ def run_epochs(training: Training) -> None:
         # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
         for (inputs, targets), (batch, *_) in zip(report.window.waiting_for(loaded), batches, strict=True):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
+            training.profile.begin_step(progress.step)
             rate = training.rate_factor(progress, plan) * training.peak_rate
             parts = batch.parts(config, group.replicas)
             is_taken = take_step(inputs, targets, batch.global_size, progress.step, rate, parts)
@@ -75,7 +82,7 @@ def run_epochs(training: Training) -> None:
 
             stops = training.stop.is_due()
             if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
-                report.steps(progress, training.recent.mean_loss(), rate, training.recent.skipped)
+                report.steps(progress, training.recent.means(), rate, training.recent.skipped)
             if stops:
                 save_and_stop(training, progress)
             if progress.step % config.checkpoint_every == 0 and may_save(training, progress):

@@ -13,6 +13,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.initial_weights import initial_weights
 from kubetrain_trainer.lifecycle import AnyTraining, splits
+from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.tensorflow_multiworker.averaging import Averages
@@ -23,6 +24,7 @@ from kubetrain_trainer.tensorflow_multiworker.layers import freeze
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
+from kubetrain_trainer.tensorflow_multiworker.recording import recording
 from kubetrain_trainer.tensorflow_multiworker.staging import Staging
 from kubetrain_trainer.tensorflow_multiworker.stopping import Stop
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
@@ -41,6 +43,7 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     stop: Stop
+    profile: Profile
 
     @property
     def evaluated(self) -> Task:
@@ -91,6 +94,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         writer=writer,
         staging=Staging(is_needed=group.role.is_chief),
         recent=RecentSteps(config, group, writer.resume_hint),
+        profile=Profile(config, arguments.output, group.role, recording),
         watchdog=Watchdog(config, group.role),
         stop=Stop(strategy),
     )

@@ -1,0 +1,55 @@
+"""The trace of some steps: begun and ended at the right ones, by rank 0 alone, also after a resumption."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.profile import Profile
+from kubetrain_trainer.training_output import TrainingOutput
+
+
+def recorded(folder: Path, steps: range, rank: int = 0, wanted: str = "3:5") -> list[str]:
+    """Return what happens in a training of these steps."""
+    events: list[str] = []
+
+    @contextmanager
+    def recording(path: Path) -> Iterator[None]:
+        events.append(f"begin {path.name}")
+        yield
+        assert path.parent.is_dir()
+        events.append("end")
+
+    role = ProcessRole(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
+    with Profile(TrainConfig(profile_steps=wanted), TrainingOutput(folder), role, recording) as profile:
+        for step in steps:
+            profile.begin_step(step)
+            events.append(str(step))
+    return events
+
+
+def test_the_trace_has_these_steps(tmp_path: Path) -> None:
+    assert recorded(tmp_path, range(1, 8)) == ["1", "2", "begin steps-3-5", "3", "4", "5", "end", "6", "7"]
+
+
+def test_a_resumed_training_records_those_that_are_left(tmp_path: Path) -> None:
+    assert recorded(tmp_path, range(5, 7)) == ["begin steps-3-5", "5", "end", "6"]
+    assert recorded(tmp_path, range(6, 8)) == ["6", "7"]
+
+
+def test_a_training_that_ends_before_ends_the_trace(tmp_path: Path) -> None:
+    assert recorded(tmp_path, range(4, 5)) == ["begin steps-3-5", "4", "end"]
+
+
+def test_other_processes_and_other_trainings_record_nothing(tmp_path: Path) -> None:
+    assert recorded(tmp_path, range(3, 5), rank=1) == recorded(tmp_path, range(3, 5), wanted="") == ["3", "4"]
+
+
+@pytest.mark.parametrize("steps", ["100", "110:100", "0:5", "a:b", "1:2:3", "1:2\n"])
+def test_what_is_not_a_range_of_steps_is_refused(steps: str) -> None:
+    with pytest.raises(InvalidSetting, match="profile_steps must be the first and the last step, such as 100:110, not"):
+        TrainConfig(profile_steps=steps)

@@ -1,0 +1,41 @@
+"""A trace of some steps of rank 0, which shows where their time goes: `profile_steps=100:110`."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Self
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.training_output import TrainingOutput
+
+Recording = Callable[[Path], AbstractContextManager[None]]
+"""A framework's context manager that records what happens within it, and writes the trace to this place."""
+log = logging.getLogger(__name__)
+
+
+class Profile(ExitStack):
+    def __init__(self, config: TrainConfig, output: TrainingOutput, role: ProcessRole, recording: Recording) -> None:
+        super().__init__()
+        self._steps = config.steps_to_profile if role.is_chief else range(0)
+        self._path = output.path / "profile" / f"steps-{self._steps.start}-{self._steps.stop - 1}"
+        self._recording = recording
+        self._is_recording = False
+
+    def begin_step(self, step: int) -> None:
+        """Start or end the trace if it is time to. Otherwise it ends with the training."""
+        if self._is_recording and step not in self._steps:
+            self.close()
+        elif not self._is_recording and step in self._steps:
+            self._is_recording = True
+            self._path.parent.mkdir(exist_ok=True)
+            self.callback(self._end)
+            self.enter_context(self._recording(self._path))
+
+    def _end(self) -> None:
+        self._is_recording = False
+        log.info("profile of steps %d to %d: %s", self._steps.start, self._steps.stop - 1, self._path.parent)
+
+    def __enter__(self) -> Self:
+        return self

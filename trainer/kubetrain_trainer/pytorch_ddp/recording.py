@@ -1,0 +1,17 @@
+"""Traces of steps, for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+@contextmanager
+def recording(path: Path) -> Iterator[None]:
+    """Record the operators of this process on the CPU and its GPU."""
+    gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with profile(activities=[ProfilerActivity.CPU, *gpu]) as trace:
+        yield
+    trace.export_chrome_trace(f"{path}.json.gz")
