@@ -19,7 +19,7 @@ from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.latest_model import FETCHED
 from kubetrain_trainer.model_folder import open_model
 from support.faulty_s3 import FaultyS3, refused
-from support.published import describe, publish
+from support.model_files import describe, publish
 
 
 def fetched(folder: Path) -> dict[str, str]:

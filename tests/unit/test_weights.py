@@ -19,7 +19,7 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.model_folder import open_model
 from kubetrain_trainer.termination import LOG_VARIABLE
 from support.faulty_s3 import FaultyS3, cut_short
-from support.published import publish
+from support.model_files import publish
 
 PARAMETERS = RunParameters(
     dataset_uri="s3://bucket/data",
