@@ -50,6 +50,14 @@ def test_another_trainings_output_is_not_touched(tmp_path: Path) -> None:
         TrainingOutput(tmp_path / "run").begin("tensorflow", TrainConfig(epochs=3), "e" * 16)
 
 
+def test_a_resumed_run_may_change_what_does_not_decide_what_it_learns(tmp_path: Path) -> None:
+    begun(tmp_path, epochs=3)
+    output = begun(tmp_path, epochs=3, log_every=1, loader_workers=2, checkpoint_every=7)
+    assert output.train_config() == TrainConfig(epochs=3, log_every=1, loader_workers=2, checkpoint_every=7)
+    with pytest.raises(KubetrainError, match=r"\(different: epochs\)"):
+        begun(tmp_path, epochs=4, log_every=1)
+
+
 def edit_config(output: TrainingOutput, edit: Callable[[dict[str, Any]], object]) -> None:
     record = output.read_config()
     edit(record["config"])

@@ -13,6 +13,11 @@ from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
 
+CHANGEABLE = (
+    *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
+    *("loader_workers", "nccl_timeout_seconds"),
+)
+"""Settings that a run may change when it resumes, because they do not decide what it learns."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
 """metric_mode=auto, by the ending of the metric's name."""
 

@@ -10,6 +10,7 @@
     evaluation.json   metrics of the exported model on the test split
 """
 
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from kubetrain_trainer.checkpoint_layout import (
     verify_files,
     write_checkpoint,
 )
-from kubetrain_trainer.config import AUTOMATIC_MODES, TrainConfig
+from kubetrain_trainer.config import AUTOMATIC_MODES, CHANGEABLE, TrainConfig
 from kubetrain_trainer.durable_files import flush_directory, read_json, with_filename, write_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.image_input import describe_input
@@ -39,6 +40,7 @@ EXPORT_SCHEMA = "kubetrain/export/v1"
 EVALUATION_SCHEMA = "kubetrain/evaluation/v1"
 PUBLISHED_DESCRIPTION = "model.json"
 """The file beside a published model that describes it."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,24 +68,30 @@ class TrainingOutput:
         return TrainingOutput(self.path.parent / run_id)
 
     def begin(self, framework: str, config: TrainConfig, dataset_digest: str) -> None:
-        """Record the settings, framework and dataset of this run, or check that a restarted run has the same.
+        """Record the settings, framework and dataset of this run, or check that a restarted run still learns the same.
 
         Raises:
             KubetrainError: if the folder holds the output of another training.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         origin = {"framework": framework, "dataset_digest": dataset_digest}
+        settings = {"config": config.to_dict()}
         if not (self.path / "config.json").exists():
-            record = {"schema": CONFIG_SCHEMA, "created": utc_now(), **origin, "config": config.to_dict()}
-            write_json(self.path / "config.json", record)
+            self._record({"schema": CONFIG_SCHEMA, "created": utc_now(), **origin, **settings})
             return
         before = {**self.read_config(), **self.train_config().to_dict()}
         changed = [name for name, value in {**origin, **config.to_dict()}.items() if value != before[name]]
-        if changed:
+        if others := [name for name in changed if name not in CHANGEABLE]:
             raise KubetrainError(
-                f"{self.path} holds the output of another training (different: {', '.join(changed)}): "
+                f"{self.path} holds the output of another training (different: {', '.join(others)}): "
                 "give this run its own id or output directory"
             )
+        if changed:
+            log.info("changed since this run began: %s", ", ".join(changed))
+            self._record({**self.read_config(), **settings})
+
+    def _record(self, config: Mapping[str, Any]) -> None:
+        write_json(self.path / "config.json", config)
 
     def read_config(self) -> dict[str, Any]:
         return self._read("config.json")
