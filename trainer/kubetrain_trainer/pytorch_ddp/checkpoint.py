@@ -77,7 +77,8 @@ def restore(
 
 def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str, Any]) -> None:
     """Write the weights that were validated; `model.load_state_dict(torch.load("model.pt"))` loads them anywhere."""
-    weights = _evaluated_weights(load_state(checkpoint.path / STATE_FILE, torch.device("cpu")))
+    state = load_state(checkpoint.path / STATE_FILE, torch.device("cpu"), mmap=True)  # the optimizer's part stays there
+    weights = _evaluated_weights(state)
     output.write_export(checkpoint, details, lambda path: _save(weights, path / EXPORT_FILE))
 
 
@@ -110,9 +111,9 @@ def _save(state: Any, path: Path) -> None:
         torch.save(state, file)
 
 
-def load_state(path: Path, device: torch.device) -> Any:
+def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
     try:
         # weights_only rejects files that contain code.
-        return torch.load(path, map_location=device, weights_only=True)
+        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         raise foreign_error(path) from error
