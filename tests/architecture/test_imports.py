@@ -183,7 +183,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     )
     # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither, but Keras.
     of_torchrun = {"launch.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
-    of_loading = {"loading_processes.py", "sendable.py", "streams.py"}
+    of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}
     of_models = {"data_parallel.py", "memory_format.py", "own_step.py", "structures.py"}  # Keras and tf.nest do this
     assert pytorch - of_torchrun - of_loading - of_models == tensorflow - {"keras_fit.py"}
 

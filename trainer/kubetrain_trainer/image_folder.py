@@ -2,15 +2,17 @@
 
 import logging
 import os
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import filterfalse
+from itertools import chain, filterfalse
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.packed_names import PackedNames
 
 LAYOUT = "images must be in <split>/<class>/<image>"
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp")
@@ -23,8 +25,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder:
     classes: tuple[str, ...]
-    paths: tuple[str, ...]
-    labels: tuple[int, ...]
+    paths: PackedNames
+    labels: "array[int]"
     notes: tuple[str, ...] = ()
     """Notes for users, such as how many other files are left out."""
 
@@ -52,18 +54,19 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
         raise KubetrainError(
             f"{data_dir / split} has class '{unknown[0]}' that {training_split}/ does not have: add or remove it"
         )
-    paths, labels, left_out = list[str](), list[int](), Counter(map(_kind, filterfalse(_is_class, entries)))
+    names, labels, left_out = list[list[str]](), array("i"), Counter(map(_kind, filterfalse(_is_class, entries)))
     for label, name in enumerate(classes):
         images, others = _scan(data_dir / split / name)
         if not images and split == training_split:
             raise no_images(data_dir / split / name, others)
-        paths += images
-        labels += [label] * len(images)
+        names.append(images)
+        labels.extend([label] * len(images))
         left_out += others
-    if not paths:
+    if not labels:
         raise no_images(data_dir / split, left_out)
-    notes = tuple(_notes(data_dir / split, len(paths), left_out))
-    return ImageFolder(classes=classes, paths=tuple(paths), labels=tuple(labels), notes=notes)
+    notes = tuple(_notes(data_dir / split, len(labels), left_out))
+    paths = PackedNames.of(chain.from_iterable(names))
+    return ImageFolder(classes=classes, paths=paths, labels=labels, notes=notes)
 
 
 def log_notes(samples: Any) -> None:

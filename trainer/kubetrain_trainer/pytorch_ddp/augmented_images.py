@@ -31,7 +31,7 @@ class AugmentedImages(StoredImages):
         drawn = draw(self._recipe, random)  # which the loader has seeded for this sample
         is_cropped = self._recipe.crop_area < 1
         pixels = self._cropped(index, drawn) if is_cropped else channels_first(self._fitted(index))
-        sample = changed(pixels, drawn), self._images.labels[index]
+        sample = changed(pixels, drawn), int(self._images.labels[index])
         return (*sample, drawn.mixed) if self._recipe.mixes else sample
 
     def _cropped(self, index: int, drawn: Drawn) -> Tensor:

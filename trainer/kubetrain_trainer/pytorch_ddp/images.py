@@ -20,6 +20,7 @@ from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import DEVIATION, MEAN, shorter_side
 from kubetrain_trainer.model_names import image_size
+from kubetrain_trainer.pytorch_ddp.shared_images import shared
 from kubetrain_trainer.tar_shards import TarShards
 
 THUMBNAIL_PIXELS = 64
@@ -40,7 +41,12 @@ class StoredImages(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         """Return uint8 pixels (3, height, width) and the label; `prepare` normalizes whole batches on the device."""
-        return channels_first(self._fitted(index)), self._images.labels[index]
+        return channels_first(self._fitted(index)), int(self._images.labels[index])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what loading processes get."""
+        self._images = shared(self._images)
+        return vars(self)
 
     def prepare(self, images: Tensor) -> Tensor:
         return normalize(images)

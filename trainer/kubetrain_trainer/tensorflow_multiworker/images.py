@@ -23,7 +23,7 @@ class StoredImages:
     def __init__(self, images: ImageFolder | TarShards | GivenImages, config: TrainConfig) -> None:
         self._images = images
         self.notes = getattr(images, "notes", ())
-        self._paths = tf.constant(images.paths)
+        self._paths = tf.constant(list(images.paths))
         self._labels = tf.constant(np.asarray(images.labels, np.int32))
         self._pixels, self._shorter_side = image_size(config), shorter_side(config)
 
