@@ -145,6 +145,7 @@ import numpy as np
 import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.tensorflow_multiworker.images import decode, for_shorter_side
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task, cross_entropy
 
@@ -161,6 +162,14 @@ np.savez(sys.argv[2], **arrays)
 outputs, shares = tf.constant([[2.0, 0, 0], [0.5, 1, 0]]), tf.constant([[0.75, 0, 0.25]] * 2)
 one, other = (cross_entropy(outputs, tf.constant([label] * 2), smoothing=0.1) for label in (0, 2))
 np.testing.assert_allclose(cross_entropy(outputs, shares, smoothing=0.1), 0.75 * one + 0.25 * other, rtol=1e-5)
+
+levels = tf.cast(tf.linspace(0, 255, 1500)[:, None, None] * tf.ones([1, 2000, 3], tf.float64), tf.uint8)
+photograph = tf.io.encode_jpeg(levels, quality=95)
+scaled = decode(photograph, for_shorter_side(100))
+assert scaled.shape == (375, 500, 3), scaled.shape
+assert decode(photograph, for_shorter_side(400)).shape == (1500, 2000, 3)
+assert decode(tf.io.encode_png(levels), for_shorter_side(100)).shape == (1500, 2000, 3)
+assert np.abs(tf.image.resize(levels, [375, 500], antialias=True) - tf.cast(scaled, tf.float32)).mean() < 1
 
 (folder / "image_folder" / "train" / "a" / "0.jpg").write_bytes(b"not an image")
 try:
@@ -187,7 +196,7 @@ def test_an_image_is_the_same_in_both_frameworks(pictures: Path, tmp_path: Path)
     with np.load(tmp_path / "seen.npz") as seen:
         for number, images in enumerate(expected):
             assert_alike(images, batches, seen[f"pixels{number}"], seen[f"targets{number}"])
-        assert_alike(expected[-1], batches, seen["pixels2"], seen["targets2"], most=0.12)
+        assert_alike(expected[-1], batches, seen["pixels2"], seen["targets2"], most=0.05)
 
 
 def assert_alike(
@@ -195,7 +204,7 @@ def assert_alike(
     batches: list[list[int]],
     pixels: np.ndarray,
     targets: np.ndarray,
-    most: float = 0.4,
+    most: float = 0.5,
 ) -> None:
     differences = []
     for row, index in enumerate(chain(*batches)):

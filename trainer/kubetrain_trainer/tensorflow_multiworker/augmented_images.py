@@ -42,13 +42,20 @@ class AugmentedImages(StoredImages):
             return super().load(index, drawn)
         first, colors = tf.split(drawn, [sum(SIZES.values()), 2 * self._recipe.colors])
         parts = dict(zip(SIZES, tf.split(first, [*SIZES.values()]), strict=True))
-        image = self._changed(self._decode(index, content), parts, tf.reshape(colors, [-1, 2]))
+        is_cropped = self._recipe.crop_area < 1
+        image = self._cropped(index, content, parts["crop"]) if is_cropped else self._fitted(index, content)
+        image = self._changed(image, parts, tf.reshape(colors, [-1, 2]))
         sample = normalize(image), tf.gather(self._labels, index)
         return (*sample, (parts["weight"], parts["part"])) if self._recipe.mixes else sample
 
+    def _cropped(self, index: Any, content: Any, drawn: tf.Tensor) -> tf.Tensor:
+        def surplus(size: tf.Tensor) -> tf.Tensor:
+            least = tf.math.ceil(self._pixels * size / crop_size(size, drawn))
+            return tf.reduce_min(size / least)
+
+        return crop(self._decode(index, content, surplus=surplus), drawn, self._pixels)
+
     def _changed(self, image: tf.Tensor, parts: Mapping[str, tf.Tensor], colors: tf.Tensor) -> tf.Tensor:
-        is_cropped = self._recipe.crop_area < 1
-        image = crop(image, parts["crop"], self._pixels) if is_cropped else self._fitted(image)
         image = tf.where(parts["is_flipped"] > 0, tf.reverse(image, [1]), image)
         if self._recipe.rand_augment:
             image = move(image, parts["affine"])
@@ -76,12 +83,17 @@ def numbers(drawn: Drawn, most_colors: int) -> list[float]:
 
 
 def crop(image: tf.Tensor, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
-    area, ratio, x, y = tf.unstack(drawn)
-    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
-    size = tf.minimum([height, width], tf.sqrt(area * height * width * [1 / ratio, ratio]))
-    corner = tf.stack([y, x]) * ([height, width] - size)
+    whole = tf.cast(tf.shape(image)[:2], tf.float32)
+    size = crop_size(whole, drawn)
+    corner = drawn[:1:-1] * (whole - size)
     top, left, bottom, right = tf.unstack(tf.cast(tf.round(tf.concat([corner, corner + size], 0)), tf.int32))
     return tf.image.resize(image[top:bottom, left:right], [pixels, pixels], antialias=True)
+
+
+def crop_size(whole: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+    """Return height and width of what is drawn: area, width to height, and the corner's place."""
+    area, ratio = drawn[0], drawn[1]
+    return tf.minimum(whole, tf.sqrt(area * tf.reduce_prod(whole) * tf.stack([1 / ratio, ratio])))
 
 
 def move(image: tf.Tensor, affine: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,8 @@
 """Images from files, as the built-in models take them."""
 
 import base64
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,12 @@ from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards
 
 THUMBNAIL_PIXELS = 64
+FAITHFUL = 2
+"""An image with this many times as many pixels in a row as needed looks like the whole image when it is scaled."""
+JPEG, SCALES = b"\xff\xd8\xff", (1, 2, 4, 8)
+"""The first bytes of a JPEG, and the fractions of its size as which it can be decoded."""
+Surplus = Callable[[tf.Tensor], tf.Tensor]
+"""Returns by the height and width of an image how many times as many pixels in a row it has as needed."""
 IMAGES_PER_READ = 8
 """Images in shards are read in groups, because calling Python from a graph takes longer than reading one image."""
 
@@ -42,23 +50,25 @@ class StoredImages:
 
     def load(self, index: Any, content: Any = None, /) -> Any:
         """Return normalized pixels (height, width, 3) and the label."""
-        return normalize(self._fitted(self._decode(index, content))), tf.gather(self._labels, index)
+        return normalize(self._fitted(index, content)), tf.gather(self._labels, index)
 
     def picture(self, index: int) -> str:
         """Return a thumbnail for the report, as a data URI."""
-        image = self._decode(index)
+        image = self._decode(index, surplus=for_shorter_side(THUMBNAIL_PIXELS))
         if max(image.shape[:2]) > THUMBNAIL_PIXELS:
             small = tf.image.resize(image, [THUMBNAIL_PIXELS] * 2, preserve_aspect_ratio=True, antialias=True)
             image = tf.cast(tf.round(small), tf.uint8)
         return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(image).numpy()).decode()
 
-    def _fitted(self, image: tf.Tensor) -> tf.Tensor:
+    def _fitted(self, index: tf.Tensor, content: tf.Tensor | None) -> tf.Tensor:
+        image = self._decode(index, content, surplus=for_shorter_side(self._shorter_side))
         return fit_image(image, self._pixels, self._shorter_side)
 
-    def _decode(self, index: tf.Tensor, content: tf.Tensor | None = None) -> tf.Tensor:
+    def _decode(self, index: tf.Tensor, content: tf.Tensor | None = None, *, surplus: Surplus) -> tf.Tensor:
+        """Return the image, which a JPEG gives at a smaller scale if it still has enough pixels then."""
         content = self._read(index) if content is None else content
         try:
-            image = tf.io.decode_image(content, channels=3, expand_animations=False)
+            image = decode(content, surplus)
         except tf.errors.InvalidArgumentError as error:
             name = self._images.name(int(index))
             raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
@@ -76,6 +86,23 @@ class StoredImages:
 
     def _read_in_python(self, indices: np.ndarray) -> np.ndarray:
         return np.array([self._images.read(index) for index in indices], object)
+
+
+def for_shorter_side(pixels: int) -> Surplus:
+    return lambda size: tf.reduce_min(size) / (FAITHFUL * pixels)
+
+
+def decode(content: tf.Tensor, surplus: Surplus) -> tf.Tensor:
+    decode_whole = partial(tf.io.decode_image, content, channels=3, expand_animations=False)
+    return tf.cond(
+        tf.strings.substr(content, 0, len(JPEG)) == JPEG, lambda: decode_jpeg(content, surplus), decode_whole
+    )
+
+
+def decode_jpeg(content: tf.Tensor, surplus: Surplus) -> tf.Tensor:
+    size = tf.cast(tf.io.extract_jpeg_shape(content)[:2], tf.float32)
+    decoders = [partial(tf.io.decode_jpeg, content, channels=3, ratio=scale) for scale in SCALES]
+    return tf.switch_case(tf.reduce_sum(tf.cast(surplus(size) >= SCALES[1:], tf.int32)), decoders)
 
 
 def fit_image(image: tf.Tensor, pixels: int, shorter_side: int) -> tf.Tensor:
