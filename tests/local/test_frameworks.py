@@ -364,7 +364,8 @@ for shard in (folder / "tar_shards" / "train").glob("*.tar"):
 assert_rejected(samples, [[0], *([index] for index in range(1, 20))], "was truncated while in use")
 
 kinds = image_data(TrainConfig(), folder / "kinds").split("train")
-np.savez(folder / "pixels.npz", *(kinds._decode(tf.constant(index)).numpy() for index in range(len(kinds))))
+whole = [kinds._decode(tf.constant(index), surplus=lambda _: 1.0).numpy() for index in range(len(kinds))]
+np.savez(folder / "pixels.npz", *whole)
 
 noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
 sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]
