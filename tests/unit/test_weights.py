@@ -18,7 +18,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.model_folder import open_model
 from kubetrain_trainer.termination import LOG_VARIABLE
-from support.faulty_s3 import FaultyS3, cut_short
+from support.faulty_s3 import FaultyS3, cut_short, refused
 from support.model_files import publish
 
 PARAMETERS = RunParameters(
@@ -57,6 +57,19 @@ def test_other_folders_are_refused_before_anything_is_downloaded(tmp_path: Path)
     open_store(str(tmp_path / "folder")).write("resnet.pt", b"x")
     with pytest.raises(InvalidSetting, match=r"/folder is neither an object nor a published model \(a folder with "):
         find_weights(str(tmp_path / "folder"), "")
+
+
+def test_permissions_for_what_is_named_are_enough(s3_credentials: None) -> None:
+    """S3 refuses to say whether an object exists to those who may not list its bucket."""
+    store = FaultyS3()
+    store.put("pretrained/resnet.pt", b"x")
+    for key in ("models", "pretrained/resnet.pt/model.json"):
+        store.fail(key, refused(403, "AccessDenied"), times=9)
+    with store.serving() as url:
+        publish(open_store("s3://bucket/models", url), "v1")
+        assert find_weights("s3://bucket/pretrained/resnet.pt", url)[1] == "resnet.pt"
+        found, _ = find_weights("s3://bucket/models/", url)
+    assert found.uri.rstrip("/") == "s3://bucket/models/v1"
 
 
 def test_new_content_changes_the_settings_so_that_a_model_is_not_reused(tmp_path: Path) -> None:

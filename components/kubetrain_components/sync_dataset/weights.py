@@ -30,24 +30,42 @@ class OneObject:
         yield self._only
 
 
-def find_weights(uri: str, endpoint: str) -> tuple[ObjectStore, str]:
-    """Return the store of an object or of a published model, and the object's name if it is one.
+Found = tuple[ObjectStore, str]
+"""A store, and the name of the object that is wanted of it; empty: all of them."""
 
-    Raises:
-        InvalidSetting: if there is neither.
+
+def find_weights(uri: str, endpoint: str) -> Found:
     """
-    folder, _, name = uri.rstrip("/").rpartition("/")
-    if folder != "s3:/" and (found := (parent := open_store(folder, endpoint)).find(name)):
-        return OneObject(parent, found), name
-    store = open_store(uri, endpoint)
-    if store.find(PUBLISHED_DESCRIPTION):
-        return store, ""
-    if latest := find_latest(store):
-        return open_store(version_uri(store, latest["version"]), endpoint), ""
+    Raises:
+        InvalidSetting: if there is neither an object nor a published model.
+    """
+    kinds = [_find_object, _find_model]
+    if "." not in uri.rpartition("/")[2]:  # what is not there may be refused, too: look first where it probably is
+        kinds.reverse()
+    for find in kinds:
+        if found := find(uri.rstrip("/"), endpoint):
+            return found
     raise InvalidSetting(
         f"initial_weights: {uri} is neither an object nor a published model (a folder with {PUBLISHED_DESCRIPTION} or "
         f"{LATEST}): name one"
     )
+
+
+def _find_object(uri: str, endpoint: str) -> Found | None:
+    folder, _, name = uri.rpartition("/")
+    if folder == "s3:/":  # the whole bucket
+        return None
+    parent = open_store(folder, endpoint)
+    found = parent.find(name)
+    return (OneObject(parent, found), name) if found else None
+
+
+def _find_model(uri: str, endpoint: str) -> Found | None:
+    store = open_store(uri, endpoint)
+    if store.find(PUBLISHED_DESCRIPTION):
+        return store, ""
+    latest = find_latest(store)
+    return (open_store(version_uri(store, latest["version"]), endpoint), "") if latest else None
 
 
 def place_of(digest: str, name: str) -> str:
