@@ -52,6 +52,8 @@ class _Server(ThreadingHTTPServer):
 class FaultyS3:
     def __init__(self) -> None:
         self.objects: dict[str, Stored] = {}
+        self.refused: set[str] = set()
+        """Keys that the caller may not access."""
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         """Faults by key, each used once, in order; "*" for every key, or by request: list, head, put, delete."""
         self.requests: list[str] = []
@@ -171,6 +173,8 @@ class Handler(BaseHTTPRequestHandler):
             self._list(query)
         elif not key:
             self.answer(200, b"", self.store.bucket_headers)
+        elif key in self.store.refused:
+            self.error(403, "AccessDenied")
         elif key not in self.store.objects:
             self.error(404, "NoSuchKey")
         else:

@@ -18,7 +18,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.model_folder import open_model
 from kubetrain_trainer.termination import LOG_VARIABLE
-from support.faulty_s3 import FaultyS3, cut_short, refused
+from support.faulty_s3 import FaultyS3, cut_short
 from support.model_files import publish
 
 PARAMETERS = RunParameters(
@@ -63,8 +63,7 @@ def test_permissions_for_what_is_named_are_enough(s3_credentials: None) -> None:
     """S3 refuses to say whether an object exists to those who may not list its bucket."""
     store = FaultyS3()
     store.put("pretrained/resnet.pt", b"x")
-    for key in ("models", "pretrained/resnet.pt/model.json"):
-        store.fail(key, refused(403, "AccessDenied"), times=9)
+    store.refused = {"models", "pretrained/resnet.pt/model.json"}
     with store.serving() as url:
         publish(open_store("s3://bucket/models", url), "v1")
         assert find_weights("s3://bucket/pretrained/resnet.pt", url)[1] == "resnet.pt"
