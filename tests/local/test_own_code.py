@@ -104,11 +104,14 @@ class Library:
         abort()
 
 sys.library = Library()
+sys.history = open("history.csv", "w")
+sys.history.write("1,2,3")
 atexit.register(print, "its exit handlers run")
 """
     (tmp_path / "train.py").write_text(BARE + library)
     code, output, _ = run(tmp_path, {"script": "train.py"})
     assert (code, output.splitlines()[-1]) == (0, "its exit handlers run"), output
+    assert (tmp_path / "history.csv").read_text() == "1,2,3"
     (tmp_path / "broken.py").write_text(f"{library}sys.exit(3)")
     code, output, _ = run(tmp_path, {"script": "broken.py"}, "--output-dir", str(tmp_path / "second"))
     assert code != 0, output

@@ -3,6 +3,8 @@
 import atexit
 import contextlib
 import fcntl
+import gc
+import io
 import json
 import multiprocessing
 import os
@@ -63,7 +65,22 @@ def end_without_teardown(succeeded: threading.Event) -> None:
     Python would then destroy what the libraries hold, and gloo's threads may abort the process when they drop a tensor:
     a training that has succeeded would fail.
     """
-    atexit.register(lambda: end_process(0) if succeeded.is_set() else None)
+
+    def end() -> None:
+        if succeeded.is_set():
+            _flush_open_files()
+            end_process(0)
+
+    atexit.register(end)
+
+
+def _flush_open_files() -> None:
+    """Write what libraries and modules have in the buffers of files that they leave open, as Python's end does."""
+    opened = gc.get_objects()
+    for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+        for file in (each for each in opened if type(each) is kind):
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                file.flush()
 
 
 def parse_termination_message(text: str) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
 def _interval(evaluation: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the confidence interval of the accuracy; empty if a task measures another one by this name."""
     low, high = accuracy_interval(evaluation["confusion"])
-    return (low, high) if low <= (evaluation["metrics"].get("accuracy") or 0.0) <= high else ()
+    return (low, high) if low - 1e-6 <= (evaluation["metrics"].get("accuracy") or 0.0) <= high + 1e-6 else ()
 
 
 def _shaded(row: Sequence[int]) -> list[tuple[int, int]]:

@@ -20,4 +20,4 @@ def freeze(model: nn.Module, patterns: str) -> None:
     for module in model.modules():
         own = [*module.parameters(recurse=False)]
         if patterns and own and not any(each.requires_grad for each in own):
-            module.eval()
+            module.training = False  # not eval(), which includes the modules within
