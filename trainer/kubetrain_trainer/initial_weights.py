@@ -7,7 +7,7 @@
 from functools import partial
 from pathlib import Path
 
-from kubetrain_trainer.checkpoint_layout import complete_checkpoints
+from kubetrain_trainer.checkpoint_layout import intact_checkpoints
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import InvalidSetting
@@ -28,7 +28,7 @@ def _find(config: TrainConfig, output: TrainingOutput, file_name: str) -> str:
     Raises:
         InvalidSetting: if the setting names none.
     """
-    if not config.initial_weights or complete_checkpoints(output.checkpoints):
+    if not config.initial_weights or next(intact_checkpoints(output.checkpoints), None):
         return ""
     place = output.path.parent / config.initial_weights
     if place.is_file():
