@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.lifecycle import AnyTraining, finish, is_validation_due, resume, save_and_stop
+from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.training_output import TrainingOutput
@@ -60,6 +62,8 @@ def training(path: Path, rank: int = 0) -> Training:
         writer=writer,
         recent=RecentSteps(config, group, writer.resume_hint),
         watchdog=Watchdog(config, group.role),
+        stop=nullcontext(),
+        profile=Profile(config, output, group.role, nullcontext),
     )
 
 

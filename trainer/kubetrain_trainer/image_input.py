@@ -11,6 +11,9 @@ from kubetrain_trainer.model_names import image_size, is_own_code
 # Channel means and standard deviations of pixels in [0, 1] that pretrained models of torchvision and Keras expect.
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
+THUMBNAIL_PIXELS = 64
+FAITHFUL = 2
+"""An image with this many times as many pixels in a row as needed looks like the whole image when it is scaled."""
 
 
 def describe_input(config: TrainConfig, framework: str) -> dict[str, Any]:

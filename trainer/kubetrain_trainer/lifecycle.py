@@ -3,11 +3,12 @@
 All processes call these functions at the same step, except `finish`, which only the chief calls.
 """
 
+import contextlib
 import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,8 +23,10 @@ from kubetrain_trainer.checkpoint_layout import (
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
+from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.image_folder import log_notes
 from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.schedule import Position, is_finished, rate_factor
@@ -52,6 +55,9 @@ class AnyTraining(ABC):
     writer: CheckpointWriter
     recent: RecentSteps
     watchdog: Watchdog
+    stop: Any
+    """A context manager that hears SIGTERM."""
+    profile: Profile
 
     @abstractmethod
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -79,6 +85,13 @@ class AnyTraining(ABC):
     def doing(self) -> str:
         """The current activity, for error messages."""
         return f"in {self.watchdog.doing}, with batch_size={self.config.batch_size}"
+
+
+@contextlib.contextmanager
+def running(training: AnyTraining) -> Iterator[None]:
+    """Keep what helps the steps at work, and name the activity in errors."""
+    with training.writer, training.watchdog, training.stop, training.profile, annotating_errors(lambda: training.doing):
+        yield
 
 
 def position(progress: TrainingProgress, plan: Plan) -> Position:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.expose_dataset.expose import version_path
 from kubetrain_components.fetch_model.fetch import fetch_latest
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.job import ClaimMount
@@ -41,7 +42,7 @@ class LocalSite:
         return ""
 
     def data_dir(self, dataset: DatasetPlace) -> Path:
-        return self.staging / "versions" / dataset.digest / "data"
+        return self.staging / version_path(dataset.digest) / "data"
 
     def output(self, run_id: str) -> TrainingOutput:
         return TrainingOutput(self.outputs / run_id)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from kubetrain_components.expose_dataset.expose import version_path
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import ObjectStore, StoredObject
 from kubetrain_components.run.parameters import RunParameters
@@ -70,7 +71,7 @@ def _find_model(uri: str, endpoint: str) -> Found | None:
 
 def place_of(digest: str, name: str) -> str:
     """Return the path under the root of the outputs."""
-    return str(PurePosixPath(FOLDER, "versions", digest, "data", name))
+    return str(PurePosixPath(FOLDER, version_path(digest), "data", name))
 
 
 def with_brought_weights(parameters: RunParameters, place: str) -> RunParameters:

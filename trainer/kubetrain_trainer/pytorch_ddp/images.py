@@ -18,14 +18,11 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
-from kubetrain_trainer.image_input import DEVIATION, MEAN, shorter_side
+from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.pytorch_ddp.shared_images import shared
 from kubetrain_trainer.tar_shards import TarShards
 
-THUMBNAIL_PIXELS = 64
-FAITHFUL = 2
-"""An image with this many times as many pixels in a row as needed looks like the whole image when it is scaled."""
 Part = Callable[[int, int], Box]
 """Returns a part of an image by its width and height."""
 

@@ -13,7 +13,7 @@ from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, save_checkpoint
+from kubetrain_trainer.lifecycle import finish, may_save, resume, running, save_and_stop, save_checkpoint
 from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
@@ -40,13 +40,7 @@ def train(arguments: Arguments) -> None:
                 training = build_training(arguments, group)
             if group.role.is_chief:
                 log.info(group.describe(arguments.config))
-            with (
-                training.writer,
-                training.watchdog,
-                training.stop,
-                training.profile,
-                annotating_errors(lambda: training.doing),
-            ):
+            with running(training):
                 run_epochs(training)
             if group.role.is_chief:
                 finish(training)

@@ -52,7 +52,6 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     stop: Stop
-    profile: Profile
 
     @property
     def evaluated(self) -> Task:

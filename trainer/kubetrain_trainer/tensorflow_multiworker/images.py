@@ -12,13 +12,10 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
-from kubetrain_trainer.image_input import DEVIATION, MEAN, shorter_side
+from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards
 
-THUMBNAIL_PIXELS = 64
-FAITHFUL = 2
-"""An image with this many times as many pixels in a row as needed looks like the whole image when it is scaled."""
 JPEG, SCALES = b"\xff\xd8\xff", (1, 2, 4, 8)
 """The first bytes of a JPEG, and the fractions of its size as which it can be decoded."""
 Surplus = Callable[[tf.Tensor], tf.Tensor]

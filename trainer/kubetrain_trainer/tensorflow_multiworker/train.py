@@ -14,7 +14,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
-from kubetrain_trainer.lifecycle import finish, may_save, resume, save_and_stop, save_checkpoint
+from kubetrain_trainer.lifecycle import finish, may_save, resume, running, save_and_stop, save_checkpoint
 from kubetrain_trainer.process_role import tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.schedule import is_finished
@@ -42,13 +42,7 @@ def train(arguments: Arguments) -> None:
                 training = build_training(arguments, group)
             if group.role.is_chief:
                 log.info(group.describe(arguments.config))
-            with (
-                training.writer,
-                training.watchdog,
-                training.stop,
-                training.profile,
-                annotating_errors(lambda: training.doing),
-            ):
+            with running(training):
                 run_epochs(training)
             if group.role.is_chief:
                 finish(training)

@@ -43,7 +43,6 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     stop: Stop
-    profile: Profile
 
     @property
     def evaluated(self) -> Task:
