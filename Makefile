@@ -8,6 +8,10 @@ INSTALLED := $(VENV)/installed
 BENCHMARK_VENV := .venv-benchmark
 BENCHMARK ?=
 
+# On a machine with a GPU and PyTorch, nothing needs to be installed.
+GPU_PYTHON ?= $(if $(wildcard $(INSTALLED)),$(BIN)/python,python3)
+GPU_CHECK ?=
+
 PIPELINE ?= train-pytorch
 WORKSPACE ?= kubetrain-workspace
 
@@ -23,7 +27,7 @@ REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*')
 PAIR := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-slow benchmark compile check-compiled images test-cluster docs lock clean
+.PHONY: help setup run check format test test-slow benchmark gpu-check compile check-compiled images test-cluster docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -50,6 +54,9 @@ format: $(INSTALLED) ## rewrite the code in the project's format
 
 benchmark: $(INSTALLED) $(BENCHMARK_VENV)/installed ## compare sync with its peers (BENCHMARK='small large --rounds 5')
 	@$(BIN)/python benchmarks/sync.py --json benchmark.json $(BENCHMARK)
+
+gpu-check: ## check kubetrain on this machine's GPU with the PyTorch of GPU_PYTHON (GPU_CHECK='lifecycle throughput')
+	@PYTHONPATH=trainer:benchmarks/trainers $(GPU_PYTHON) benchmarks/gpu/check.py $(GPU_CHECK)
 
 $(BENCHMARK_VENV)/installed: benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCHMARK_VENV)

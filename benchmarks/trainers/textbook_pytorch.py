@@ -3,9 +3,11 @@
 torchrun --nproc-per-node 2 textbook_pytorch.py MODEL PIXELS BATCH STEPS SOURCE
 """
 
+import itertools
 import os
 import sys
 import time
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -31,19 +33,25 @@ def data() -> torch.utils.data.Dataset:
     return datasets.ImageFolder(source, transforms.Compose([*fitted, normalize]))
 
 
+def batches(device: torch.device) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    if source == "device":
+        images = torch.randn(batch, 3, pixels, pixels, device=device)
+        return itertools.repeat((images, torch.arange(batch, device=device) % CLASSES))
+    samples = data()
+    sampler = DistributedSampler(samples)
+    return DataLoader(samples, batch, sampler=sampler, num_workers=0 if source == "resident" else 4)
+
+
 def main() -> None:
     on_gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if on_gpu else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    samples = data()
-    sampler = DistributedSampler(samples)
-    loader = DataLoader(samples, batch, sampler=sampler, num_workers=0 if source == "resident" else 4)
     model = torchvision.models.get_model(name, num_classes=CLASSES).to(device)
     model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     loss_of = nn.CrossEntropyLoss()
     started = 0.0
-    for done, (images, labels) in enumerate(loader):
+    for done, (images, labels) in enumerate(batches(device)):
         if done == UNTIMED_STEPS:
             started = time.perf_counter()
         outputs = model(images.to(device))

@@ -98,6 +98,8 @@ def test_on_a_gpu_a_process_may_wait_in_any_call_of_torch(file: str) -> None:
     sleeping = Call("loss", "/code/own.py", 34)
     assert StackSample((convolving, sleeping), on_gpu=True).is_waiting
     assert "or for their GPU: look for another process" in str(StackSample((convolving, sleeping), on_gpu=True))
+    alone = StackSample((convolving, sleeping), on_gpu=True, is_alone=True)
+    assert str(alone).endswith("it waits for its GPU: something that it started there does not end")
     assert not StackSample((convolving, sleeping)).is_waiting, "on a CPU it computes there, or hangs"
     assert not StackSample((sleeping, convolving), on_gpu=True).is_waiting
 
@@ -108,6 +110,7 @@ def test_a_stack_sample_names_the_call_and_whether_it_waits_for_others() -> None
     waiting = StackSample((sleeping, own))
     assert waiting.is_waiting
     assert not StackSample((own, sleeping)).is_waiting
+    assert not StackSample((sleeping, own), is_alone=True).is_waiting, "there is nobody to wait for"
     assert str(StackSample((own,))) == "train (code/train.py:34)"
     assert "look for another process that hangs" in str(waiting)
     connecting = Call("connect", subprocess.__file__, 1)

@@ -252,7 +252,7 @@ class TrainConfig(Settings):
 
     loader_workers: int = setting(
         -1,
-        "PyTorch: data loading processes per training process; -1: up to eight for a GPU, limited by the CPUs, and "
+        "PyTorch: data loading processes per training process; -1: up to 16 for a GPU, limited by the CPUs, and "
         "none without one (TensorFlow loads data in threads and chooses their number itself)",
         minimum=-1,
     )

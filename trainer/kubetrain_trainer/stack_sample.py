@@ -37,21 +37,29 @@ class StackSample:
     calls: tuple[Call, ...]
     """The calls on the stack, the innermost first."""
     on_gpu: bool = False
+    is_alone: bool = False
+    """Whether no other process trains."""
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if the process waits for another one, which may be the one that hangs."""
-        return any(name in self.calls[0].file for name in (*COLLECTIVES, *(GPU_CALLS if self.on_gpu else ())))
+        """Return True if the process waits for its GPU or for another process, which may be the one that hangs."""
+        waits = any(name in self.calls[0].file for name in (*COLLECTIVES, *(GPU_CALLS if self.on_gpu else ())))
+        return waits and (self.on_gpu or not self.is_alone)
 
     def __str__(self) -> str:
         """Return the innermost call and the innermost call outside of libraries."""
         own = next((call for call in self.calls if not call.file.startswith(LIBRARIES)), self.calls[0])
         text = str(self.calls[0]) + (f", called by {own}" if own != self.calls[0] else "")
+        return text + f", where {self._waiting()}" * self.is_waiting
+
+    def _waiting(self) -> str:
+        if self.is_alone:
+            return "it waits for its GPU: something that it started there does not end"
         waits = "processes wait for each other" + " or for their GPU" * self.on_gpu
-        return text + f", where {waits}: look for another process that hangs" * self.is_waiting
+        return f"{waits}: look for another process that hangs"
 
 
-def sample_stack(*, on_gpu: bool = False) -> StackSample:
+def sample_stack(*, on_gpu: bool = False, is_alone: bool = False) -> StackSample:
     """Sample the stack of the thread that does the training's current work."""
     main = threading.main_thread().ident or 0
     stacks = {
@@ -62,4 +70,4 @@ def sample_stack(*, on_gpu: bool = False) -> StackSample:
         for ident, frame in sys._current_frames().items()
     }
     in_py_function = (stack for stack in stacks.values() if any(PY_FUNCTION in call.file for call in stack))
-    return StackSample(next(in_py_function, stacks[main]), on_gpu)
+    return StackSample(next(in_py_function, stacks[main]), on_gpu, is_alone)

@@ -51,7 +51,7 @@ class TrainingReport:
         """Report the steps since the last report, and start a new window.
 
         Args:
-            means: The means of these steps, by name.
+            means: The means of these steps, by name, and other measurements of them.
             rate: The current learning rate.
             skipped: The number of steps skipped since this process started.
         """

@@ -32,6 +32,7 @@ class Watchdog:
         self.doing = "the first step"
         self._on_gpu = on_gpu
         self._rank = role.rank
+        self._is_alone = role.world_size == 1
         self._seconds = config.nccl_timeout_seconds
         self._timeout: float = FIRST_STEP_FACTOR * self._seconds
         self._setting = " (nccl_timeout_seconds)"
@@ -72,7 +73,7 @@ class Watchdog:
             overdue = time.monotonic() - self._due
             self._set_alarm(-overdue)
             if overdue > 0:
-                stack = sample_stack(on_gpu=self._on_gpu)
+                stack = sample_stack(on_gpu=self._on_gpu, is_alone=self._is_alone)
                 # Two equal samples, because a process that has just lost a peer still moves, and fails by itself.
                 hangs_itself = stack == before and not stack.is_waiting
                 if hangs_itself or overdue > (PEERS_FACTOR - 1) * self._seconds:

@@ -39,7 +39,7 @@ def save(
         parts["averages"] = averages.model.state_dict()
     if positions is not None:
         parts["positions"] = positions
-    state = staging.copy(parts)
+    state = staging.copy(parts, changed_by_forward=model.buffers())
 
     def write(path: Path) -> None:
         staging.wait()

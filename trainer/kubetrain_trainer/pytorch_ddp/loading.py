@@ -164,7 +164,7 @@ def seed_generators(seed: int, device: torch.device | None = None) -> None:
 
 
 def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device) -> int:
-    """Return the setting, or by default up to eight: one for each CPU of this process except the one it runs on.
+    """Return the setting, or by default up to 16: one for each CPU of this process except the one it runs on.
 
     Without a GPU the default is none, because the training uses every CPU and loading is little of its work.
     """
@@ -172,4 +172,4 @@ def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device)
         return config.loader_workers
     if device.type == "cpu":
         return 0
-    return min(8, cpus_each(role.local_world_size) - 1)
+    return min(16, cpus_each(role.local_world_size) - 1)

@@ -1,7 +1,8 @@
 """A copy of the training's state in memory, to be written while the next steps change the original."""
 
+import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -9,27 +10,74 @@ from torch import Tensor
 
 
 class Staging:
-    """Memory for one state, reused by each save because allocating it takes longer than copying."""
+    """Memory for one state, reused by each save because allocating it takes longer than copying.
+
+    A GPU copies beside the next step, on a stream of its own, until that step changes the state.
+    """
 
     def __init__(self) -> None:
         self._copies: list[Tensor] = []
-        self._copy_done: torch.cuda.Event | None = None
+        self._stream: Any = None
+        self._copy_done: Any = None
+        self._wait: tuple[Any, Any] | None = None
+        """Events at the beginning and the end of the time that the GPU waited for its copies."""
 
-    def copy(self, state: Any) -> Any:
-        """Return the state with a copy on the CPU of each tensor. GPUs copy asynchronously: call wait() before use."""
+    def copy(self, state: Any, changed_by_forward: Iterable[Tensor] = ()) -> Any:
+        """Return the state with a copy on the CPU of each tensor.
+
+        GPUs copy asynchronously: call wait() before using the copy, and before_update() before changing the state,
+        except for the tensors that a forward pass changes.
+        """
         tensors = list(_tensors_in(state))
         if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._copies]:
             self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
-        for copied, tensor in zip(self._copies, tensors, strict=True):
-            copied.copy_(tensor, non_blocking=True)
-        if any(tensor.is_cuda for tensor in tensors):
-            self._copy_done = torch.cuda.current_stream().record_event()
-        return copy.deepcopy(state, {id(tensor): copied for tensor, copied in zip(tensors, self._copies, strict=True)})
+        first = {each.data_ptr() for each in changed_by_forward}
+        pairs = list(zip(self._copies, tensors, strict=True))
+        _copy(pair for pair in pairs if pair[1].data_ptr() in first)
+        with self._own_stream(any(tensor.is_cuda for tensor in tensors)):
+            _copy(pair for pair in pairs if pair[1].data_ptr() not in first)
+        return copy.deepcopy(state, {id(tensor): copied for copied, tensor in pairs})
 
     def wait(self) -> None:
         """Wait for the GPU's copies. The writer calls this, so that the steps need not wait."""
-        if self._copy_done is not None:
-            self._copy_done.synchronize()
+        if (done := self._copy_done) is not None:  # gpu_stall() of another thread may forget it
+            done.synchronize()
+
+    def before_update(self) -> None:
+        """Let the GPU wait for its copies before it changes the state. The host goes on."""
+        if self._copy_done is None or self._wait is not None:
+            return
+        began = _timed_event()
+        torch.cuda.current_stream().wait_event(self._copy_done)
+        self._wait = began, _timed_event()
+
+    def gpu_stall(self) -> dict[str, float]:
+        """Return how long the GPU's steps waited for the last copies, once and after a later step was waited for."""
+        if self._wait is None or not self._wait[1].query():
+            return {}
+        began, ended = self._wait
+        self._copy_done = self._wait = None
+        return {"checkpoint_gpu_stall_seconds": round(began.elapsed_time(ended) / 1000, 6)}
+
+    @contextlib.contextmanager
+    def _own_stream(self, on_gpu: bool) -> Iterator[None]:
+        if not on_gpu:
+            yield
+            return
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        self._copy_done, self._wait = self._stream.record_event(), None
+
+
+def _timed_event() -> Any:
+    return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+
+
+def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for copied, tensor in pairs:
+        copied.copy_(tensor, non_blocking=True)
 
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:

@@ -24,6 +24,7 @@ def take_step(training: Training, inputs: object, targets: object, batch: Batch,
     loss = add_gradients(training, inputs, targets, batch)
     is_taken = training.recent.accept_step(step, factor * training.peak_rate, loss, clip_gradients(training))
     if is_taken:
+        training.staging.before_update()
         training.optimizers.step()
     else:
         restore_statistics(training, statistics)
@@ -32,6 +33,7 @@ def take_step(training: Training, inputs: object, targets: object, batch: Batch,
 
 def take_own_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:
     config, device = training.config, training.group.device
+    training.staging.before_update()
     loss = training.task.step(  # type: ignore[misc]
         Step(
             model=training.model,

@@ -74,7 +74,8 @@ def run_epochs(training: Training) -> None:
             stops = training.stop.is_due(progress.step)
             if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
                 rate = factor * training.peak_rate
-                report.steps(progress, training.recent.means(), rate, training.recent.skipped)
+                measures = training.recent.means() | training.staging.gpu_stall()
+                report.steps(progress, measures, rate, training.recent.skipped)
             if stops:
                 save_and_stop(training, progress)
             if progress.step % config.checkpoint_every == 0 and may_save(training, progress):

@@ -1,0 +1,82 @@
+"""Check kubetrain on this machine's GPU, with nothing but PyTorch: a table, and gpu-check.json.
+
+make gpu-check [GPU_CHECK="lifecycle throughput"]
+"""
+
+import argparse
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from figures import Figure, table
+
+from kubetrain_trainer.cpus import usable_cpus
+
+HERE = Path(__file__).parent
+MEASUREMENTS = ("lifecycle", "hang", "throughput", "files", "transformer", "compiled_transformer", "tests")
+LIMIT_SECONDS = 600
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("measurements", nargs="*", default=MEASUREMENTS, metavar="|".join(MEASUREMENTS))
+    parser.add_argument("--miniature", action="store_true", help="try the check without a GPU: its figures say nothing")
+    parser.add_argument("--json", type=Path, default=Path("gpu-check.json"), help="file for the figures")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.measurements) - set(MEASUREMENTS):
+        parser.error(f"unknown measurement {' and '.join(sorted(unknown))}: choose from {', '.join(MEASUREMENTS)}")
+    if not arguments.miniature and not torch.cuda.is_available():
+        parser.exit(2, "PyTorch finds no GPU on this machine: add --miniature to try the check without one\n")
+    results = {name: measured(name, miniature=arguments.miniature) for name in arguments.measurements}
+    print(f"\n{machine()}", flush=True)
+    for name, result in results.items():
+        print(f"\n{name}\n\n{table(result)}" if result else f"\n{name}: {'failed' if result is None else 'passed'}")
+    details = {name: [vars(each) for each in result or []] for name, result in results.items()}
+    arguments.json.write_text(json.dumps({"machine": machine(), "figures": details}, indent=1))
+    if failed := [name for name, result in results.items() if result is None]:
+        sys.exit(f"failed: {', '.join(failed)}; what they printed is above")
+
+
+def measured(name: str, *, miniature: bool) -> list[Figure] | None:
+    """Return the figures of a measurement, or None if it failed."""
+    began = time.monotonic()
+    print(f"== {name}", flush=True)
+    if name == "tests":
+        return [] if not subprocess.call(tests()) else None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "figures.json")
+        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(file), *["--miniature"] * miniature]
+        try:
+            subprocess.run(command, check=True, timeout=LIMIT_SECONDS)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            print(f"{name} failed: {error}", flush=True)
+            return None
+        print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+        return [Figure(**each) for each in json.loads(file.read_text())]
+
+
+def tests() -> list[str]:
+    """Return the command that runs the tests for a GPU, without the plugins and settings of the whole suite."""
+    if not importlib.util.find_spec("pytest"):
+        return [sys.executable, "-c", "print('pytest is not installed: the tests were left out')"]
+    folder = HERE.parent.parent / "tests" / "gpu"
+    return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--confcutdir", str(folder), str(folder)]
+
+
+def machine() -> str:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return (
+        f"{gpu}, {usable_cpus()} CPUs, PyTorch {torch.__version__}, Python {platform.python_version()}, "
+        f"{datetime.now(UTC):%Y-%m-%d}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Images per second of ResNet-50 from JPEG files of 500 x 375 pixels, which the page cache holds."""
+
+import tempfile
+from pathlib import Path
+
+from figures import Figure, run
+from images import write_images
+from throughput import MINIATURE, UNTIMED_STEPS, Sizes, images, ours, textbook
+from trainings import steps
+
+
+def measure(miniature: bool) -> list[Figure]:
+    sizes = MINIATURE if miniature else Sizes()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        write_images(place / "images", 64 * sizes.batch)
+        figures = [images("textbook script, four loading processes", textbook(sizes, str(place / "images/train"), {}))]
+        for recipe in ("none", "standard"):
+            output = place / recipe
+            settings = {"model": f"torchvision:{sizes.model}", "data": "image_folder", "recipe": recipe, "epochs": 20}
+            speed = ours(sizes, output, data_dir=place / "images", **settings)
+            figures.append(images(f"kubetrain, recipe={recipe}", speed))
+            figures.append(Figure(what="… waiting for data, as a share", value=waiting(output), at_most=0.03))
+        return figures
+
+
+def waiting(output: Path) -> float:
+    shares = [row["data_wait_share"] for row in steps(output) if row["step"] > UNTIMED_STEPS]
+    return sum(shares) / len(shares)
+
+
+if __name__ == "__main__":
+    run(measure)

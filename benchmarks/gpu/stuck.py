@@ -1,0 +1,46 @@
+"""A task of your own that hangs at its third step."""
+
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.pytorch_ddp.data import SyntheticImages
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+HANGS_AT = 3
+CYCLES = 2 * 10**11
+"""About two minutes, so that the kernel ends by itself if nothing ends it."""
+
+
+def build(config: TrainConfig, data_dir: Path) -> Task:
+    hang = {"in Python": wait_for_nothing, "in a kernel": wait_on_the_gpu}[config.model_args["kind"]]
+    calls = iter(range(1, 10**6))
+
+    def training_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if next(calls) == HANGS_AT:
+            hang()
+        return loss(outputs, targets)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+    samples = lambda split: SyntheticImages(split=split, samples=4096, classes=10, pixels=8)  # noqa: E731
+    return Task(model=model, data=samples, loss=loss, training_loss=training_loss, metrics={"accuracy": accuracy})
+
+
+def wait_for_nothing() -> None:
+    while True:
+        time.sleep(1)
+
+
+def wait_on_the_gpu() -> None:
+    torch.cuda._sleep(CYCLES)
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == targets).float()

@@ -1,0 +1,106 @@
+"""Trainings as a pod starts them, and what their metrics say."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kubetrain_trainer.metrics_log import read_metrics
+
+HERE = Path(__file__).parent
+WAIT_SECONDS = 300
+
+
+def command(settings: Mapping[str, Any], output: Path, data_dir: Path | None = None) -> list[str]:
+    launch = [sys.executable, "-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", "1"]
+    places = ["--data-dir", str(data_dir or output.parent), "--output-dir", str(output)]
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    flags = [part for name, value in values.items() for part in (f"--{name.replace('_', '-')}", value)]
+    return [*launch, "-m", "kubetrain_trainer.pytorch_ddp.train", *places, *flags]
+
+
+def train(settings: Mapping[str, Any], output: Path, data_dir: Path | None = None) -> str:
+    """Train to the end, and return what the training printed."""
+    with running(settings, output, data_dir) as process:
+        return printed(process, expected=0)
+
+
+@contextlib.contextmanager
+def running(
+    settings: Mapping[str, Any], output: Path, data_dir: Path | None = None
+) -> Iterator["subprocess.Popen[str]"]:
+    """Start a training, and end it with the context."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    log = output.with_suffix(".log").open("a+")
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
+    process = subprocess.Popen(
+        command(settings, output, data_dir),
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    process.stdout = log  # the log is read when the process has ended
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the launcher and what it started
+        process.wait()
+        log.close()
+
+
+def printed(process: "subprocess.Popen[str]", expected: int) -> str:
+    """Return what the process printed until it ended.
+
+    Raises:
+        SystemExit: if it ended with another exit code.
+    """
+    code = process.wait()
+    process.stdout.seek(0)
+    text = process.stdout.read()
+    if code != expected:
+        sys.exit(f"{' '.join(map(str, process.args))}\n{text}\nexit code {code}, not {expected}")
+    return text
+
+
+def steps(output: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics that report steps."""
+    return [row for row in read_metrics(output / "metrics.jsonl") if "loss" in row]
+
+
+def saves(output: Path) -> list[dict[str, Any]]:
+    return [row for row in read_metrics(output / "metrics.jsonl") if "checkpoint_stall_seconds" in row]
+
+
+def rate(output: Path, untimed_steps: int) -> float:
+    """Return the samples per second of all steps after the first ones: their number by their time."""
+    seconds, count = 0.0, 0
+    for before, row in zip([{"step": 0}, *steps(output)], steps(output), strict=False):
+        if before["step"] >= untimed_steps:
+            count += row["step"] - before["step"]
+            seconds += (row["step"] - before["step"]) / row["samples_per_second"]
+    return count / seconds
+
+
+def seconds_until(condition: Callable[[], Any], process: "subprocess.Popen[str]") -> float:
+    """Wait until the condition holds.
+
+    Raises:
+        SystemExit: if the process ends before.
+    """
+    began = time.monotonic()
+    while not condition():
+        if process.poll() is not None and not condition():
+            sys.exit(printed(process, expected=-1))
+        if time.monotonic() - began > WAIT_SECONDS:
+            sys.exit(f"nothing happened within {WAIT_SECONDS} s: {process.args}")
+        time.sleep(0.02)
+    return time.monotonic() - began

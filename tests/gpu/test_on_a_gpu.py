@@ -1,0 +1,89 @@
+"""What only a GPU can show. `make gpu-check` runs these with the GPU machine's own PyTorch."""
+
+import pytest
+import torch
+from torch import nn
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.pytorch_ddp.group import choose_device
+from kubetrain_trainer.pytorch_ddp.images import normalize
+from kubetrain_trainer.pytorch_ddp.precision import describe_precision, forward
+from kubetrain_trainer.pytorch_ddp.staging import Staging
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+ALONE = ProcessRole(rank=0, local_rank=0, world_size=1, local_world_size=1)
+SIZE = 2**26
+
+
+def test_a_copy_beside_the_steps_is_of_the_state_before_them() -> None:
+    weights = torch.zeros(SIZE, device="cuda")
+    staging = Staging()
+    for step in range(1, 5):
+        copied = staging.copy({"weights": weights})["weights"]
+        staging.before_update()
+        weights += 1
+        staging.wait()
+        assert torch.equal(copied, torch.full((SIZE,), step - 1.0))
+
+
+def test_without_waiting_the_copy_would_be_torn() -> None:
+    """Shows that the test above can fail."""
+    weights = torch.zeros(SIZE, device="cuda")
+    staging = Staging()
+    staging.copy({"weights": weights})
+    copied = staging.copy({"weights": weights})["weights"]
+    weights += 1
+    staging.wait()
+    assert copied.sum() > 0
+
+
+def test_statistics_that_the_next_forward_pass_changes_are_copied_before_it() -> None:
+    model = nn.BatchNorm1d(2**20, momentum=1.0).cuda()
+    inputs = torch.randn(8, 2**20, device="cuda") + 3
+    staging = Staging()
+    for _ in range(3):
+        before = model.running_mean.clone()
+        copied = staging.copy(model.state_dict(), changed_by_forward=model.buffers())["running_mean"]
+        model(inputs + torch.rand((), device="cuda"))
+        staging.wait()
+        assert torch.equal(copied, before.cpu())
+
+
+def test_the_time_that_the_gpu_waits_for_its_copies_is_measured_once() -> None:
+    weights = torch.zeros(SIZE, device="cuda")
+    staging = Staging()
+    assert not staging.gpu_stall()
+    staging.copy({"weights": weights})
+    staging.before_update()
+    torch.cuda.synchronize()
+    stall = staging.gpu_stall()["checkpoint_gpu_stall_seconds"]
+    assert 0 < stall < 5
+    assert not staging.gpu_stall()
+
+
+def test_images_are_normalized_as_on_a_cpu() -> None:
+    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    torch.testing.assert_close(normalize(images.cuda()).cpu(), normalize(images))
+
+
+def test_models_compute_in_bf16_and_return_fp32() -> None:
+    config = TrainConfig(model="digits_cnn", metrics_port=0)
+    device = choose_device(config, ALONE)
+    assert device.type == "cuda"
+    seen = []
+    model = nn.Linear(8, 8).cuda()
+    model.register_forward_hook(lambda *call: seen.append(call[2].dtype))
+    outputs = forward(model, torch.ones(2, 8, device=device), config, device)
+    assert (seen, outputs.dtype) == ([torch.bfloat16], torch.float32)
+    assert describe_precision(config, device) == "bf16 with TF32"
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_tf32_is_used_if_it_is_set(tf32: bool) -> None:
+    config = TrainConfig(model="digits_cnn", metrics_port=0, precision="fp32", tf32=tf32)
+    device = choose_device(config, ALONE)
+    one, other = torch.randn(2, 512, 512, dtype=torch.float64)
+    product = (one.float().to(device) @ other.float().to(device)).double().cpu()
+    error = ((product - one @ other).norm() / (one @ other).norm()).item()
+    assert (1e-5 < error < 1e-2) if tf32 else error < 1e-5

@@ -1,0 +1,91 @@
+"""Whole trainings on a GPU."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import kubetrain_trainer
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.pytorch_ddp.model import build_model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.timeout(300),
+]
+SYNTHETIC = (
+    "data=synthetic",
+    "synthetic_samples=500",
+    "image_size=16",
+    "epochs=6",
+    "checkpoint_every=20",
+    "metrics_port=0",
+)
+
+
+def train(output: Path, *settings: str) -> str:
+    parts = (setting.split("=") for setting in settings)
+    flags = [part for name, value in parts for part in (f"--{name.replace('_', '-')}", value)]
+    places = ("--data-dir", str(output.parent / "data"), "--output-dir", str(output))
+    trainer = Path(kubetrain_trainer.__file__).parent.parent
+    result = subprocess.run(
+        [sys.executable, "-m", "kubetrain_trainer.pytorch_ddp.train", *places, *flags],
+        env={**os.environ, "PYTHONPATH": str(trainer)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+def losses(output: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(output / "metrics.jsonl") if "loss" in row]
+
+
+def test_a_training_uses_the_gpu_and_its_model_needs_none(tmp_path: Path) -> None:
+    printed = train(tmp_path / "run", *SYNTHETIC, "profile_steps=5:6")
+    assert "bf16 with TF32, " in printed
+    assert torch.cuda.get_device_name() in printed
+    first, *_ = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert first["gpu_memory_peak_bytes"] > 0
+    assert any("checkpoint_gpu_stall_seconds" in row for row in read_metrics(tmp_path / "run/metrics.jsonl"))
+
+    [trace] = (tmp_path / "run/profile").glob("*.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert any(event.get("cat") == "kernel" for event in events)
+
+    state = torch.load(tmp_path / "run/export/model.pt", weights_only=True, map_location="cpu")
+    model = build_model("digits_cnn", 10, {})
+    model.load_state_dict(state)
+    assert model.eval()(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+def test_images_from_files_with_the_strongest_recipe(tmp_path: Path) -> None:
+    for split, count in (("train", 64), ("val", 8), ("test", 8)):
+        for index in range(count):
+            path = tmp_path / "data" / split / f"class-{index % 2}" / f"{index}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shade = 60 if index % 2 else 180
+            pixels = np.random.default_rng(index).integers(shade - 40, shade + 40, (48, 48, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path)
+    train(tmp_path / "run", "recipe=strong", "image_size=32", "epochs=4", "batch_size=16", "metrics_port=0")
+    accuracy = [row["validation_accuracy"] for row in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" not in row]
+    assert accuracy[-1] > 0.9
+
+
+@pytest.mark.parametrize("setting", ["precision=fp16", "compile=true"])
+def test_it_learns(setting: str, tmp_path: Path) -> None:
+    """The last batch of an epoch is smaller than the others."""
+    train(tmp_path / "run", *SYNTHETIC, setting, "log_every=1")
+    first, *_, last = losses(tmp_path / "run")
+    assert last < first / 2
