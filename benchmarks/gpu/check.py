@@ -11,16 +11,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from figures import Figure, table
+from figures import HEADING, Figure, row
 
 from kubetrain_trainer.cpus import usable_cpus
 
 HERE = Path(__file__).parent
-MEASUREMENTS = ("lifecycle", "hang", "throughput", "files", "transformer", "compiled_transformer", "tests")
+MEASUREMENTS = ("lifecycle", "hang", "throughput", "files", "transformer", "saving", "tests")
 LIMIT_SECONDS = 600
 
 
@@ -36,30 +37,28 @@ def main() -> None:
         parser.exit(2, "PyTorch finds no GPU on this machine: add --miniature to try the check without one\n")
     results = {name: measured(name, miniature=arguments.miniature) for name in arguments.measurements}
     print(f"\n{machine()}", flush=True)
-    for name, result in results.items():
-        print(f"\n{name}\n\n{table(result)}" if result else f"\n{name}: {'failed' if result is None else 'passed'}")
-    details = {name: [vars(each) for each in result or []] for name, result in results.items()}
-    arguments.json.write_text(json.dumps({"machine": machine(), "figures": details}, indent=1))
-    if failed := [name for name, result in results.items() if result is None]:
+    for name, (figures, is_complete) in results.items():
+        print(f"\n{name}: {'complete' if is_complete else '**failed**'}\n")
+        print(*([HEADING, *map(row, figures)] if figures else []), sep="\n", flush=True)
+    figures_by_name = {name: [asdict(each) for each in figures] for name, (figures, _) in results.items()}
+    arguments.json.write_text(json.dumps({"machine": machine(), "figures": figures_by_name}, indent=1))
+    if failed := [name for name, (_, is_complete) in results.items() if not is_complete]:
         sys.exit(f"failed: {', '.join(failed)}; what they printed is above")
 
 
-def measured(name: str, *, miniature: bool) -> list[Figure] | None:
-    """Return the figures of a measurement, or None if it failed."""
+def measured(name: str, *, miniature: bool) -> tuple[list[Figure], bool]:
+    """Return the figures of a measurement, and whether it reached its end."""
     began = time.monotonic()
     print(f"== {name}", flush=True)
-    if name == "tests":
-        return [] if not subprocess.call(tests()) else None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "figures.json")
-        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(file), *["--miniature"] * miniature]
+        program = [sys.executable, str(HERE / f"{name}.py"), "--json", str(file), *["--miniature"] * miniature]
         try:
-            subprocess.run(command, check=True, timeout=LIMIT_SECONDS)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            print(f"{name} failed: {error}", flush=True)
-            return None
+            is_complete = not subprocess.call(tests() if name == "tests" else program, timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            is_complete = False
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-        return [Figure(**each) for each in json.loads(file.read_text())]
+        return [Figure(**each) for each in json.loads(file.read_text())] if file.exists() else [], is_complete
 
 
 def tests() -> list[str]:

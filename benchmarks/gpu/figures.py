@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,24 +28,26 @@ class Figure:
         return not too_low and not (self.at_most is not None and self.value > self.at_most)
 
 
-def table(figures: list[Figure]) -> str:
-    rows = [
-        f"| {each.what} | {each.value:,.4g} {each.unit}".rstrip()
-        + f" | {each.wanted}{'' if each.is_met else ': **missed**'} |"
-        for each in figures
-    ]
-    return "\n".join(["| | measured | wanted |", "| - | -: | - |", *rows])
+HEADING = "| | measured | wanted |\n| - | -: | - |"
 
 
-def run(measure: Callable[[bool], list[Figure]]) -> None:
-    """Run a measurement as a program: print its table, and write its figures where the check asks for them."""
+def row(figure: Figure) -> str:
+    wanted = figure.wanted + ("" if figure.is_met else ": **missed**")
+    return f"| {figure.what} | {figure.value:,.4g} {figure.unit}".rstrip() + f" | {wanted} |"
+
+
+def run(measure: Callable[[bool], Iterable[Figure]]) -> None:
+    """Run a measurement as a program: print each figure as it comes, and write them where the check asks for them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--miniature", action="store_true", help="try it on a CPU: its figures say nothing")
     arguments = parser.parse_args()
     if not arguments.miniature and not torch.cuda.is_available():
         parser.exit(2, "PyTorch finds no GPU on this machine: add --miniature to try the measurement without one\n")
-    figures = measure(arguments.miniature)
-    print(table(figures), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(each) for each in figures], indent=1))
+    print(HEADING, flush=True)
+    figures: list[Figure] = []
+    for figure in measure(arguments.miniature):
+        print(row(figure), flush=True)
+        figures.append(figure)
+        if arguments.json:
+            arguments.json.write_text(json.dumps([asdict(each) for each in figures], indent=1))

@@ -1,6 +1,7 @@
 """Images per second of ResNet-50 from JPEG files of 500 x 375 pixels, which the page cache holds."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from figures import Figure, run
@@ -9,19 +10,17 @@ from throughput import MINIATURE, UNTIMED_STEPS, Sizes, images, ours, textbook
 from trainings import steps
 
 
-def measure(miniature: bool) -> list[Figure]:
+def measure(miniature: bool) -> Iterator[Figure]:
     sizes = MINIATURE if miniature else Sizes()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write_images(place / "images", 64 * sizes.batch)
-        figures = [images("textbook script, four loading processes", textbook(sizes, str(place / "images/train"), {}))]
+        yield images("textbook script, four loading processes", textbook(sizes, str(place / "images/train"), {}))
         for recipe in ("none", "standard"):
             output = place / recipe
             settings = {"model": f"torchvision:{sizes.model}", "data": "image_folder", "recipe": recipe, "epochs": 20}
-            speed = ours(sizes, output, data_dir=place / "images", **settings)
-            figures.append(images(f"kubetrain, recipe={recipe}", speed))
-            figures.append(Figure(what="… waiting for data, as a share", value=waiting(output), at_most=0.03))
-        return figures
+            yield images(f"kubetrain, recipe={recipe}", ours(sizes, output, place / "images", **settings))
+            yield Figure(what="… waiting for data, as a share", value=waiting(output), at_most=0.03)
 
 
 def waiting(output: Path) -> float:

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ LIMIT_SECONDS = 10
 NAMED = {"in Python": "wait_for_nothing (gpu/stuck.py:", "in a kernel": "it waits for its GPU"}
 
 
-def measure(miniature: bool) -> list[Figure]:
-    kinds = ["in Python"] if miniature else [*NAMED]
-    return [figure for kind in kinds for figure in hang(kind)]
+def measure(miniature: bool) -> Iterator[Figure]:
+    for kind in ["in Python"] if miniature else NAMED:
+        sentence, seconds = hang(kind)
+        print(sentence, flush=True)
+        yield Figure(what=f"hang {kind}: time to the end, of {LIMIT_SECONDS} s for a step", value=seconds, unit="s")
+        yield Figure(what=f"hang {kind}: named rightly (1) or not (0)", value=NAMED[kind] in sentence, at_least=1)
 
 
-def hang(kind: str) -> list[Figure]:
+def hang(kind: str) -> tuple[str, float]:
+    """Return what the training says of its hang, and after how long."""
     settings: dict[str, Any] = {
         "model": "stuck:build",
         "model_args": {"kind": kind},
@@ -34,11 +39,7 @@ def hang(kind: str) -> list[Figure]:
             text = printed(process, expected=134)
             seconds = time.monotonic() - began
     [sentence] = [line for line in text.splitlines() if line.startswith("error: ")]
-    print(sentence, flush=True)
-    return [
-        Figure(what=f"hang {kind}: seconds to the end, of {LIMIT_SECONDS} allowed for a step", value=seconds, unit="s"),
-        Figure(what=f"hang {kind}: named rightly (1) or not (0)", value=float(NAMED[kind] in sentence), at_least=1),
-    ]
+    return sentence, seconds
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
 Even two trainings that run through differ on a GPU, where sums are not always computed in the same order.
 """
 
-import signal
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from figures import Figure, run
-from trainings import printed, running, seconds_until, steps, train
+from trainings import steps, stop_and_resume, train
 
 STEPS, STOP_AFTER = 60, 25
 SETTINGS: dict[str, Any] = {
@@ -29,39 +28,20 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def measure(miniature: bool) -> list[Figure]:
+def measure(miniature: bool) -> Iterator[Figure]:
     settings = SETTINGS | ({"model": "digits_cnn", "image_size": 8} if miniature else {})
     with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder, name) for name in ("through", "again", "stopped")]
-        through, again, stopped = outputs
+        through, again, stopped = (Path(folder, name) for name in ("through", "again", "stopped"))
+        first, stop, resumed = stop_and_resume(settings, stopped, stop_after=STOP_AFTER)
+        yield Figure(what="start of the command to the first step", value=first, unit="s")
+        yield Figure(what="SIGTERM to the end, with everything saved", value=stop, unit="s")
+        yield Figure(what="start of the command to the first step after the stop", value=resumed, unit="s")
+        assert [row["step"] for row in steps(stopped)] == [*range(1, STEPS + 1)]
         train(settings, through)
         train(settings, again)
-        first, stop, resumed = stop_and_resume(settings, stopped)
-        return [
-            Figure(what="start of the command to the first step", value=first, unit="s"),
-            Figure(what="SIGTERM to the end, with everything saved", value=stop, unit="s"),
-            Figure(what="start of the command to the first step after the stop", value=resumed, unit="s"),
-            Figure(
-                what="losses of a training that was stopped: largest difference", value=difference(stopped, through)
-            ),
-            Figure(what="losses of another one that was not: largest difference", value=difference(again, through)),
-        ]
-
-
-def stop_and_resume(settings: dict[str, Any], output: Path) -> tuple[float, float, float]:
-    with running(settings, output) as process:
-        first = seconds_until(lambda: steps(output), process)
-        seconds_until(lambda: steps(output)[-1]["step"] >= STOP_AFTER, process)
-        process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        printed(process, expected=143)
-        stop = time.monotonic() - began
-    reached = steps(output)[-1]["step"]
-    with running(settings, output) as process:
-        resumed = seconds_until(lambda: steps(output)[-1]["step"] > reached, process)
-        printed(process, expected=0)
-    assert [row["step"] for row in steps(output)] == [*range(1, STEPS + 1)]
-    return first, stop, resumed
+        differences = difference(stopped, through), difference(again, through)
+        yield Figure(what="losses of a training that was stopped: largest difference", value=differences[0])
+        yield Figure(what="losses of another one that was not: largest difference", value=differences[1])
 
 
 def difference(output: Path, other: Path) -> float:

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from figures import Figure, run
 from launches import printed_rate
-from trainings import rate, steps, train
+from trainings import gpu_memory, rate, train
 
 TEXTBOOK = Path(__file__).parent.parent / "trainers" / "textbook_pytorch.py"
 UNTIMED_STEPS = 20
@@ -28,22 +29,21 @@ class Sizes:
 MINIATURE = Sizes(model="resnet18", pixels=32, batch=4, steps=10)
 
 
-def measure(miniature: bool) -> list[Figure]:
+def measure(miniature: bool) -> Iterator[Figure]:
     sizes = MINIATURE if miniature else Sizes()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         fp32 = textbook(sizes, "device", {"NVIDIA_TF32_OVERRIDE": "0"}, steps=max(sizes.steps // 4, 5))
+        yield images("textbook script in fp32", fp32)
         tf32 = textbook(sizes, "device", {})
-        return [
-            images("textbook script in fp32, images on the GPU", fp32),
-            images("textbook script as it comes (TF32 in convolutions)", tf32),
-            images("kubetrain, precision=fp32 (with TF32)", ours(sizes, place / "fp32", precision="fp32")),
-            images("**kubetrain as it comes**", as_it_comes := ours(sizes, place / "bf16"), at_least=2700),
-            Figure(what="… compared with the textbook script in fp32", value=as_it_comes / fp32, at_least=2.5),
-            Figure(what="… compared with the textbook script as it comes", value=as_it_comes / tf32, at_least=2.5),
-            Figure(what="… most memory that PyTorch took", value=memory(place / "bf16"), unit="GB"),
-            images("kubetrain, compile=true", ours(sizes, place / "compiled", compile=True)),
-        ]
+        yield images("textbook script as it comes, with TF32 in convolutions", tf32)
+        yield images("kubetrain, precision=fp32, with TF32", ours(sizes, place / "fp32", precision="fp32"))
+        as_it_comes = ours(sizes, place / "bf16")
+        yield images("**kubetrain as it comes**", as_it_comes, at_least=2700)
+        yield Figure(what="… compared with the textbook script in fp32", value=as_it_comes / fp32, at_least=2.5)
+        yield Figure(what="… compared with the textbook script as it comes", value=as_it_comes / tf32, at_least=2.5)
+        yield Figure(what="… most memory that PyTorch took", value=gpu_memory(place / "bf16"), unit="GB")
+        yield images("kubetrain, compile=true", ours(sizes, place / "compiled", compile=True))
 
 
 def images(what: str, value: float, at_least: float | None = None) -> Figure:
@@ -73,10 +73,6 @@ def ours(sizes: Sizes, output: Path, data_dir: Path | None = None, **settings: A
     }
     train(defaults | settings, output, data_dir)
     return rate(output, UNTIMED_STEPS)
-
-
-def memory(output: Path) -> float:
-    return max(row.get("gpu_memory_peak_bytes", 0) for row in steps(output)) / 1e9
 
 
 if __name__ == "__main__":

@@ -104,3 +104,28 @@ def seconds_until(condition: Callable[[], Any], process: "subprocess.Popen[str]"
             sys.exit(f"nothing happened within {WAIT_SECONDS} s: {process.args}")
         time.sleep(0.02)
     return time.monotonic() - began
+
+
+def stop_and_resume(settings: Mapping[str, Any], output: Path, stop_after: int) -> tuple[float, float, float]:
+    """Stop a training after this step, and train to the end.
+
+    Return the seconds from its start to its first step, from the signal to its end, and from the second start to the
+    next step.
+    """
+    with running(settings, output) as process:
+        first = seconds_until(lambda: steps(output), process)
+        seconds_until(lambda: steps(output)[-1]["step"] >= stop_after, process)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        printed(process, expected=143)
+        stop = time.monotonic() - began
+    reached = steps(output)[-1]["step"]
+    with running(settings, output) as process:
+        resumed = seconds_until(lambda: steps(output)[-1]["step"] > reached, process)
+        printed(process, expected=0)
+    return first, stop, resumed
+
+
+def gpu_memory(output: Path) -> float:
+    """Return the most memory that PyTorch took, in GB; 0 without a GPU."""
+    return float(max(row.get("gpu_memory_peak_bytes", 0) for row in steps(output))) / 1e9
