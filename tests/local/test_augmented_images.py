@@ -108,6 +108,10 @@ def test_evaluation_may_see_only_the_center(tmp_path: Path) -> None:
     assert description["input"]["shorter_side"] == 100  # type: ignore[index]
     assert with_recorded_input(TrainConfig(), description) == TrainConfig(image_size=80, evaluation_crop=0.8)
 
+    nearly_all = describe_input(TrainConfig(image_size=80, evaluation_crop=0.999), "pytorch")
+    description = {"framework": "pytorch", "input": nearly_all}
+    assert with_recorded_input(TrainConfig(), description) == TrainConfig(image_size=80)
+
 
 def test_a_large_photograph_is_decoded_at_a_smaller_scale(tmp_path: Path) -> None:
     from PIL import Image

@@ -228,6 +228,16 @@ class TestPyTorch:
         with pytest.raises(InvalidSetting, match=f"{next(iter(settings))} .* because the task's own step"):
             check_task(task, TrainConfig(**settings))
 
+    @pytest.mark.parametrize("part", ["optimizer", "parameter_groups"])
+    def test_rates_of_layers_are_refused_if_the_task_chooses_them(self, part: str) -> None:
+        from kubetrain_trainer.pytorch_ddp.training import check_task
+
+        parts = {"optimizer": None, "parameter_groups": None, part: lambda model: []}
+        task: Any = SimpleNamespace(metrics={}, step=None, **parts)
+        check_task(task, TrainConfig())
+        with pytest.raises(InvalidSetting, match=f"layer_rate must be 1, because the task's own {part} chooses"):
+            check_task(task, TrainConfig(layer_rate=0.8))
+
     @pytest.mark.parametrize(("tf32", "expected"), [(True, "tf32"), (False, "ieee")])
     def test_gpus_compute_in_fp32_as_the_setting_says(self, tf32: bool, expected: str) -> None:
         import torch
@@ -280,7 +290,7 @@ class TestPyTorch:
             build_task(TrainConfig(model="not_a_task:build"), tmp_path)
 
     @pytest.mark.parametrize(
-        ("cpus", "local_processes", "workers"), [(1, 1, 0), (8, 2, 3), (64, 1, 8), (64, 8, 7), (4, 8, 0)]
+        ("cpus", "local_processes", "workers"), [(1, 1, 0), (8, 2, 3), (64, 1, 16), (64, 8, 7), (4, 8, 0)]
     )
     def test_loaders_use_the_cpus_that_are_left(
         self, cpus: int, local_processes: int, workers: int, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,10 @@ def test_a_setting_replaces_a_part_of_the_recipe(settings: dict[str, Any], recip
         ({"cutmix": 1, "global_batch_size": 33}, "global_batch_size must be even, not 33"),
         ({"recipe": "weak"}, "recipe"),
         ({"crop_area": 2}, "crop_area"),
+        ({"crop_area": 0}, "crop_area must be at least 0.01, or -1, not 0.0"),
+        ({"entry": {"script": "train.py"}, "recipe": "standard"}, "recipe is for the trainer's loop: your script may"),
+        ({"entry": {"script": "train.py"}, "evaluation_crop": 0.5}, "evaluation_crop is for the trainer's loop"),
+        ({"entry": {"script": "train.py"}, "profile_steps": "1:2"}, "profile_steps is for the trainer's loop"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.training_output import TrainingOutput
@@ -29,6 +31,7 @@ def recorded(folder: Path, steps: range, rank: int = 0, wanted: str = "3:5") -> 
         for step in steps:
             profile.begin_step(step)
             events.append(str(step))
+            profile.end_step(step)
     return events
 
 
@@ -47,6 +50,19 @@ def test_a_training_that_ends_before_ends_the_trace(tmp_path: Path) -> None:
 
 def test_other_processes_and_other_trainings_record_nothing(tmp_path: Path) -> None:
     assert recorded(tmp_path, range(3, 5), rank=1) == recorded(tmp_path, range(3, 5), wanted="") == ["3", "4"]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_the_trace_of_a_training_that_fails_is_written(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip({"pytorch": "torch", "tensorflow": "tensorflow"}[framework])
+    recording = import_module(f"{package_of(framework)}.recording").recording
+    with (
+        pytest.raises(KeyError),
+        Profile(TrainConfig(profile_steps="3:5"), TrainingOutput(tmp_path), ProcessRole(), recording) as profile,
+    ):
+        profile.begin_step(3)
+        raise KeyError
+    assert any(path.is_file() and path.stat().st_size for path in (tmp_path / "profile").rglob("*"))
 
 
 @pytest.mark.parametrize("steps", ["100", "110:100", "0:5", "a:b", "1:2:3", "1:2\n"])

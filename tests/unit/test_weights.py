@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.store import PermissionDenied
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.sync_dataset.sync import transfer_job
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
@@ -63,12 +64,21 @@ def test_permissions_for_what_is_named_are_enough(s3_credentials: None) -> None:
     """S3 refuses to say whether an object exists to those who may not list its bucket."""
     store = FaultyS3()
     store.put("pretrained/resnet.pt", b"x")
-    store.refused = {"models", "pretrained/resnet.pt/model.json"}
+    store.refused = {f"{each}{file}" for each in ("models", "flowers.v2") for file in ("", "/model.json")}
+    store.refused |= {f"pretrained/resnet.pt/{file}.json" for file in ("model", "latest")}
     with store.serving() as url:
-        publish(open_store("s3://bucket/models", url), "v1")
         assert find_weights("s3://bucket/pretrained/resnet.pt", url)[1] == "resnet.pt"
-        found, _ = find_weights("s3://bucket/models/", url)
-    assert found.uri.rstrip("/") == "s3://bucket/models/v1"
+        for folder in ("models", "flowers.v2"):
+            publish(open_store(f"s3://bucket/{folder}", url), "v1")
+            found, _ = find_weights(f"s3://bucket/{folder}/", url)
+            assert found.uri.rstrip("/") == f"s3://bucket/{folder}/v1"
+
+
+def test_a_refusal_is_reported_if_nothing_is_found(s3_credentials: None) -> None:
+    store = FaultyS3()
+    store.refused = {"pretrained/resnet.pt"}
+    with store.serving() as url, pytest.raises(PermissionDenied, match=r"access to object 'resnet.pt' .* denied"):
+        find_weights("s3://bucket/pretrained/resnet.pt", url)
 
 
 def test_new_content_changes_the_settings_so_that_a_model_is_not_reused(tmp_path: Path) -> None:

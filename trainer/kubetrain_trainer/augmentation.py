@@ -58,10 +58,12 @@ class Recipe:
 
     def changed_by(self, settings: Any) -> "Recipe":
         """Return the recipe with the parts that are set. Negative values stand for the recipe's own."""
-        parts = {name: getattr(settings, name) for name in asdict(self)}
+        parts = {name: getattr(settings, name) for name in PARTS}
         return Recipe(**asdict(self) | {name: value for name, value in parts.items() if value >= 0})
 
 
+PARTS = tuple(asdict(Recipe()))
+"""The parts of a recipe, each a setting of this name."""
 RECIPES = {
     "none": Recipe(),
     "standard": Recipe(crop_area=0.25, flip=0.5),

@@ -5,10 +5,10 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from kubetrain_trainer.augmentation import RECIPES, STRONGEST, Recipe
+from kubetrain_trainer.config_checks import check_together
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
@@ -270,49 +270,9 @@ class TrainConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.code and not re.fullmatch("[0-9a-f]{32}", self.code):
-            raise InvalidSetting(
-                f"code must be the digest of an archive, not '{self.code}': bring a folder with --code"
-            )
-        if 0 < self.max_steps <= self.warmup_steps:
-            raise InvalidSetting(
-                f"warmup_steps must be less than max_steps ({self.max_steps}), not {self.warmup_steps}: the learning "
-                "rate would never reach its peak"
-            )
-        if self.augmentation.is_used and self.data == "synthetic":
-            raise InvalidSetting("recipe and its parts are for images from files, but data is synthetic")
-        for name in ("batch_size", "global_batch_size"):
-            if self.augmentation.mixes and getattr(self, name) % 2:
-                raise InvalidSetting(
-                    f"{name} must be even, not {getattr(self, name)}, because mixup and cutmix mix two images each"
-                )
-        if self.profile_steps and not self.steps_to_profile:
-            raise InvalidSetting(
-                f"profile_steps must be the first and the last step, such as 100:110, not '{self.profile_steps}'"
-            )
-        if self.nesterov and not self.momentum:
-            raise InvalidSetting("nesterov needs a momentum above 0")
         if parse_entry(self.entry):  # it exports what it chooses, when it ends
             object.__setattr__(self, "select_checkpoint", "last")
-        self._check_start()
-        if self.select_checkpoint == "best" and self.best_is == "unknown":
-            raise InvalidSetting(
-                f"metric_mode=auto cannot know whether a high or a low '{self.metric}' is better: set metric_mode to "
-                "max or min"
-            )
-
-    def _check_start(self) -> None:
-        if self.entry and (ours := [name for name in ("initial_weights", "freeze") if getattr(self, name)]):
-            raise InvalidSetting(f"{ours[0]} is for the trainer's loop: your script may do the same")
-        if self.initial_weights and self.resume_from:
-            raise InvalidSetting("resume_from starts with the other run's weights: leave out initial_weights")
-        if PurePosixPath(self.initial_weights).is_absolute() or ".." in PurePosixPath(self.initial_weights).parts:
-            raise InvalidSetting(
-                f"initial_weights must be a path under the output root, such as the id of a run, not "
-                f"'{self.initial_weights}'"
-            )
-        if "/" in self.resume_from or self.resume_from in (".", ".."):
-            raise InvalidSetting(f"resume_from must be the id of another run, not the path '{self.resume_from}'")
+        check_together(self)
 
     @property
     def digest(self) -> str:

@@ -21,7 +21,7 @@ def describe_input(config: TrainConfig, framework: str) -> dict[str, Any]:
     if is_own_code(config):
         return {}
     pixels = image_size(config)
-    cropped = {"shorter_side": shorter_side(config)} if config.evaluation_crop < 1 else {}
+    cropped = {"shorter_side": shorter_side(config)} if shorter_side(config) > pixels else {}
     return {
         "size": pixels,
         "shape": [3, pixels, pixels] if framework == "pytorch" else [pixels, pixels, 3],

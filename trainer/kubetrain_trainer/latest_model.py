@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json, write_json
 from kubetrain_trainer.entry_point import SENTENCE_LENGTH, Arguments
@@ -21,6 +22,8 @@ OF_THIS_RUN = (
     *("batch_size", "loader_workers", "precision", "communication"),
 )
 """Settings of the data and the machine, which are the same for both models."""
+WITHOUT_RECIPE: Mapping[str, Any] = {"recipe": "none", **dict.fromkeys(PARTS, -1)}
+"""Evaluations change no images, and the recipe of the latest model may not fit this run's data and batch size."""
 Metrics = Mapping[str, float]
 Measure = Callable[[ModelFolder, TrainConfig], Metrics]
 """A function that evaluates a model, which was trained with these settings."""
@@ -70,7 +73,7 @@ def _comparable(model: ModelFolder, arguments: Arguments, classes: Sequence[str]
         raise KubetrainError("it has other classes than the dataset has now, or was published without their names")
     if model.description["config_digest"] == ours.digest:
         return ours
-    return replace(model.config(), **{name: getattr(ours, name) for name in OF_THIS_RUN})
+    return replace(model.config(), **WITHOUT_RECIPE, **{name: getattr(ours, name) for name in OF_THIS_RUN})
 
 
 def _has_classes(model: ModelFolder, arguments: Arguments, classes: Sequence[str]) -> bool:

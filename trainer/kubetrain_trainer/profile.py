@@ -24,14 +24,17 @@ class Profile(ExitStack):
         self._is_recording = False
 
     def begin_step(self, step: int) -> None:
-        """Start or end the trace if it is time to. Otherwise it ends with the training."""
-        if self._is_recording and step not in self._steps:
-            self.close()
-        elif not self._is_recording and step in self._steps:
+        """Start the trace if it is time to."""
+        if not self._is_recording and step in self._steps:
             self._is_recording = True
             self._path.parent.mkdir(exist_ok=True)
             self.callback(self._end)
             self.enter_context(self._recording(self._path))
+
+    def end_step(self, step: int) -> None:
+        """End the trace after its last step, before something else happens. A training that ends before ends it too."""
+        if step == self._steps.stop - 1:
+            self.close()
 
     def _end(self) -> None:
         self._is_recording = False

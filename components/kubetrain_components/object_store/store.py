@@ -41,6 +41,10 @@ class AccessRefused(StoreError):
     """The store rejects the credentials, so every other request would fail too."""
 
 
+class PermissionDenied(StoreError):
+    """The store accepts the credentials, but not for this. It may say so of what does not exist."""
+
+
 class ObjectChanged(StoreError):
     """The object is not the expected one: it was changed, deleted or never existed."""
 

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from kubetrain_components.expose_dataset.expose import version_path
 from kubetrain_components.object_store.open_store import open_store
-from kubetrain_components.object_store.store import ObjectStore, StoredObject
+from kubetrain_components.object_store.store import ObjectStore, PermissionDenied, StoredObject
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.published_model import find_latest, version_uri
 from kubetrain_trainer.errors import InvalidSetting
@@ -39,13 +39,21 @@ def find_weights(uri: str, endpoint: str) -> Found:
     """
     Raises:
         InvalidSetting: if there is neither an object nor a published model.
+        PermissionDenied: if these credentials may not read it. S3 says the same of what does not exist to those who may
+            not list the bucket.
     """
-    kinds = [_find_object, _find_model]
+    kinds = [_find_object, _find_published, _find_latest]
     if "." not in uri.rpartition("/")[2]:  # what is not there may be refused, too: look first where it probably is
-        kinds.reverse()
+        kinds.append(kinds.pop(0))
+    denials = []
     for find in kinds:
-        if found := find(uri.rstrip("/"), endpoint):
-            return found
+        try:
+            if found := find(uri.rstrip("/"), endpoint):
+                return found
+        except PermissionDenied as denial:
+            denials.append(denial)
+    if denials:
+        raise denials[0]
     raise InvalidSetting(
         f"initial_weights: {uri} is neither an object nor a published model (a folder with {PUBLISHED_DESCRIPTION} or "
         f"{LATEST}): name one"
@@ -61,10 +69,13 @@ def _find_object(uri: str, endpoint: str) -> Found | None:
     return (OneObject(parent, found), name) if found else None
 
 
-def _find_model(uri: str, endpoint: str) -> Found | None:
+def _find_published(uri: str, endpoint: str) -> Found | None:
     store = open_store(uri, endpoint)
-    if store.find(PUBLISHED_DESCRIPTION):
-        return store, ""
+    return (store, "") if store.find(PUBLISHED_DESCRIPTION) else None
+
+
+def _find_latest(uri: str, endpoint: str) -> Found | None:
+    store = open_store(uri, endpoint)
     latest = find_latest(store)
     return (open_store(version_uri(store, latest["version"]), endpoint), "") if latest else None
 

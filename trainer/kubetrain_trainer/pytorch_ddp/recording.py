@@ -12,6 +12,9 @@ from torch.profiler import ProfilerActivity, profile
 def recording(path: Path) -> Iterator[None]:
     """Record the operators of this process on the CPU and its GPU."""
     gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    with profile(activities=[ProfilerActivity.CPU, *gpu]) as trace:
-        yield
-    trace.export_chrome_trace(f"{path}.json.gz")
+    trace = profile(activities=[ProfilerActivity.CPU, *gpu])
+    try:
+        with trace:
+            yield
+    finally:
+        trace.export_chrome_trace(f"{path}.json.gz")

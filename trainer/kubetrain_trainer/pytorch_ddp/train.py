@@ -68,6 +68,7 @@ def run_epochs(training: Training) -> None:
             is_taken = take_step(training, inputs, targets, batch, progress.step, factor)
             if is_taken and training.averages:
                 training.averages.update(progress.step)
+            training.profile.end_step(progress.step)
             training.writer.check()
             report.window.count_step(batch.global_size)
 

@@ -131,6 +131,9 @@ def check_task(task: Task, config: TrainConfig) -> None:
             raise InvalidSetting(
                 f"{name} must be {only}, because the task's own step decides what it computes in parts"
             )
+    if config.layer_rate != 1 and (task.optimizer or task.parameter_groups):
+        chooses = "optimizer" if task.optimizer else "parameter_groups"
+        raise InvalidSetting(f"layer_rate must be 1, because the task's own {chooses} chooses the rates of layers")
     if task.step and config.precision == "fp16":
         raise InvalidSetting("precision cannot be fp16, because the task's own step does not scale its losses")
     if task.step and config.on_nan == "skip":

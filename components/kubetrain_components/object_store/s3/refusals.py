@@ -6,7 +6,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from kubetrain_components.object_store.s3.http_head import Headers
-from kubetrain_components.object_store.store import AccessRefused, ObjectChanged, StoreError, StoreUnavailable
+from kubetrain_components.object_store.store import (
+    AccessRefused,
+    ObjectChanged,
+    PermissionDenied,
+    StoreError,
+    StoreUnavailable,
+)
 
 PART = re.compile(rb"<(Code|Message|Region|ServerTime)>([^<]*)<")
 CHANGED = {"NoSuchKey", "404", "PreconditionFailed", "412", "ConditionalRequestConflict"}
@@ -87,7 +93,8 @@ def translated(refused: RequestRefused, what: str, place: Place) -> StoreError:
         is_overloaded = refused.status in (429, 503) or bool(OVERLOADED.match(code))
         message = _unknown(refused, code, what, place)
         return StoreUnavailable(message, is_overloaded=is_overloaded, retry_after=refused.retry_after)
-    return StoreError(_sentence(refused, code, what, place))
+    kind = PermissionDenied if code in DENIED else StoreError
+    return kind(_sentence(refused, code, what, place))
 
 
 def _is_temporary(refused: RequestRefused, code: str) -> bool:

@@ -1,0 +1,72 @@
+"""What settings say only together, or what no limit of a single one says."""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from kubetrain_trainer.augmentation import PARTS
+from kubetrain_trainer.errors import InvalidSetting
+
+OF_THE_LOOP = ("initial_weights", "freeze", "layer_rate", "profile_steps", "recipe", *PARTS, "evaluation_crop")
+"""Settings of the trainer's loop and its images, of which your own script knows nothing."""
+SMALLEST_CROP = 0.01
+Config = Any
+"""A TrainConfig, which checks itself here."""
+
+
+def check_together(config: Config) -> None:
+    """
+    Raises:
+        InvalidSetting: for the first contradiction.
+    """
+    for problem in (*_of_code(config), *_of_images(config), *_of_steps(config), *_of_the_start(config)):
+        raise InvalidSetting(problem)
+
+
+def _of_code(config: Config) -> Iterator[str]:
+    if config.code and not re.fullmatch("[0-9a-f]{32}", config.code):
+        yield f"code must be the digest of an archive, not '{config.code}': bring a folder with --code"
+    changed = config.changed_settings() if config.entry else {}
+    for name in (each for each in OF_THE_LOOP if each in changed):
+        yield f"{name} is for the trainer's loop: your script may do the same"
+
+
+def _of_images(config: Config) -> Iterator[str]:
+    if config.augmentation.is_used and config.data == "synthetic":
+        yield "recipe and its parts are for images from files, but data is synthetic"
+    if 0 <= config.crop_area < SMALLEST_CROP:
+        yield f"crop_area must be at least {SMALLEST_CROP}, or -1, not {config.crop_area}"
+    for name in ("batch_size", "global_batch_size"):
+        if config.augmentation.mixes and getattr(config, name) % 2:
+            yield f"{name} must be even, not {getattr(config, name)}, because mixup and cutmix mix two images each"
+
+
+def _of_steps(config: Config) -> Iterator[str]:
+    if 0 < config.max_steps <= config.warmup_steps:
+        yield (
+            f"warmup_steps must be less than max_steps ({config.max_steps}), not {config.warmup_steps}: the learning "
+            "rate would never reach its peak"
+        )
+    if config.profile_steps and not config.steps_to_profile:
+        yield f"profile_steps must be the first and the last step, such as 100:110, not '{config.profile_steps}'"
+    if config.nesterov and not config.momentum:
+        yield "nesterov needs a momentum above 0"
+    if config.select_checkpoint == "best" and config.best_is == "unknown":
+        yield (
+            f"metric_mode=auto cannot know whether a high or a low '{config.metric}' is better: set metric_mode to max "
+            "or min"
+        )
+
+
+def _of_the_start(config: Config) -> Iterator[str]:
+    if config.initial_weights and config.resume_from:
+        yield "resume_from starts with the other run's weights: leave out initial_weights"
+    place = PurePosixPath(config.initial_weights)
+    if place.is_absolute() or ".." in place.parts:
+        yield (
+            "initial_weights must be a path under the output root, such as the id of a run, not "
+            f"'{config.initial_weights}'"
+        )
+    if "/" in config.resume_from or config.resume_from in (".", ".."):
+        yield f"resume_from must be the id of another run, not the path '{config.resume_from}'"
