@@ -50,3 +50,19 @@ def test_patterns_match_names_and_what_is_within_them(patterns: str, found: tupl
 def test_a_pattern_without_a_match_is_refused() -> None:
     with pytest.raises(InvalidSetting, match=r"freeze: the model has nothing called 'layer': valid names: bn1"):
         matching("conv1,layer", RESNET)
+
+
+def test_a_container_of_frozen_parameters_keeps_training_what_is_within() -> None:
+    torch = pytest.importorskip("torch")
+    from kubetrain_trainer.pytorch_ddp.layers import freeze
+
+    class Container(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = torch.nn.Parameter(torch.zeros(2))
+            self.body = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+            self.norm = torch.nn.BatchNorm1d(2)
+
+    model = Container().train()
+    freeze(model, "token,norm")
+    assert (model.training, model.body[1].training, model.norm.training) == (False, True, False)

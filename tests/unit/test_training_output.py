@@ -57,6 +57,9 @@ def test_a_resumed_run_may_change_what_does_not_decide_what_it_learns(tmp_path: 
     with pytest.raises(KubetrainError, match=r"\(different: epochs\)"):
         begun(tmp_path, epochs=4, log_every=1)
 
+    output.finish(checkpoint(output, 1))
+    assert begun(tmp_path, epochs=3, log_every=5).train_config().log_every == 1, "what it was trained with stays"
+
 
 def edit_config(output: TrainingOutput, edit: Callable[[dict[str, Any]], object]) -> None:
     record = output.read_config()

@@ -34,13 +34,27 @@ def _find(config: TrainConfig, output: TrainingOutput, file_name: str) -> str:
     if place.is_file():
         return str(place)
     if (place / PUBLISHED_DESCRIPTION).is_file():
-        return str(open_model(place).path / file_name)
+        model = open_model(place)
+        return _in(model.path, file_name, model.framework)
     if (place / "export").is_dir():
-        TrainingOutput(place).read_export()
-        return str(place / "export" / file_name)
+        manifest = TrainingOutput(place).read_export()
+        return _in(place / "export", file_name, manifest["framework"])
     raise InvalidSetting(
         f"initial_weights: {place} is neither a run with an exported model, nor a published model, nor a file: "
         "name one by its path under the output root"
+    )
+
+
+def _in(folder: Path, file_name: str, framework: str) -> str:
+    """
+    Raises:
+        InvalidSetting: if another framework or code of one's own wrote the model.
+    """
+    if (folder / file_name).is_file():
+        return str(folder / file_name)
+    raise InvalidSetting(
+        f"initial_weights: the model in {folder} is one of {framework} and has no {file_name}, which this training "
+        "starts from: name the file of weights itself, or a model that the same framework's trainer has trained"
     )
 
 

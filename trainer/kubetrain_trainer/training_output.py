@@ -86,7 +86,7 @@ class TrainingOutput:
                 f"{self.path} holds the output of another training (different: {', '.join(others)}): "
                 "give this run its own id or output directory"
             )
-        if changed:
+        if changed and not self.is_finished():  # else the record says what it was trained with
             log.info("changed since this run began: %s", ", ".join(changed))
             self._record({**self.read_config(), **settings})
 

@@ -127,7 +127,7 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
         classes, matrix = most_confused(evaluation["classes"], evaluation["confusion"])
         shown |= {
             "classes": classes,
-            "interval": _interval(evaluation),
+            "interval": interval(evaluation),
             "matrix": [_shaded(row) for row in matrix],
             "worst": worst_confusions(evaluation["classes"], evaluation["confusion"]),
             "misclassified": [each for each in evaluation["misclassified"] if each["picture"]],
@@ -135,7 +135,7 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
     return shown
 
 
-def _interval(evaluation: Mapping[str, Any]) -> tuple[float, ...]:
+def interval(evaluation: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the confidence interval of the accuracy; empty if a task measures another one by this name."""
     low, high = accuracy_interval(evaluation["confusion"])
     return (low, high) if low - 1e-6 <= (evaluation["metrics"].get("accuracy") or 0.0) <= high + 1e-6 else ()
