@@ -19,7 +19,9 @@ from torchvision.models import resnet50
 from kubetrain_trainer.checkpoint_layout import TrainingProgress, intact_checkpoints
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save
+from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.training_output import TrainingOutput
@@ -88,7 +90,7 @@ def measure(output: TrainingOutput, rounds: int) -> list[str]:
 def resume(output: TrainingOutput, config: TrainConfig) -> None:
     fresh = ResNet50()
     checkpoint, state = next(intact_checkpoints(output.checkpoints)), (fresh.model, fresh.optimizers, None)
-    restore(checkpoint, config, *state, DEVICE, keep_hyperparameters=False)
+    restore(checkpoint, config, *state, Group(ProcessRole(), DEVICE), keep_hyperparameters=False)
 
 
 def size_of(output: TrainingOutput) -> int:

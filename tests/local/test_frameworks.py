@@ -289,6 +289,11 @@ class TestPyTorch:
         with pytest.raises(InvalidSetting, match=r"'not_a_task:build' returned a int; it must return a Task of"):
             build_task(TrainConfig(model="not_a_task:build"), tmp_path)
 
+    def test_many_loaders_prepare_no_more_batches_than_the_shared_memory_holds(self) -> None:
+        from kubetrain_trainer.pytorch_ddp.loading import batches_ahead
+
+        assert [batches_ahead(workers) for workers in (1, 4, 8, 9, 16, 32)] == [2, 2, 2, 1, 1, 1]
+
     @pytest.mark.parametrize(
         ("cpus", "local_processes", "workers"), [(1, 1, 0), (8, 2, 3), (64, 1, 16), (64, 8, 7), (4, 8, 0)]
     )

@@ -4,6 +4,7 @@ import pickle  # only for its exception class; nothing is unpickled
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import nn
@@ -12,7 +13,9 @@ from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
+from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
+from kubetrain_trainer.pytorch_ddp.shared_state import shared_state
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.streams import Position
 from kubetrain_trainer.pytorch_ddp.structures import to_device
@@ -54,16 +57,19 @@ def restore(
     model: nn.Module,
     optimizers: Optimizers,
     averages: Averages | None,
-    device: torch.device,
+    group: Group,
     *,
     keep_hyperparameters: bool,
 ) -> Sequence[Position] | None:
-    """Load the checkpoint, and return where in the training data the processes were that saved it, if they kept that.
+    """Load the checkpoint, which only the chief reads.
+
+    Return where in the training data the processes were that saved it, if they kept that.
 
     Raises:
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
-    state = load_state(checkpoint.path / STATE_FILE, device)
+    path = checkpoint.path / STATE_FILE
+    state = shared_state(lambda: load_state(path, torch.device("cpu"), mmap=True), group, group.device)
     try:
         model.load_state_dict(state["model"])
         optimizers.load_state_dict(state["optimizer"], keep_hyperparameters=keep_hyperparameters)
@@ -113,7 +119,7 @@ def _save(state: Any, path: Path) -> None:
 
 def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
     try:
-        # weights_only rejects files that contain code.
-        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+        # weights_only rejects files that contain code. Only archives, which this trainer writes, can be mapped.
+        return torch.load(path, map_location=device, weights_only=True, mmap=mmap and is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise foreign_error(path) from error

@@ -22,6 +22,8 @@ from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 
 Collate = Callable[[list[Any]], Any]
+MOST_WORKERS, BATCHES_AHEAD = 16, 16
+"""For each training process. A batch of 256 images of 224 pixels is 39 MB, and pods have 1 GiB of /dev/shm by default."""
 
 
 class Loaded(NamedTuple):
@@ -119,6 +121,7 @@ def data_loader(samples: Any, workers: int, device: torch.device, **options: Any
     return DataLoader(
         samples,
         num_workers=workers,
+        prefetch_factor=batches_ahead(workers) if workers else None,
         persistent_workers=workers > 0,
         # A process forked from one with threads, such as gloo's, may deadlock.
         multiprocessing_context="forkserver" if workers else None,
@@ -126,6 +129,11 @@ def data_loader(samples: Any, workers: int, device: torch.device, **options: Any
         pin_memory=device.type == "cuda",
         **options,
     )
+
+
+def batches_ahead(workers: int) -> int:
+    """Return how many batches each worker prepares: two, or fewer if they would fill the memory that they share."""
+    return max(1, min(2, BATCHES_AHEAD // workers))
 
 
 def exit_with_parent(_: int) -> None:
@@ -172,4 +180,4 @@ def loader_workers(config: TrainConfig, role: ProcessRole, device: torch.device)
         return config.loader_workers
     if device.type == "cpu":
         return 0
-    return min(16, cpus_each(role.local_world_size) - 1)
+    return min(MOST_WORKERS, cpus_each(role.local_world_size) - 1)

@@ -1,12 +1,13 @@
 """A copy of the training's state in memory, to be written while the next steps change the original."""
 
 import contextlib
-import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 
 
 class Staging:
@@ -28,7 +29,7 @@ class Staging:
         GPUs copy asynchronously: call wait() before using the copy, and before_update() before changing the state,
         except for the tensors that a forward pass changes.
         """
-        tensors = list(_tensors_in(state))
+        tensors = list(tensors_in(state))
         if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._copies]:
             self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
         first = {each.data_ptr() for each in changed_by_forward}
@@ -36,7 +37,7 @@ class Staging:
         _copy(pair for pair in pairs if pair[1].data_ptr() in first)
         with self._own_stream(any(tensor.is_cuda for tensor in tensors)):
             _copy(pair for pair in pairs if pair[1].data_ptr() not in first)
-        return copy.deepcopy(state, {id(tensor): copied for copied, tensor in pairs})
+        return with_tensors(state, self._copies)
 
     def wait(self) -> None:
         """Wait for the GPU's copies. The writer calls this, so that the steps need not wait."""
@@ -82,11 +83,3 @@ def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
     return tensor.shape, tensor.dtype
-
-
-def _tensors_in(state: Any) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, dict | list | tuple):
-        for value in state.values() if isinstance(state, dict) else state:
-            yield from _tensors_in(value)

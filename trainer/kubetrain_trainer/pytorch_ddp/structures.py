@@ -1,7 +1,7 @@
 """Batches and outputs of any structure: their tensors change, their classes and everything else in them stay."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,6 +22,21 @@ def to_device(value: Any, device: torch.device) -> Any:
 def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     """Return the value with `change` applied to each tensor in it."""
     return change(value) if isinstance(value, Tensor) else _map(lambda part: map_tensors(change, part), value)
+
+
+def tensors_in(state: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a state that is saved, which consists of dicts, lists and tuples."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, dict | list | tuple):
+        for value in state.values() if isinstance(state, dict) else state:
+            yield from tensors_in(value)
+
+
+def with_tensors(state: Any, tensors: Iterable[Tensor]) -> Any:
+    """Return a copy of the state, with these tensors in place of its own and with everything else that belongs to it,
+    such as the versions in a state_dict."""
+    return copy.deepcopy(state, {id(own): other for own, other in zip(tensors_in(state), tensors, strict=True)})
 
 
 def split(batch: Any, parts: int, samples: int) -> list[Any]:

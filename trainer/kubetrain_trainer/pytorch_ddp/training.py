@@ -65,7 +65,7 @@ class Training(AnyTraining):
     def restore(self, checkpoint: Checkpoint) -> None:
         state = (self.task.model, self.optimizers, self.averages)
         is_own = checkpoint.path.parent == self.output.checkpoints
-        positions = restore(checkpoint, self.config, *state, self.group.device, keep_hyperparameters=not is_own)
+        positions = restore(checkpoint, self.config, *state, self.group, keep_hyperparameters=not is_own)
         if isinstance(self.loader, StreamLoader):
             self.loader.resume_at(positions)
 

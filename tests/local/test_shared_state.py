@@ -1,0 +1,49 @@
+"""A checkpoint that only the chief reads."""
+
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.local.free_ports import free_ports
+from support.process_groups import start_python, torchrun_variables
+
+PROGRAM = """
+import sys
+from collections import OrderedDict
+
+import torch
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import torchrun_role
+from kubetrain_trainer.pytorch_ddp.group import join_group
+from kubetrain_trainer.pytorch_ddp.shared_state import shared_state
+
+images = torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
+kinds = [torch.ones(2, dtype=kind) for kind in (torch.bfloat16, torch.bool, torch.int64, torch.float64)]
+model = OrderedDict(images=images, transposed=torch.arange(6).reshape(2, 3).t(), empty=torch.zeros(0))
+model._metadata = {"": {"version": 2}}
+expected = {"model": model, "kinds": kinds, "wide": torch.ones(()).expand(3), "optimizer": {0: {"step": 7}}}
+
+def read():
+    assert role.is_chief, "only the chief reads"
+    return expected
+
+role = torchrun_role()
+with join_group(TrainConfig(), role) as group:
+    state = shared_state(read, group, torch.device("cpu"))
+torch.testing.assert_close(state, expected)
+assert state["model"]["images"].is_contiguous(memory_format=torch.channels_last)
+assert state["model"]._metadata == model._metadata
+assert state["kinds"][0].data_ptr() != kinds[0].data_ptr(), "a file that was mapped may be deleted"
+"""
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_every_process_has_the_state_that_the_chief_has_read(world_size: int, tmp_path: Path) -> None:
+    ports = free_ports(1)
+    processes = [
+        start_python("-c", PROGRAM, cwd=tmp_path, **torchrun_variables(ports, rank, world_size))
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
