@@ -20,7 +20,7 @@ from kubetrain_trainer.augmentation import (
     draw,
 )
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.sampling import plan_samples
 
 EVERYTHING = Recipe(crop_area=0.1, flip=0.5, color_jitter=0.4, rand_augment=3, erase=0.5, mixup=0.2, cutmix=1.0)
@@ -131,6 +131,13 @@ def test_a_setting_replaces_a_part_of_the_recipe(settings: dict[str, Any], recip
 def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
         TrainConfig.from_dict(settings)
+
+
+def test_each_process_needs_images_to_mix() -> None:
+    config = TrainConfig(batch_size=4, mixup=0.2)
+    assert all(len(batch.indices) for rank in range(3) for batch in plan_samples(5, config, 3, None).batches(0, rank))
+    with pytest.raises(KubetrainError, match="has 4 samples, but 3 processes need at least 5"):
+        plan_samples(4, config, 3, sampler=None)
 
 
 @pytest.mark.parametrize("size", [64, 65, 100, 127, 9])

@@ -63,9 +63,10 @@ class SamplePlan:
     """The number of samples in sequence that the same process gets, however many there are."""
 
     def __post_init__(self) -> None:
-        if self.size < self.world_size:
+        least = self.together * (self.world_size - 1) + 1
+        if self.size < least:
             raise KubetrainError(
-                f"the training data has {self.size} samples, fewer than the {self.world_size} processes: "
+                f"the training data has {self.size} samples, but {self.world_size} processes need at least {least}: "
                 "use fewer workers or more data"
             )
 
