@@ -142,8 +142,21 @@ def test_a_step_is_the_same_however_its_samples_are_divided(framework: str, tmp_
     for trained in (one, *others):
         trained.check_clipping()
         trained.check_averages()
+
         assert trained.mean_indices == [(SAMPLES - 1) / 2] * STEPS, "validation counts each sample once"
     one.check_export()
+
+
+@pytest.mark.slow
+def test_gradients_exchanged_in_bf16_lead_nearly_to_the_same_weights(tmp_path: Path) -> None:
+    (tmp_path / "points.py").write_text(TASKS["pytorch"])
+    settings = {"batch_size": 4}
+    run_group(
+        start_group("pytorch", tmp_path, 2, {"fp32": settings, "bf16": {**settings, "exchange_precision": "bf16"}})
+    )
+    full, reduced = read_all(*(TrainingOutput(tmp_path / name) for name in ("fp32", "bf16")))
+    np.testing.assert_allclose(reduced.losses, full.losses, rtol=1e-2)
+    assert reduced.losses != full.losses
 
 
 @pytest.mark.slow

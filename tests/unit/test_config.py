@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import setting
 
@@ -118,3 +119,10 @@ def test_the_metric_must_be_one_that_the_task_measures() -> None:
     TrainConfig(metric="f1", select_checkpoint="last").check_metric(["accuracy"])
     with pytest.raises(InvalidSetting, match="metric cannot be 'acuracy': did you mean 'accuracy'"):
         TrainConfig(metric="acuracy", metric_mode="max").check_metric(["accuracy"])
+
+
+def test_tensorflow_exchanges_gradients_as_they_are_computed() -> None:
+    config = TrainConfig(exchange_precision="bf16")
+    check_framework("pytorch", config)
+    with pytest.raises(InvalidSetting, match="exchange_precision must be fp32: TensorFlow exchanges"):
+        check_framework("tensorflow", config)

@@ -121,9 +121,7 @@ def test_a_smaller_dataset_ends_the_epoch() -> None:
 
 
 def test_fewer_samples_than_processes_are_rejected() -> None:
-    with pytest.raises(
-        KubetrainError, match="3 samples, but 4 processes need at least 4"
-    ):
+    with pytest.raises(KubetrainError, match="3 samples, but 4 processes need at least 4"):
         SamplePlan(size=3, global_batch=32, world_size=4, seed=0)
 
 

@@ -261,6 +261,14 @@ class TrainConfig(Settings):
         "communication backend; auto: nccl on GPUs, else gloo (TensorFlow: its own ring algorithm)",
         choices=("auto", "nccl", "gloo"),
     )
+    exchange_precision: str = setting(
+        "fp32",
+        "precision in which processes exchange gradients; bf16 (PyTorch) halves what the network carries",
+        choices=("fp32", "bf16"),
+    )
+    exchange_mb: int = setting(
+        25, "megabytes of gradients that processes exchange at once, while the rest is still computed", minimum=1
+    )
     nccl_timeout_seconds: int = setting(
         600,
         "timeout for a step, a validation batch, or waiting for another process; a process that exceeds it reports "

@@ -24,6 +24,15 @@ def check_together(config: Config) -> None:
         raise InvalidSetting(problem)
 
 
+def check_framework(framework: str, config: Config) -> None:
+    """
+    Raises:
+        InvalidSetting: if the framework cannot do what a setting says.
+    """
+    if framework == "tensorflow" and config.exchange_precision != "fp32":
+        raise InvalidSetting("exchange_precision must be fp32: TensorFlow exchanges gradients as they are computed")
+
+
 def _of_code(config: Config) -> Iterator[str]:
     if config.code and not re.fullmatch("[0-9a-f]{32}", config.code):
         yield f"code must be the digest of an archive, not '{config.code}': bring a folder with --code"

@@ -14,6 +14,7 @@ from kubetrain_components.run.gate import Gate, parse_gate
 from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.frameworks import package_of
 from kubetrain_trainer.model_names import check_model, is_own_code
@@ -73,6 +74,7 @@ class RunParameters:
         package_of(self.framework)
         if not self.train_config.entry:
             check_model(self.framework, self.train_config.model)
+            check_framework(self.framework, self.train_config)
         _check_range("workers", self.workers, 1, MAX_WORKERS)
         _check_range("processes_per_worker", self.processes_per_worker, 0, 64)
         _check_range("min_workers", self.min_workers, 0, self.workers)

@@ -1,6 +1,7 @@
 """The model as each process trains it: wrapped to average its gradients over all processes."""
 
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,14 +23,18 @@ def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group) ->
     is_trained = any(parameter.requires_grad for parameter in model.parameters())
     if group.role.world_size == 1 or not is_trained:
         return model
-    return DistributedDataParallel(
+    wrapped = DistributedDataParallel(
         model,
+        bucket_cap_mb=config.exchange_mb,
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         find_unused_parameters=task.find_unused_parameters,
         static_graph=task.static_graph and config.accumulate == 1 and not config.global_batch_size,
         forward_sync_buffers=changes_buffers(task),  # broadcast_statistics() copies the others when needed
     )
+    if config.exchange_precision == "bf16":
+        wrapped.register_comm_hook(None, bf16_compress_hook)
+    return wrapped
 
 
 def changes_buffers(task: Task) -> bool:

@@ -136,6 +136,7 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
     # No timeout: with one, each collective leaves behind threads that sleep until it expires, thousands per minute.
     # A lost process is still detected within seconds, by its missing heartbeat.
     options = tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=config.exchange_mb * 2**20,  # by default, the exchange waits for the last gradient
         implementation={
             "auto": implementations.AUTO,
             "nccl": implementations.NCCL,

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import check_framework
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size, is_import_path
@@ -62,6 +63,7 @@ class Task:
 
 def build_task(config: TrainConfig, data_dir: Path) -> Task:
     check_model("tensorflow", config.model)
+    check_framework("tensorflow", config)
     if not is_import_path(config.model):
         return _classify_images(config, data_dir)
     task = load_function(config.model)(config, data_dir)
