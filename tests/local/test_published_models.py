@@ -22,7 +22,7 @@ from kubetrain_pipelines.local_run.embedded_s3 import EmbeddedS3
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.evaluation_record import ClassPredictions
+from kubetrain_trainer.evaluation_record import ClassPredictions, Measured
 from kubetrain_trainer.frameworks import package_of
 from support.published import counted, evaluated, exported, published
 
@@ -272,6 +272,9 @@ class TestLatest:
         latest = self.measured(framework, other, models, tmp_path / "latest")
         before = arguments.output.read_evaluation()["metrics"]
         assert latest["metrics"] == pytest.approx(before)
+        intervals = arguments.output.read_evaluation()["intervals"]
+        assert intervals.keys() == before.keys() == {"accuracy", "loss"}
+        assert all(low < before[name] < high for name, (low, high) in intervals.items())
         assert (latest["version"], latest["problem"]) == (load_model(models).model_json["version"], "")
         assert other.output.read_evaluation()["metrics"]["loss"] != pytest.approx(before["loss"])
 
@@ -279,13 +282,14 @@ class TestLatest:
         self, framework: str, first: tuple[Arguments, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         program: Any = importlib.import_module(f"{package_of(framework)}.evaluate")
-        tally = Mock(samples=1, results=lambda: {"perplexity": 3.0})
+        measured = Measured(1, {"perplexity": 3.0}, {})
+        tally = Mock(measured=lambda: measured)
         monkeypatch.setattr(program, "measure", lambda *_: (tally, ClassPredictions(())))
-        monkeypatch.setattr(program, "measure_latest", lambda *_: setattr(tally, "results", dict))
+        monkeypatch.setattr(program, "measure_latest", lambda *_: setattr(tally, "measured", dict))
         monkeypatch.setattr(program, "write_evaluation", Mock())
         program.prepare_devices = lambda config, role: None
         program.evaluate(first[0])
-        assert {"perplexity": 3.0} in program.write_evaluation.call_args.args
+        assert measured in program.write_evaluation.call_args.args
 
     def test_without_a_published_model_the_evaluation_says_so(
         self, framework: str, first: tuple[Arguments, Path], tmp_path: Path

@@ -1,6 +1,7 @@
 """The report in a real browser: no console error, every figure visible, on a laptop and a phone, light and dark."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,8 @@ def trained(folder: Path, classes: int = 10) -> TrainingOutput:
         {
             "split": "test",
             "samples": 270,
-            "metrics": {"accuracy": 0.9633, "loss": 0.1},
+            "metrics": {"accuracy": 0.9633, "loss": 0.1, "f1": 0.95, "ratio": None},
+            "intervals": {"accuracy": (0.9338, 0.9799), "loss": (0.08, 0.12), "ratio": (None, None)},
             "classes": names,
             "confusion": matrix,
             "misclassified": [wrong] * 12,
@@ -149,6 +151,7 @@ def test_the_outcome_is_at_the_top_and_the_most_frequent_confusions_are_named(tm
     assert html.index("Succeeded") < html.index("<svg") < html.index("Confusion matrix") < html.index("Timeline")
     assert "<b>class &lt;0&gt;</b> predicted as <b>class &lt;7&gt;</b> (once)" in html
     assert "0.9633" in html
+    assert re.findall("95%: ([^<]*)<", html) == ["0.934 to 0.980", "0.080 to 0.120"]
 
 
 def test_the_page_needs_no_network_and_carries_no_script(tmp_path: Path) -> None:

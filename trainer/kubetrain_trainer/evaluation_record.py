@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments
@@ -11,6 +11,13 @@ from kubetrain_trainer.termination import report_result
 
 SHOWN_ERRORS = 12
 MAX_ROC_POINTS = 200
+
+
+class Measured(NamedTuple):
+    samples: int
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    """The 95% confidence intervals of those metrics that are means over samples."""
 
 
 def classification_record(
@@ -99,25 +106,22 @@ def write_evaluation(
     arguments: Arguments,
     export: Mapping[str, Any],
     samples: Any,
-    count: int,
-    metrics: dict[str, float],
+    measured: Measured,
     classes: ClassPredictions,
     latest: Mapping[str, Any],
 ) -> None:
     """Write evaluation.json, and report the metrics as the result of this process.
 
     Args:
-        count: The number of samples.
         latest: What it says of the latest published model; empty if that was not evaluated.
     """
-    measured = {"samples": count, "metrics": metrics}
     evaluation = {
         "split": arguments.config.test_split,
-        **measured,
+        **measured._asdict(),
         **classes.record(getattr(samples, "picture", lambda index: "")),
         **{name: export[name] for name in ("step", "checkpoint", "manifest_sha256")},
         "dataset_digest": arguments.dataset_digest,
         **latest,
     }
     arguments.output.write_evaluation(evaluation)
-    report_result({"status": "completed", **finite(measured)})
+    report_result({"status": "completed", "samples": measured.samples, "metrics": finite(measured.metrics)})

@@ -1,11 +1,8 @@
 """Reduce a confusion matrix to a readable size, and arrange an ROC curve for Kubeflow Pipelines."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 MAX_CLASSES = 50
-DEVIATIONS = 1.959964
-"""Standard deviations on both sides of the mean that hold 95% of a normal distribution."""
 
 
 def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tuple[list[str], list[list[int]]]:
@@ -14,15 +11,6 @@ def most_confused(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> tu
     worst = sorted(range(len(classes)), key=lambda index: -errors[index])[:MAX_CLASSES]
     kept = sorted(worst)
     return [classes[index] for index in kept], [[matrix[row][column] for column in kept] for row in kept]
-
-
-def accuracy_interval(matrix: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return Wilson's 95% confidence interval of the accuracy, which holds for few samples and few errors too."""
-    correct, count = sum(row[index] for index, row in enumerate(matrix)), sum(map(sum, matrix)) or 1
-    accuracy, spread = correct / count, DEVIATIONS**2 / count
-    center = accuracy + spread / 2
-    margin = math.sqrt(accuracy * (1 - accuracy) * spread + spread**2 / 4)
-    return (center - margin) / (1 + spread), (center + margin) / (1 + spread)
 
 
 def roc_columns(points: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float], list[float]]:

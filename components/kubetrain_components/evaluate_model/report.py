@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kubetrain_components.evaluate_model.comparison import describe_comparison
-from kubetrain_components.evaluate_model.confusion import accuracy_interval, most_confused, worst_confusions
+from kubetrain_components.evaluate_model.confusion import most_confused, worst_confusions
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.metrics_log import read_metrics
@@ -114,7 +114,7 @@ def _curves(output: TrainingOutput | None, config: Mapping[str, Any]) -> dict[st
 
 def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
     """Return what the page shows of evaluation.json; empty values if there is none."""
-    none = dict.fromkeys(("comparison", "classes", "interval", "matrix", "worst", "misclassified"), ())
+    none = dict.fromkeys(("comparison", "classes", "matrix", "worst", "misclassified"), ())
     empty: dict[str, Any] = {"evaluation": None, **none}
     try:
         evaluation = output.read_evaluation() if output else None
@@ -127,18 +127,11 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
         classes, matrix = most_confused(evaluation["classes"], evaluation["confusion"])
         shown |= {
             "classes": classes,
-            "interval": interval(evaluation),
             "matrix": [_shaded(row) for row in matrix],
             "worst": worst_confusions(evaluation["classes"], evaluation["confusion"]),
             "misclassified": [each for each in evaluation["misclassified"] if each["picture"]],
         }
     return shown
-
-
-def interval(evaluation: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the confidence interval of the accuracy; empty if a task measures another one by this name."""
-    low, high = accuracy_interval(evaluation["confusion"])
-    return (low, high) if low - 1e-6 <= (evaluation["metrics"].get("accuracy") or 0.0) <= high + 1e-6 else ()
 
 
 def _shaded(row: Sequence[int]) -> list[tuple[int, int]]:

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from kubetrain_trainer.confidence import confidence_interval
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.evaluation_record import Measured
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.sample_values import measure_samples
 
@@ -23,15 +25,16 @@ class Tally:
             "loss": task.loss,
             **{name: metric for name, metric in task.metrics.items() if name not in self._metrics},
         }
-        self._sums = torch.zeros(1 + len(self._measures), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(1 + 2 * len(self._measures), dtype=torch.float64, device=device)
+        """The number of samples, the sum of each measure's values, and that of their squares."""
         for metric in self._metrics.values():
             _begin(metric, device)
 
     @torch.no_grad()
     def add(self, outputs: Any, targets: Any, samples: int) -> None:
-        values = measure_samples(self._measures, outputs, targets, samples)
+        values = [each.double() for each in measure_samples(self._measures, outputs, targets, samples)]
         count = torch.full((), samples, dtype=torch.float64, device=self._sums.device)
-        self._sums += torch.stack([count, *(each.sum(dtype=torch.float64) for each in values)])
+        self._sums += torch.stack([count, *(each.sum() for each in values), *(each.square().sum() for each in values)])
         for metric in self._metrics.values():
             metric.update(outputs, targets)
 
@@ -44,9 +47,18 @@ class Tally:
         count, *sums = total(self._sums.tolist())
         if not count:
             raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
-        means = {name: value / count for name, value in zip(self._measures, sums, strict=True)}
+        means = {name: value / count for name, value in zip(self._measures, sums, strict=False)}
         results = means | {name: _end(name, metric, total) for name, metric in self._metrics.items()}
         return {name: results[name] for name in self._names}
+
+    def measured(self) -> Measured:
+        """Return what evaluation.json says of the samples of this process."""
+        return Measured(self.samples, self.results(), self._intervals())
+
+    def _intervals(self) -> dict[str, tuple[float, float]]:
+        count, *sums = self._sums.tolist()
+        pairs = zip(sums, sums[len(self._measures) :], strict=False)
+        return {name: confidence_interval(int(count), *each) for name, each in zip(self._measures, pairs, strict=True)}
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:

@@ -43,9 +43,9 @@ def evaluate(arguments: Arguments) -> None:
     samples = task.data(config.test_split)
     log_notes(samples)
     tally, predicted = measure(task, samples, config)
-    metrics = tally.results()  # before the latest model is measured, perhaps by the same objects
+    measured = tally.measured()  # before the latest model is measured, perhaps by the same objects
     latest = measure_latest(arguments, task.classes, partial(measure_published, arguments.data_dir))
-    write_evaluation(arguments, export, samples, tally.samples, metrics, predicted, latest)
+    write_evaluation(arguments, export, samples, measured, predicted, latest)
 
 
 def measure_published(data_dir: Path, model: ModelFolder, config: TrainConfig) -> Metrics:

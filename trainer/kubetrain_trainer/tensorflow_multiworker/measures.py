@@ -6,7 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kubetrain_trainer.confidence import confidence_interval
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.evaluation_record import Measured
 from kubetrain_trainer.sample_values import measure_samples
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.task import Task
@@ -26,13 +28,14 @@ class Tally:
             "loss": task.loss,
             **{name: each for name, each in task.metrics.items() if name not in self._metrics},
         }
-        self._sums = tf.zeros(1 + len(self._measures), tf.float64)
+        self._sums = tf.zeros(1 + 2 * len(self._measures), tf.float64)
+        """The number of samples, the sum of each measure's values, and that of their squares."""
         for metric in self._metrics.values():
             metric.reset_state()
 
     def add(self, outputs: Any, targets: Any, samples: int) -> None:
-        values = measure_samples(self._measures, outputs, targets, samples)
-        totals = [tf.reduce_sum(tf.cast(each, tf.float64)) for each in values]
+        values = [tf.cast(each, tf.float64) for each in measure_samples(self._measures, outputs, targets, samples)]
+        totals = map(tf.reduce_sum, [*values, *map(tf.square, values)])
         self._sums += tf.stack([tf.constant(samples, tf.float64), *totals])
         if self._metrics and self._group:
             self._group.strategy.run(self._update, args=self._group.in_first_replica((outputs, targets)))
@@ -52,10 +55,19 @@ class Tally:
         count, *sums = total(list(map(float, self._sums)))
         if not count:
             raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
-        means = {name: value / count for name, value in zip(self._measures, sums, strict=True)}
+        means = {name: value / count for name, value in zip(self._measures, sums, strict=False)}
         # The strategy adds up their variables when they are read.
         results = means | {name: _result(name, metric) for name, metric in self._metrics.items()}
         return {name: results[name] for name in self._names}
+
+    def measured(self) -> Measured:
+        """Return what evaluation.json says of the samples of this process."""
+        return Measured(self.samples, self.results(), self._intervals())
+
+    def _intervals(self) -> dict[str, tuple[float, float]]:
+        count, *sums = map(float, self._sums)
+        pairs = zip(sums, sums[len(self._measures) :], strict=False)
+        return {name: confidence_interval(int(count), *each) for name, each in zip(self._measures, pairs, strict=True)}
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
