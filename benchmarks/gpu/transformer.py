@@ -13,8 +13,8 @@ from figures import Figure, run
 from language_model import Shape
 from trainings import gpu_memory, running, seconds_until, steps
 
-DATASHEET = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
-"""Dense bf16 operations per second, by a part of the GPU's name. Of other GPUs a large product is measured."""
+from kubetrain_trainer.gpus import peak_operations as peak_operations_of
+
 TINY = Shape(layers=2, width=64, heads=2, vocabulary=256, context=64)
 BATCH, UNTIMED_STEPS, STEPS = 8, 8, 30
 
@@ -60,8 +60,7 @@ def utilization(shape: Shape, step: float) -> float:
 def peak_operations() -> float:
     if not torch.cuda.is_available():
         return 1e12
-    name = torch.cuda.get_device_name()
-    return next((rate for part, rate in DATASHEET.items() if part in name), 0) or measured_operations()
+    return peak_operations_of(torch.cuda.get_device_name()) or measured_operations()
 
 
 def measured_operations(size: int = 8192, products: int = 20) -> float:

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import kubetrain_trainer
+from kubetrain_trainer.gpus import peak_operations
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.pytorch_ddp.model import build_model
 
@@ -58,6 +59,7 @@ def test_a_training_uses_the_gpu_and_its_model_needs_none(tmp_path: Path) -> Non
     assert torch.cuda.get_device_name() in printed
     first, *_ = read_metrics(tmp_path / "run/metrics.jsonl")
     assert first["gpu_memory_peak_bytes"] > 0
+    assert 0 < first["mfu"] < 1 or not peak_operations(torch.cuda.get_device_name())
     assert any("checkpoint_gpu_stall_seconds" in row for row in read_metrics(tmp_path / "run/metrics.jsonl"))
 
     [trace] = (tmp_path / "run/profile").glob("*.json.gz")

@@ -38,6 +38,7 @@ def begin(
     resumed_step: int = 0,
     gpu_memory: int = 0,
     other_waits: float = 0.0,
+    seconds_at_peak: float = 0.0,
     **settings: object,
 ) -> TrainingReport:
     plan = SamplePlan(size=64, global_batch=16, world_size=2, seed=0)
@@ -47,7 +48,7 @@ def begin(
         return [value + other_waits * (each != rank) for each, value in enumerate(values)]
 
     group = FakeGroup(rank, add_the_others, gpu_memory)
-    return TrainingReport(config, TrainingOutput(path), plan, group, resumed_step)
+    return TrainingReport(config, TrainingOutput(path), plan, group, resumed_step, seconds_at_peak)
 
 
 def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
@@ -63,14 +64,14 @@ def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
 
 def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
     port = free_port()
-    report = begin(tmp_path, gpu_memory=2**30, metrics_port=port)
+    report = begin(tmp_path, gpu_memory=2**30, seconds_at_peak=0.0625, metrics_port=port)
     train(report, steps=2, waited_seconds=0.5)
     report.steps(TrainingProgress(step=2, epoch=0), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.125)
     report.checkpoint(TrainingProgress(step=2, epoch=0), {"accuracy": 0.75}, stall_seconds=0.25)
     steps, checkpoint = read_metrics(tmp_path / "metrics.jsonl")
     assert steps == {
         **{"step": 2, "epoch": 0, "loss": 0.5, "gradient_norm": 2.0, "learning_rate": 0.125, "samples_per_second": 8.0},
-        **{"data_wait_share": 0.25, "gpu_memory_peak_bytes": 2**30},
+        **{"data_wait_share": 0.25, "gpu_memory_peak_bytes": 2**30, "samples_per_second_per_gpu": 4.0, "mfu": 0.5},
     }
     assert checkpoint == {"step": 2, "epoch": 0, "validation_accuracy": 0.75, "checkpoint_stall_seconds": 0.25}
     scalars = {tag: values[-1] for tag, values in tensorboard_scalars(tmp_path / "tensorboard").items()}

@@ -13,6 +13,8 @@ GAUGES = {
     "gradient_norm": "Mean norm of the gradient over the most recent steps, before clipping.",
     "learning_rate": "Learning rate of the most recent step.",
     "samples_per_second": "Samples per second of all processes together, over the most recent steps.",
+    "samples_per_second_per_gpu": "The same for each GPU.",
+    "mfu": "The model's operations as a fraction of the most that the GPUs can compute (model FLOPs utilization).",
     "data_wait_share": "Fraction of time that the slowest process waited for data, over the most recent steps.",
     "gpu_memory_peak_bytes": "Peak GPU memory of this process.",
 }

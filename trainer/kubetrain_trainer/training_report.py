@@ -32,11 +32,17 @@ class TrainingReport:
         plan: Plan,
         group: ProcessGroup,
         resumed_step: int,
+        seconds_at_peak: float = 0.0,
     ) -> None:
+        """
+        Args:
+            seconds_at_peak: The time that all GPUs together need for a sample at least; 0: unknown.
+        """
         self.window = StepWindow()
         steps = config.epochs * plan.steps_per_epoch
         self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
         self._group = group
+        self._seconds_at_peak = seconds_at_peak
         self._waits, self._steps = 0.0, 0
         self._has_warned = False
         if not group.role.is_chief:
@@ -66,6 +72,9 @@ class TrainingReport:
         row = {"step": progress.step, "epoch": progress.epoch, **means, "learning_rate": rate, **rates}
         if peak := self._group.gpu_memory_peak():
             row["gpu_memory_peak_bytes"] = peak
+            row["samples_per_second_per_gpu"] = round(rates["samples_per_second"] / self._group.replicas, 2)
+        if self._seconds_at_peak:
+            row["mfu"] = round(rates["samples_per_second"] * self._seconds_at_peak, 4)
         if skipped:
             row["skipped_steps"] = skipped
         self._log(row)

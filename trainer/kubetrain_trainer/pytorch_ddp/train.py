@@ -52,7 +52,7 @@ def run_epochs(training: Training) -> None:
     config, group, role, loader = training.config, training.group, training.group.role, training.loader
     plan = loader.plan(group.replicas, training.task.sampler)
     progress, validated_step = resume(training, plan)
-    report = TrainingReport(config, training.output, plan, group, progress.step)
+    report = TrainingReport(config, training.output, plan, group, progress.step, training.seconds_at_peak)
     validate = partial(mean_metrics, training)
 
     while not is_finished(config, progress):

@@ -26,6 +26,7 @@ from kubetrain_trainer.pytorch_ddp.layers import freeze
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
 from kubetrain_trainer.pytorch_ddp.memory_format import set_memory_format
+from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, warn_of_untrained
 from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
@@ -52,6 +53,7 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     stop: Stop
+    seconds_at_peak: float
 
     @property
     def evaluated(self) -> Task:
@@ -116,6 +118,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         profile=Profile(config, arguments.output, group.role, recording),
         watchdog=Watchdog(config, group.role, on_gpu=group.device.type == "cuda"),
         stop=Stop(group.role),
+        seconds_at_peak=seconds_at_peak(task, config, loader, group),
     )
 
 

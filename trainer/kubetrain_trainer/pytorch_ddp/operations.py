@@ -1,0 +1,62 @@
+"""The number of floating-point operations that a model computes to learn from a sample."""
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.gpus import peak_operations
+from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
+from kubetrain_trainer.pytorch_ddp.structures import map_tensors
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+log = logging.getLogger(__name__)
+
+
+def seconds_at_peak(task: Task, config: TrainConfig, loader: Any, group: Group) -> float:
+    """Return the time that all GPUs together need for a sample at least, in the chief; 0: unknown."""
+    peak = peak_operations(torch.cuda.get_device_name(group.device)) if group.device.type == "cuda" else 0.0
+    is_reduced = precision_of(config, group.device) in REDUCED
+    if not (peak and is_reduced and group.role.is_chief) or task.step or (inputs := loader.first_inputs()) is None:
+        return 0.0
+    return operations_per_sample(task.model, inputs, min(2, loader.size)) / (peak * group.replicas)
+
+
+def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:
+    """Count the operations of a forward and backward pass, or return 0 if the model does not allow that.
+
+    Nothing is computed: tensors without content pass through the model.
+    """
+    try:
+        with FlopCounterMode(display=False) as counter:
+            outputs = functional_call(model, _without_content(model), (map_tensors(_outline, inputs),))
+            _backward(outputs)
+        return float(counter.get_total_flops()) / samples
+    except Exception as error:  # noqa: BLE001 - some models look at what they compute
+        log.info("the model's operations cannot be counted: %s", str(error).partition("\n")[0])
+        return 0.0
+
+
+def _without_content(model: nn.Module) -> dict[str, Tensor]:
+    parameters = {name: _outline(each).requires_grad_(each.requires_grad) for name, each in model.named_parameters()}
+    return parameters | {name: _outline(each) for name, each in model.named_buffers()}
+
+
+def _outline(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta").detach()
+
+
+def _backward(outputs: Any) -> None:
+    parts: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        parts.append(tensor)
+        return tensor
+
+    map_tensors(keep, outputs)
+    torch.autograd.backward([each.sum() for each in parts if each.requires_grad])
