@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.flop_counter import FlopCounterMode
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.gpus import peak_operations
@@ -32,6 +31,8 @@ def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:
 
     Nothing is computed: tensors without content pass through the model.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # loads Triton, for which only GPUs have a use
+
     try:
         with FlopCounterMode(display=False) as counter:
             outputs = functional_call(model, _without_content(model), (map_tensors(_outline, inputs),))
