@@ -15,9 +15,9 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
 
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
-    *("loader_workers", "nccl_timeout_seconds"),
+    *("loader_workers", "nccl_timeout_seconds", "skip_damaged"),
 )
-"""Settings that a run may change when it resumes, because they do not decide what it learns."""
+"""Settings that a run may change when it resumes, because they do not decide what it learns, or let it go on."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
 """metric_mode=auto, by the ending of the metric's name."""
 
@@ -55,6 +55,12 @@ class TrainConfig(Settings):
     validation_split: str = setting("val", "folder of the dataset used to choose the best checkpoint")
     test_split: str = setting("test", "folder of the dataset used to evaluate the finished model")
 
+    skip_damaged: int = setting(
+        0,
+        "number of damaged training images that each process of a built-in model may leave out: each is named, and the "
+        "next one takes its place",
+        minimum=0,
+    )
     recipe: str = setting(
         "none",
         "how the training images of built-in models are changed at random; standard: crop_area 0.25 and flip 0.5; "

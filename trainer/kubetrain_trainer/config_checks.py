@@ -8,7 +8,16 @@ from typing import Any
 from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
 
-OF_THE_LOOP = ("initial_weights", "freeze", "layer_rate", "profile_steps", "recipe", *PARTS, "evaluation_crop")
+OF_THE_LOOP = (
+    "initial_weights",
+    "freeze",
+    "layer_rate",
+    "profile_steps",
+    "recipe",
+    *PARTS,
+    "evaluation_crop",
+    "skip_damaged",
+)
 """Settings of the trainer's loop and its images, of which your own script knows nothing."""
 SMALLEST_CROP = 0.01
 Config = Any

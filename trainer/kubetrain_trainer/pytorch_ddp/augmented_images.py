@@ -13,6 +13,7 @@ from kubetrain_trainer.augmentation import UNCHANGED, Affine, Box, Drawn, draw
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
+from kubetrain_trainer.left_out import LeftOut
 from kubetrain_trainer.pytorch_ddp.image_colors import recolor
 from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first
 from kubetrain_trainer.tar_shards import TarShards
@@ -25,6 +26,7 @@ class AugmentedImages(StoredImages):
     def __init__(self, images: ImageFolder | TarShards, config: TrainConfig) -> None:
         super().__init__(images, config)
         self._recipe = config.augmentation
+        self.left_out = LeftOut(config.skip_damaged)
 
     def __getitem__(self, index: int) -> Any:
         """Return the pixels and the label, and how to mix them with the next sample's if the recipe mixes."""

@@ -17,6 +17,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpus_each
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
@@ -155,8 +156,16 @@ class SeededSamples(Dataset[Any]):
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         epoch, index = key
-        seed_generators(derived_seed(self._seed, epoch, index))
-        return self._samples[index]
+        left_out: LeftOut | None = getattr(self._samples, "left_out", None)
+        while True:
+            index = left_out.stand_in(index, len(self._samples)) if left_out else index
+            seed_generators(derived_seed(self._seed, epoch, index))
+            try:
+                return self._samples[index]
+            except DamagedImage as damage:
+                if left_out is None:
+                    raise
+                left_out.add(index, damage)
 
 
 def seed_generators(seed: int, device: torch.device | None = None) -> None:

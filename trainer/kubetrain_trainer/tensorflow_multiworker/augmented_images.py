@@ -14,6 +14,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
+from kubetrain_trainer.left_out import LeftOut
 from kubetrain_trainer.tar_shards import TarShards
 from kubetrain_trainer.tensorflow_multiworker.image_colors import recolor
 from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, normalize
@@ -28,6 +29,7 @@ class AugmentedImages(StoredImages):
     def __init__(self, images: ImageFolder | TarShards, config: TrainConfig) -> None:
         super().__init__(images, config)
         self._recipe, self._seed = config.augmentation, config.seed
+        self.left_out = LeftOut(config.skip_damaged)
 
     def read(self, indices: tf.data.Dataset, epoch: int) -> tf.data.Dataset:
         """Add what is drawn for the images to their indices, and their bytes if they are in shards."""

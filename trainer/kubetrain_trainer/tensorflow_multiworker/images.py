@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
-from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
+from kubetrain_trainer.left_out import DamagedImage
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.tar_shards import TarShards
 
@@ -68,7 +68,7 @@ class StoredImages:
             image = decode(content, surplus)
         except tf.errors.InvalidArgumentError as error:
             name = self._images.name(int(index))
-            raise KubetrainError(f"{name} is not an image that can be read: replace it, or remove it") from error
+            raise DamagedImage(f"{name} is not an image that can be read: replace it, or remove it") from error
         image.set_shape([None, None, 3])
         return image
 

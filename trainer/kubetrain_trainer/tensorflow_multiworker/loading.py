@@ -4,10 +4,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice, pairwise
-from typing import Any
+from threading import Lock
+from typing import Any, Self
 
 import tensorflow as tf
 
+from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ
 
 BATCHES_AT_ONCE = 64
@@ -23,23 +25,67 @@ def load(
     samples: Any, batches: Iterable[Sequence[int]], collate: Collate = batch_samples, epoch: int = 0
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the batches of samples with these indices, in this order."""
-    awaited: deque[Sequence[int]] = deque()
-    try:
-        for batch in loader(samples, noted(batches, awaited), collate, epoch):
-            awaited.popleft()
-            yield batch
-    except tf.errors.OpError:
-        # A graph does not report the sample that it failed on. Load the candidates one by one to find it.
-        for index in islice(chain.from_iterable(tuple(awaited)), len(awaited[0]) + IMAGES_PER_READ):
+    awaited = Awaited(batches, samples)
+    while True:
+        try:
+            for batch in loader(samples, awaited, collate, epoch):
+                awaited.pending.popleft()
+                yield batch
+            return
+        except tf.errors.OpError:
+            pending = tuple(awaited.pending)
+            candidates = islice(chain.from_iterable(pending), len(pending[0]) + IMAGES_PER_READ)
+            if not leave_out_damaged(samples, candidates):
+                raise
+            awaited = Awaited(awaited.close(), samples)
+
+
+def leave_out_damaged(samples: Any, candidates: Iterable[int]) -> bool:
+    """Load the candidates one by one to find the one that fails, because a graph does not report it.
+
+    Raises:
+        DamagedImage: if it may not be left out.
+    """
+    for index in candidates:
+        try:
             samples.load(tf.constant(index))
-        raise
+        except DamagedImage as damage:
+            if not hasattr(samples, "left_out"):
+                raise
+            samples.left_out.add(index, damage)
+            return True
+    return False
 
 
-def noted(batches: Iterable[Sequence[int]], awaited: deque[Sequence[int]]) -> Iterator[Sequence[int]]:
-    """Yield the batches, in TensorFlow's thread, and note them as those that are being loaded."""
-    for batch in batches:
-        awaited.append(batch)
-        yield batch
+class Awaited:
+    """The batches that are being loaded, as TensorFlow's threads take them. What is left out is replaced."""
+
+    def __init__(self, batches: Iterable[Sequence[int]], samples: Any) -> None:
+        self._batches = iter(batches)
+        self._left_out: LeftOut | None = getattr(samples, "left_out", None)
+        self._count = len(samples) if self._left_out else 0
+        self._lock = Lock()
+        self._is_open = True
+        self.pending: deque[Sequence[int]] = deque()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Sequence[int]:
+        with self._lock:
+            if not self._is_open:
+                raise StopIteration
+            batch = next(self._batches)
+            if left_out := self._left_out:
+                batch = [left_out.stand_in(index, self._count) for index in batch]
+            self.pending.append(batch)
+            return batch
+
+    def close(self) -> Iterator[Sequence[int]]:
+        """Return the batches that were not loaded. TensorFlow's threads, which may still ask, get no more."""
+        with self._lock:
+            self._is_open = False
+            return chain(tuple(self.pending), self._batches)
 
 
 def loader(samples: Any, batches: Iterable[Sequence[int]], collate: Collate, epoch: int) -> Iterator[tuple[Any, Any]]:

@@ -1,0 +1,43 @@
+"""Training images that cannot be read, and that others take the place of, up to the number that skip_damaged allows."""
+
+from multiprocessing import get_context
+
+from kubetrain_trainer.errors import KubetrainError
+
+NONE = -1
+
+
+class DamagedImage(KubetrainError):
+    """An image cannot be read."""
+
+
+class LeftOut:
+    """What a training process leaves out. Its loading processes share it, so that each image counts once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._indices = get_context("forkserver").Array("q", [NONE] * most)
+
+    def add(self, index: int, damage: DamagedImage) -> None:
+        """
+        Raises:
+            DamagedImage: if no more may be left out.
+        """
+        with self._indices.get_lock():
+            known = self._known()
+            if index in known:
+                return
+            if len(known) == self._most:
+                raise damage
+            self._indices[len(known)] = index
+            print(f"{damage}. It is left out, {len(known) + 1} of {self._most} (skip_damaged)", flush=True)
+
+    def stand_in(self, index: int, count: int) -> int:
+        """Return the next of `count` images that is not left out; the image itself if it is not."""
+        known = self._known() if self._most else ()
+        while index in known:
+            index = (index + 1) % count
+        return index
+
+    def _known(self) -> list[int]:
+        return [index for index in self._indices[:] if index != NONE]
