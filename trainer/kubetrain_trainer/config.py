@@ -17,7 +17,7 @@ CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
     *("loader_workers", "nccl_timeout_seconds", "skip_damaged"),
 )
-"""Settings that a run may change when it resumes, because they do not decide what it learns, or let it go on."""
+"""Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
 """metric_mode=auto, by the ending of the metric's name."""
 

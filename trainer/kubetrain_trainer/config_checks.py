@@ -1,4 +1,4 @@
-"""What settings say only together, or what no limit of a single one says."""
+"""Checks of settings that contradict each other, or that no limit of a single one covers."""
 
 import re
 from collections.abc import Iterator

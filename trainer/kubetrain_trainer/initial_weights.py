@@ -48,7 +48,7 @@ def _find(config: TrainConfig, output: TrainingOutput, file_name: str) -> str:
 def _in(folder: Path, file_name: str, framework: str) -> str:
     """
     Raises:
-        InvalidSetting: if another framework or code of one's own wrote the model.
+        InvalidSetting: if another framework or custom code wrote the model.
     """
     if (folder / file_name).is_file():
         return str(folder / file_name)

@@ -12,7 +12,7 @@ class DamagedImage(KubetrainError):
 
 
 class LeftOut:
-    """What a training process leaves out. Its loading processes share it, so that each image counts once."""
+    """Remembers what a training process leaves out. Its loading processes share it, so that each image counts once."""
 
     def __init__(self, most: int) -> None:
         self._most = most

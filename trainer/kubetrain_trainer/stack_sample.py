@@ -38,7 +38,7 @@ class StackSample:
     """The calls on the stack, the innermost first."""
     on_gpu: bool = False
     is_alone: bool = False
-    """Whether no other process trains."""
+    """True if no other process trains."""
 
     @property
     def is_waiting(self) -> bool:

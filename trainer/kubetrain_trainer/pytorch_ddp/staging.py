@@ -45,7 +45,7 @@ class Staging:
             done.synchronize()
 
     def before_update(self) -> None:
-        """Let the GPU wait for its copies before it changes the state. The host goes on."""
+        """Let the GPU wait for its copies before it changes the state. The host does not wait."""
         if self._copy_done is None or self._wait is not None:
             return
         began = _timed_event()
