@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kubetrain_trainer.confidence import confidence_interval
+from kubetrain_trainer.confidence import confidence_intervals
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.evaluation_record import Measured
 from kubetrain_trainer.sample_values import measure_samples
@@ -62,12 +62,7 @@ class Tally:
 
     def measured(self) -> Measured:
         """Return what evaluation.json says of the samples of this process."""
-        return Measured(self.samples, self.results(), self._intervals())
-
-    def _intervals(self) -> dict[str, tuple[float, float]]:
-        count, *sums = map(float, self._sums)
-        pairs = zip(sums, sums[len(self._measures) :], strict=False)
-        return {name: confidence_interval(int(count), *each) for name, each in zip(self._measures, pairs, strict=True)}
+        return Measured(self.samples, self.results(), confidence_intervals(self._measures, [*map(float, self._sums)]))
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
