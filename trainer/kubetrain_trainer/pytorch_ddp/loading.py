@@ -24,7 +24,7 @@ from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, 
 
 Collate = Callable[[list[Any]], Any]
 MOST_WORKERS, BATCHES_AHEAD = 16, 16
-"""Limits for each training process. A batch of 256 images of 224 pixels is 39 MB, and a pod's /dev/shm 1 GiB by default."""
+"""Limits for each training process: 256 images of 224 pixels are 39 MB, and /dev/shm has 1 GiB by default."""
 
 
 class Loaded(NamedTuple):
