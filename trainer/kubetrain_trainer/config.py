@@ -273,7 +273,10 @@ class TrainConfig(Settings):
         choices=("fp32", "bf16"),
     )
     exchange_mb: int = setting(
-        25, "megabytes of gradients that processes exchange at once, while the rest is still computed", minimum=1
+        0,
+        "megabytes of gradients that processes exchange at once, while the rest is still computed; 0: 25 (PyTorch: the "
+        "first ones fewer)",
+        minimum=0,
     )
     nccl_timeout_seconds: int = setting(
         600,

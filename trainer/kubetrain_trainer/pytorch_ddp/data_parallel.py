@@ -25,7 +25,7 @@ def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group) ->
         return model
     wrapped = DistributedDataParallel(
         model,
-        bucket_cap_mb=config.exchange_mb,
+        bucket_cap_mb=config.exchange_mb or None,
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         find_unused_parameters=task.find_unused_parameters,

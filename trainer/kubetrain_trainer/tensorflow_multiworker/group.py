@@ -19,6 +19,7 @@ from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.tensorflow_multiworker.precision import describe_precision
 
+DEFAULT_EXCHANGE_MB = 25
 DECISION_BYTES = 16384
 """Enough for the longest path."""
 
@@ -136,7 +137,8 @@ def build_strategy(config: TrainConfig, role: ProcessRole) -> tf.distribute.Stra
     # No timeout: with one, each collective leaves behind threads that sleep until it expires, thousands per minute.
     # A lost process is still detected within seconds, by its missing heartbeat.
     options = tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=config.exchange_mb * 2**20,  # by default, the exchange waits for the last gradient
+        # By default, the exchange waits for the last gradient.
+        bytes_per_pack=(config.exchange_mb or DEFAULT_EXCHANGE_MB) * 2**20,
         implementation={
             "auto": implementations.AUTO,
             "nccl": implementations.NCCL,
