@@ -53,10 +53,12 @@ def measured(name: str, *, miniature: bool) -> tuple[list[Figure], bool]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "figures.json")
         program = [sys.executable, str(HERE / f"{name}.py"), "--json", str(file), *["--miniature"] * miniature]
-        try:
-            is_complete = not subprocess.call(tests() if name == "tests" else program, timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            is_complete = False
+        with subprocess.Popen(tests() if name == "tests" else program) as process:
+            try:
+                is_complete = process.wait(LIMIT_SECONDS) == 0
+            except subprocess.TimeoutExpired:
+                is_complete = False
+                process.terminate()  # it ends its trainings
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         return [Figure(**each) for each in json.loads(file.read_text())] if file.exists() else [], is_complete
 

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import signal
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +46,7 @@ def run(measure: Callable[[bool], Iterable[Figure]]) -> None:
     arguments = parser.parse_args()
     if not arguments.miniature and not torch.cuda.is_available():
         parser.exit(2, "PyTorch finds no GPU on this machine: add --miniature to try the measurement without one\n")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped, because it took too long"))
     print(HEADING, flush=True)
     figures: list[Figure] = []
     for figure in measure(arguments.miniature):

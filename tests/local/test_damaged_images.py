@@ -1,5 +1,6 @@
 """Damaged training images, which may be left out up to a number."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_each_is_named_once_and_another_takes_its_place(
     assert all(f", {number} of 3 (skip_damaged)" in line for number, line in enumerate(said, 1))
     steps = [row for row in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in row]
     assert len(steps) == 12, "epochs are as long as before"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_a_training_without_a_single_image_fails(framework: str, data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data / "image_folder", tmp_path / "image_folder")
+    for path in (tmp_path / "image_folder/train").glob("*/*.png"):
+        path.write_bytes(b"not an image")
+    trained = train(framework, tmp_path, tmp_path / "run", "--skip-damaged", "16")
+    assert trained.returncode == 1
+    assert trained.stdout.splitlines()[-1].startswith("error: none of the 16 training images can be read")
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])

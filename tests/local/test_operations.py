@@ -46,6 +46,27 @@ def test_those_of_a_resnet_are_about_three_times_those_of_its_forward_pass() -> 
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+class Caching(nn.Module):
+    """Keeps a mask from its first call, as models of texts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.mask: Tensor | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(4, device=inputs.device)
+        return self.layer(inputs) * self.mask
+
+
+def test_what_a_model_keeps_from_its_first_call_is_left_alone() -> None:
+    model = Caching()
+    assert operations_per_sample(model, torch.zeros(2, 4), 2) == 2 * 2 * 16
+    assert model.mask is None
+    assert model(torch.ones(2, 4)).isfinite().all()
+
+
 def test_a_model_that_looks_at_its_values_has_no_count() -> None:
     assert operations_per_sample(Curious(), torch.ones(2, 3), 2) == 0
 
@@ -60,6 +81,7 @@ def test_a_model_that_looks_at_its_values_has_no_count() -> None:
         ("NVIDIA L40S", 362e12),
         ("Tesla T4", 65e12),
         ("NVIDIA T400", 0),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0),
     ],
 )
 def test_gpus_by_name(name: str, peak: float) -> None:

@@ -154,6 +154,14 @@ def test_the_outcome_is_at_the_top_and_the_most_frequent_confusions_are_named(tm
     assert re.findall("95%: ([^<]*)<", html) == ["0.934 to 0.980", "0.080 to 0.120"]
 
 
+def test_an_evaluation_of_your_own_has_metrics_alone(tmp_path: Path) -> None:
+    output = trained(tmp_path)
+    output.write_evaluation({"split": "test", "samples": 0, "metrics": {"bleu": 31.5}, "manifest_sha256": "a"})
+    html = training_report(output)
+    assert "31.5000" in html
+    assert "95%:" not in html
+
+
 def test_the_page_needs_no_network_and_carries_no_script(tmp_path: Path) -> None:
     html = run_report(record(tmp_path).to_json(), trained(tmp_path))
     assert "<script" not in html

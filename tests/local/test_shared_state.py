@@ -8,7 +8,7 @@ from kubetrain_components.jobs.local.free_ports import free_ports
 from support.process_groups import start_python, torchrun_variables
 
 PROGRAM = """
-import sys
+import time
 from collections import OrderedDict
 
 import torch
@@ -25,11 +25,12 @@ expected = {"model": model, "kinds": kinds, "wide": torch.ones(()).expand(3), "o
 
 def read():
     assert role.is_chief, "only the chief reads"
+    time.sleep(5)  # longer than a collective may take
     return expected
 
 role = torchrun_role()
-with join_group(TrainConfig(), role) as group:
-    state = shared_state(read, group, torch.device("cpu"))
+with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
+    state = shared_state(read, group)
 torch.testing.assert_close(state, expected)
 assert state["model"]["images"].is_contiguous(memory_format=torch.channels_last)
 assert state["model"]._metadata == model._metadata

@@ -25,6 +25,8 @@ def confidence_interval(count: int, total: float, squares: float) -> Interval:
         center = mean + spread / 2
         margin = math.sqrt(mean * (1 - mean) * spread + spread**2 / 4)
         return (center - margin) / (1 + spread), (center + margin) / (1 + spread)
-    variance = max(squares / count - mean**2, 0) * count / max(count - 1, 1)
+    if count < 2:
+        return math.nan, math.nan
+    variance = max(squares / count - mean * mean, 0) * count / (count - 1)
     margin = math.sqrt(variance * spread)
     return mean - margin, mean + margin

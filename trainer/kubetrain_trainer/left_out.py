@@ -1,6 +1,7 @@
 """Training images that cannot be read, and that others take the place of, up to the number that skip_damaged allows."""
 
 from multiprocessing import get_context
+from typing import Any
 
 from kubetrain_trainer.errors import KubetrainError
 
@@ -16,13 +17,15 @@ class LeftOut:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._indices = get_context("forkserver").Array("q", [NONE] * most)
+        self._indices: Any = get_context("forkserver").Array("q", [NONE] * most) if most else None
 
     def add(self, index: int, damage: DamagedImage) -> None:
         """
         Raises:
             DamagedImage: if no more may be left out.
         """
+        if not self._most:
+            raise damage
         with self._indices.get_lock():
             known = self._known()
             if index in known:
@@ -33,11 +36,17 @@ class LeftOut:
             print(f"{damage}. It is left out, {len(known) + 1} of {self._most} (skip_damaged)", flush=True)
 
     def stand_in(self, index: int, count: int) -> int:
-        """Return the next of `count` images that is not left out; the image itself if it is not."""
-        known = self._known() if self._most else ()
-        while index in known:
-            index = (index + 1) % count
-        return index
+        """Return the next of `count` images that is not left out; the image itself if it is not.
+
+        Raises:
+            KubetrainError: if all are.
+        """
+        known = self._known() if self._most else []
+        places = ((index + step) % count for step in range(count))
+        found = next((place for place in places if place not in known), None)
+        if found is None:
+            raise KubetrainError(f"none of the {count} training images can be read: check the format of the files")
+        return found
 
     def _known(self) -> list[int]:
         return [index for index in self._indices[:] if index != NONE]

@@ -69,7 +69,7 @@ def restore(
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
     path = checkpoint.path / STATE_FILE
-    state = shared_state(lambda: load_state(path, torch.device("cpu"), mmap=True), group, group.device)
+    state = shared_state(lambda: load_state(path, torch.device("cpu"), mmap=True), group)
     try:
         model.load_state_dict(state["model"])
         optimizers.load_state_dict(state["optimizer"], keep_hyperparameters=keep_hyperparameters)

@@ -1,11 +1,11 @@
 """The number of floating-point operations that a model computes to learn from a sample."""
 
+import copy
 import logging
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.gpus import peak_operations
@@ -35,17 +35,19 @@ def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:
 
     try:
         with FlopCounterMode(display=False) as counter:
-            outputs = functional_call(model, _without_content(model), (map_tensors(_outline, inputs),))
-            _backward(outputs)
+            _backward(_without_content(model)(map_tensors(_outline, inputs)))
         return float(counter.get_total_flops()) / samples
     except Exception as error:  # noqa: BLE001 - some models look at what they compute
         log.info("the model's operations cannot be counted: %s", str(error).partition("\n")[0])
         return 0.0
 
 
-def _without_content(model: nn.Module) -> dict[str, Tensor]:
-    parameters = {name: _outline(each).requires_grad_(each.requires_grad) for name, each in model.named_parameters()}
-    return parameters | {name: _outline(each) for name, each in model.named_buffers()}
+def _without_content(model: nn.Module) -> nn.Module:
+    """Return a copy of the model whose tensors take no memory. What its forward pass keeps is not the model's own."""
+    outlines: dict[int, Any] = {id(each): _outline(each) for each in model.buffers()}
+    for each in model.parameters():
+        outlines[id(each)] = nn.Parameter(_outline(each), each.requires_grad)
+    return copy.deepcopy(model, outlines)
 
 
 def _outline(tensor: Tensor) -> Tensor:

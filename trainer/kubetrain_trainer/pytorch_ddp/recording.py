@@ -1,7 +1,7 @@
 """Traces of steps, for Perfetto (ui.perfetto.dev) or chrome://tracing."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -16,5 +16,8 @@ def recording(path: Path) -> Iterator[None]:
     try:
         with trace:
             yield
-    finally:
-        trace.export_chrome_trace(f"{path}.json.gz")
+    except BaseException:
+        with suppress(Exception):  # the training's own failure matters more
+            trace.export_chrome_trace(f"{path}.json.gz")
+        raise
+    trace.export_chrome_trace(f"{path}.json.gz")

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 
 
-def shared_state(read: Callable[[], Any], group: ProcessGroup, device: torch.device) -> Any:
-    """Return what the chief reads, in every process, with its tensors on the device."""
+def shared_state(read: Callable[[], Any], group: Group) -> Any:
+    """Return what the chief reads, in every process, with its tensors on the process's device."""
     state = read() if group.role.is_chief else None
     outline = group.from_chief(lambda: with_tensors(state, map(_outline, tensors_in(state))), takes_long=True)
     own = iter(tensors_in(state))
-    return with_tensors(outline, (_sent(each, own, group, device) for each in tensors_in(outline)))
+    return with_tensors(outline, (_sent(each, own, group) for each in tensors_in(outline)))
 
 
 def _outline(tensor: Tensor) -> Tensor:
@@ -25,11 +25,11 @@ def _outline(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="meta")
 
 
-def _sent(outline: Tensor, own: Iterator[Tensor], group: ProcessGroup, device: torch.device) -> Tensor:
-    tensor = torch.empty_like(outline, device=device)
+def _sent(outline: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
+    tensor = torch.empty_like(outline, device="cpu")
     if group.role.is_chief:
-        tensor.copy_(next(own))
+        tensor.copy_(next(own))  # reads the file if it is mapped, for as long as the storage needs
     if group.role.world_size > 1:
-        # As bytes, because not every backend sends tensors of every kind, nor in every memory format.
-        dist.broadcast(tensor.as_strided((math.prod(tensor.shape),), (1,)).view(torch.uint8), 0)
-    return tensor
+        # As bytes, because gloo does not send tensors of every kind, nor in every memory format.
+        dist.broadcast(tensor.as_strided((math.prod(tensor.shape),), (1,)).view(torch.uint8), 0, group.patient)
+    return tensor.to(group.device)

@@ -18,6 +18,8 @@ class Staging:
 
     def __init__(self) -> None:
         self._copies: list[Tensor] = []
+        self._sources: list[Tensor] = []
+        """What is being copied. Its memory must not be used again before, even if nothing else needs it."""
         self._stream: Any = None
         self._copy_done: Any = None
         self._wait: tuple[Any, Any] | None = None
@@ -32,6 +34,7 @@ class Staging:
         tensors = list(tensors_in(state))
         if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._copies]:
             self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
+        self._sources = tensors
         first = {each.data_ptr() for each in changed_by_forward}
         pairs = list(zip(self._copies, tensors, strict=True))
         _copy(pair for pair in pairs if pair[1].data_ptr() in first)
@@ -43,6 +46,7 @@ class Staging:
         """Wait for the GPU's copies. The writer calls this, so that the steps need not wait."""
         if (done := self._copy_done) is not None:  # gpu_stall() of another thread may forget it
             done.synchronize()
+        self._sources = []
 
     def before_update(self) -> None:
         """Let the GPU wait for its copies before it changes the state. The host does not wait."""

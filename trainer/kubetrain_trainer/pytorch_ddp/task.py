@@ -31,7 +31,8 @@ class Task:
 
     model: nn.Module
     """Its `train()` is called before the training and after each validation. To keep a part of the model in evaluation
-    mode, override `train()`."""
+    mode, override `train()`. Its forward pass must not change parameters in place: a GPU may be copying them for a
+    checkpoint."""
     data: Callable[[str], Any]
     """Returns the samples of a split: an object with `len()` and `[index]`, each item a pair of inputs and targets.
 
