@@ -32,13 +32,22 @@ def test_an_unknown_measurement_is_named() -> None:
 
 
 def test_it_prints_and_writes_what_it_measured(tmp_path: Path) -> None:
-    result = check("--miniature", "--json", str(tmp_path / "figures.json"), "saving", "hang", "tests")
+    result = check("--miniature", "--json", str(tmp_path / "figures.json"), "hang", "tests")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "| hang in Python: named rightly (1) or not (0) | 1 | at least 1 |" in result.stdout
     written = json.loads((tmp_path / "figures.json").read_text())
     assert written["machine"].startswith("no GPU, ")
-    assert [*written["figures"]] == ["saving", "hang", "tests"]
+    assert [*written["figures"]] == ["hang", "tests"]
     assert all(figure["value"] > 0 for figure in written["figures"]["hang"])
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["lifecycle", "throughput", "files", "transformer", "saving"])
+def test_the_other_measurements_end(name: str, tmp_path: Path) -> None:
+    result = check("--miniature", "--json", str(tmp_path / "figures.json"), name)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads((tmp_path / "figures.json").read_text())["figures"][name]
 
 
 def test_a_failed_measurement_fails_the_check_and_keeps_the_others(
