@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from figures import HEADING, Figure, row
+from figures import HEADING, Figure, check_gpu, row
 
 from kubetrain_trainer.cpus import usable_cpus
 
@@ -33,8 +33,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.measurements) - set(MEASUREMENTS):
         parser.error(f"unknown measurement {' and '.join(sorted(unknown))}: choose from {', '.join(MEASUREMENTS)}")
-    if not arguments.miniature and not torch.cuda.is_available():
-        parser.exit(2, "PyTorch finds no GPU on this machine: add --miniature to try the check without one\n")
+    check_gpu(parser, arguments)
     results = {name: measured(name, miniature=arguments.miniature) for name in arguments.measurements}
     print(f"\n{machine()}", flush=True)
     for name, (figures, is_complete) in results.items():

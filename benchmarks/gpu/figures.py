@@ -38,14 +38,19 @@ def row(figure: Figure) -> str:
     return f"| {figure.what} | {figure.value:,.4g} {figure.unit}".rstrip() + f" | {wanted} |"
 
 
+def check_gpu(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Exit if there is nothing to measure."""
+    if not arguments.miniature and not torch.cuda.is_available():
+        parser.exit(2, "PyTorch finds no GPU on this machine: add --miniature to try without one\n")
+
+
 def run(measure: Callable[[bool], Iterable[Figure]]) -> None:
     """Run a measurement as a program: print each figure as it comes, and write them where the check asks for them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--miniature", action="store_true", help="try it on a CPU: its figures say nothing")
     arguments = parser.parse_args()
-    if not arguments.miniature and not torch.cuda.is_available():
-        parser.exit(2, "PyTorch finds no GPU on this machine: add --miniature to try the measurement without one\n")
+    check_gpu(parser, arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped, because it took too long"))
     print(HEADING, flush=True)
     figures: list[Figure] = []

@@ -38,7 +38,6 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
         model=Decoder(shape),
         data=partial(Tokens, shape, config.synthetic_samples),
         loss=loss,
-        metrics={},
     )
 
 

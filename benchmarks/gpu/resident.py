@@ -6,12 +6,11 @@ from pathlib import Path
 import torch
 import torchvision
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.data import Dataset
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.images import normalize
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.task import Task, accuracy, cross_entropy
 
 CLASSES, IMAGES = 1000, 512
 VALIDATED = 256
@@ -21,7 +20,7 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
     return Task(
         model=torchvision.models.get_model(config.model_args["name"], num_classes=CLASSES),
         data=partial(ResidentImages, config.synthetic_samples, config.image_size),
-        loss=loss,
+        loss=cross_entropy,
         metrics={"accuracy": accuracy},
     )
 
@@ -46,11 +45,3 @@ class ResidentImages(Dataset[tuple[int, int]]):
 @cache
 def stored(pixels: int, device: torch.device) -> Tensor:
     return torch.randint(0, 256, (IMAGES, 3, pixels, pixels), dtype=torch.uint8, device=device)
-
-
-def loss(scores: Tensor, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(scores, labels, reduction="none")
-
-
-def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
-    return (scores.argmax(dim=1) == labels).float()

@@ -1,6 +1,7 @@
 """A task of your own that hangs at its third step."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.data import SyntheticImages
-from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.task import Task, accuracy, cross_entropy
 
 HANGS_AT = 3
 CYCLES = 2 * 10**11
@@ -22,11 +23,16 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
     def training_loss(outputs: Tensor, targets: Tensor) -> Tensor:
         if next(calls) == HANGS_AT:
             hang()
-        return loss(outputs, targets)
+        return cross_entropy(outputs, targets)
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
-    samples = lambda split: SyntheticImages(split=split, samples=4096, classes=10, pixels=8)  # noqa: E731
-    return Task(model=model, data=samples, loss=loss, training_loss=training_loss, metrics={"accuracy": accuracy})
+    return Task(
+        model=model,
+        data=partial(SyntheticImages, 4096, 10, 8),
+        loss=cross_entropy,
+        training_loss=training_loss,
+        metrics={"accuracy": accuracy},
+    )
 
 
 def wait_for_nothing() -> None:
@@ -36,11 +42,3 @@ def wait_for_nothing() -> None:
 
 def wait_on_the_gpu() -> None:
     torch.cuda._sleep(CYCLES)
-
-
-def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(dim=1) == targets).float()

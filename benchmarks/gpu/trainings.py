@@ -1,7 +1,6 @@
 """Trainings as a pod starts them, and what their metrics say."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launches import our_program
+
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.metrics_log import read_metrics
 
 HERE = Path(__file__).parent
@@ -19,16 +21,13 @@ WAIT_SECONDS = 300
 
 def command(settings: Mapping[str, Any], output: Path, data_dir: Path | None = None) -> list[str]:
     launch = [sys.executable, "-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", "1"]
-    places = ["--data-dir", str(data_dir or output.parent), "--output-dir", str(output)]
-    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
-    flags = [part for name, value in values.items() for part in (f"--{name.replace('_', '-')}", value)]
-    return [*launch, "-m", "kubetrain_trainer.pytorch_ddp.train", *places, *flags]
+    program = our_program("pytorch", "train", output, data_dir or output.parent)
+    return [*launch, *program, *TrainConfig.from_dict(dict(settings)).to_flags()]
 
 
-def train(settings: Mapping[str, Any], output: Path, data_dir: Path | None = None) -> str:
-    """Train to the end, and return what the training printed."""
+def train(settings: Mapping[str, Any], output: Path, data_dir: Path | None = None) -> None:
     with running(settings, output, data_dir) as process:
-        return printed(process, expected=0)
+        printed(process, expected=0)
 
 
 @contextlib.contextmanager
@@ -45,16 +44,30 @@ def running(
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        start_new_session=True,
     )
     process.stdout = log  # the log is read when the process has ended
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the launcher and what it started
+        end([process.pid, *started_by(process.pid)])
         process.wait()
         log.close()
+
+
+def started_by(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have, which torchrun puts into sessions."""
+    children = [int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split()]
+    return [descendant for child in children for descendant in (child, *started_by(child))]
+
+
+def end(pids: list[int]) -> None:
+    """Kill the processes, the first one first, so that it starts no more, and wait up to ten seconds for the others."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids[1:]) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def printed(process: "subprocess.Popen[str]", expected: int) -> str:

@@ -11,7 +11,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.gpus import peak_operations
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
-from kubetrain_trainer.pytorch_ddp.structures import map_tensors
+from kubetrain_trainer.pytorch_ddp.structures import map_tensors, outline
 from kubetrain_trainer.pytorch_ddp.task import Task
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:
 
     try:
         with FlopCounterMode(display=False) as counter:
-            _backward(_without_content(model)(map_tensors(_outline, inputs)))
+            _backward(_without_content(model)(map_tensors(outline, inputs)))
         return float(counter.get_total_flops()) / samples
     except Exception as error:  # noqa: BLE001 - some models look at what they compute
         log.info("the model's operations cannot be counted: %s", str(error).partition("\n")[0])
@@ -44,14 +44,10 @@ def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:
 
 def _without_content(model: nn.Module) -> nn.Module:
     """Return a copy of the model whose tensors take no memory. What its forward pass keeps is not the model's own."""
-    outlines: dict[int, Any] = {id(each): _outline(each) for each in model.buffers()}
+    outlines: dict[int, Any] = {id(each): outline(each) for each in model.buffers()}
     for each in model.parameters():
-        outlines[id(each)] = nn.Parameter(_outline(each), each.requires_grad)
+        outlines[id(each)] = nn.Parameter(outline(each), each.requires_grad)
     return copy.deepcopy(model, outlines)
-
-
-def _outline(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta").detach()
 
 
 def _backward(outputs: Any) -> None:

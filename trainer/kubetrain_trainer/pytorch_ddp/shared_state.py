@@ -9,24 +9,19 @@ from torch import Tensor
 from torch import distributed as dist
 
 from kubetrain_trainer.pytorch_ddp.group import Group
-from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
+from kubetrain_trainer.pytorch_ddp.structures import outline, tensors_in, with_tensors
 
 
 def shared_state(read: Callable[[], Any], group: Group) -> Any:
     """Return what the chief reads, in every process, with its tensors on the process's device."""
     state = read() if group.role.is_chief else None
-    outline = group.from_chief(lambda: with_tensors(state, map(_outline, tensors_in(state))), takes_long=True)
+    outlined = group.from_chief(lambda: with_tensors(state, map(outline, tensors_in(state))), takes_long=True)
     own = iter(tensors_in(state))
-    return with_tensors(outline, (_sent(each, own, group) for each in tensors_in(outline)))
+    return with_tensors(outlined, (_sent(each, own, group) for each in tensors_in(outlined)))
 
 
-def _outline(tensor: Tensor) -> Tensor:
-    """Return a tensor without content, of which only shape and kind are sent."""
-    return torch.empty_like(tensor, device="meta")
-
-
-def _sent(outline: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
-    tensor = torch.empty_like(outline, device="cpu")
+def _sent(outlined: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
+    tensor = torch.empty_like(outlined, device="cpu")
     if group.role.is_chief:
         tensor.copy_(next(own))  # reads the file if it is mapped, for as long as the storage needs
     if group.role.world_size > 1:

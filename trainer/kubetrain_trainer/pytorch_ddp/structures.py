@@ -39,6 +39,11 @@ def with_tensors(state: Any, tensors: Iterable[Tensor]) -> Any:
     return copy.deepcopy(state, {id(own): other for own, other in zip(tensors_in(state), tensors, strict=True)})
 
 
+def outline(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape and kind without content, which takes no memory."""
+    return torch.empty_like(tensor, device="meta")
+
+
 def split(batch: Any, parts: int, samples: int) -> list[Any]:
     """Split a batch of samples into about equal parts, in order. Single values, such as a string, are in every part.
 
