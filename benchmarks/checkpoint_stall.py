@@ -20,7 +20,7 @@ from kubetrain_trainer.checkpoint_layout import TrainingProgress, intact_checkpo
 from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save
+from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
 from kubetrain_trainer.pytorch_ddp.staging import Staging
@@ -61,7 +61,8 @@ def measure(output: TrainingOutput, rounds: int) -> list[str]:
 
     def save_ours(step: int) -> None:
         details = {"world_size": 1, "metrics": {"accuracy": 0.0}}
-        save(writer, staging, TrainingProgress(step=step), details, training.model, training.optimizers, None, None)
+        state = state_of(training.model, training.optimizers, None, None)
+        save(writer, staging, TrainingProgress(step=step), details, state, training.model.buffers(), None)
 
     for number in range(rounds + 1):
         quiet.extend(seconds(training.take_step) for _ in range(5))

@@ -21,7 +21,7 @@ SOURCES = {
 }
 STEPS = {stage.name for stage in STAGES}
 FRAMEWORKS = {
-    "pytorch_ddp": {"torch", "torchvision", "numpy", "PIL"},
+    "pytorch_ddp": {"torch", "torchvision", "numpy", "PIL", "safetensors"},
     "tensorflow_multiworker": {"tensorflow", "keras", "numpy"},
 }
 # The library of each callback of kubetrain_trainer/callbacks/, which users import beside it.
@@ -185,12 +185,13 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     of_torchrun = {"launch.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
     of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}
     of_models = {"data_parallel.py", "memory_format.py", "own_step.py", "structures.py"}  # Keras and tf.nest do this
-    of_states = {
-        "shared_state.py",
-        "operations.py",
-    }  # each of TensorFlow's processes reads them; it has no such counter
+    # Each of TensorFlow's processes has the whole model and reads the whole state.
+    of_shards = {"sharding.py", "model_layers.py", "empty_models.py", "lockstep.py"}
+    of_states = {"joint_writing.py", "state_parts.py", "shared_state.py", "state_files.py"}
+    of_models |= {"weights_files.py", "export.py"}  # TensorFlow writes weights in one format
     counted = {"operations.py"}  # TensorFlow has no such counter
-    assert pytorch - of_torchrun - of_loading - of_models - of_states - counted == tensorflow - {"keras_fit.py"}
+    apart = of_torchrun | of_loading | of_models | of_shards | of_states | counted
+    assert pytorch - apart == tensorflow - {"keras_fit.py"}
 
 
 @pytest.mark.parametrize("path", modules_of(COMPONENTS), ids=lambda path: name_of(path, COMPONENTS))

@@ -254,7 +254,7 @@ class TestPyTorch:
     def test_a_checkpoint_with_code_is_refused(self, tmp_path: Path) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp import checkpoint
+        from kubetrain_trainer.pytorch_ddp import state_files
 
         class Evil:
             def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -262,7 +262,7 @@ class TestPyTorch:
 
         torch.save({"model": Evil()}, tmp_path / "state.pt")
         with pytest.raises(KubetrainError, match="was not written by this trainer"):
-            checkpoint.load_state(tmp_path / "state.pt", torch.device("cpu"))
+            state_files.load_state(tmp_path / "state.pt", torch.device("cpu"))
         assert not (tmp_path / "executed").exists()
 
     def test_a_staged_state_does_not_change_and_its_memory_is_reused(self) -> None:

@@ -19,7 +19,7 @@ from support.training import FakeGroup
 def found(root: Path, weights: str, file_name: str = "model.pt") -> Path | None:
     config = TrainConfig(initial_weights=weights)
     arguments = Arguments(config=config, data_dir=root, output=TrainingOutput(root / "run"), dataset_digest="")
-    return initial_weights(arguments, FakeGroup(0, list), file_name)
+    return initial_weights(arguments, FakeGroup(0, list), [file_name])
 
 
 def trained(output: TrainingOutput, framework: str, file_name: str) -> None:

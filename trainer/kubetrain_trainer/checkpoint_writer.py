@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, WriteFiles
@@ -63,9 +63,13 @@ class CheckpointWriter:
 
     def start(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
         """Start writing a checkpoint. Call wait() first."""
-        self._step = progress.step
+        self.start_thread(progress.step, lambda: self.write(progress, details, write_files))
+
+    def start_thread(self, step: int, write: Callable[[], None]) -> None:
+        """Start writing what belongs to the checkpoint of this step. Call wait() first."""
+        self._step = step
         # A daemon thread, so that the interpreter can exit if writing takes longer than TIMEOUT_SECONDS.
-        self._thread = threading.Thread(target=self._run, args=(progress, details, write_files), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(write,), daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -100,13 +104,14 @@ class CheckpointWriter:
             return "no checkpoint has been saved yet"
         return f"a new run with resume_from={self._output.path.name} starts from {self.newest.name}"
 
-    def _run(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
-        with marked_as_saving():
-            self._write(progress, details, write_files)
-
-    def _write(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
-        began = time.perf_counter()
+    def _run(self, write: Callable[[], None]) -> None:
         _yield_to_steps()
+        with marked_as_saving():
+            write()
+
+    def write(self, progress: TrainingProgress, details: Mapping[str, Any], write_files: WriteFiles) -> None:
+        """Write a checkpoint in this thread. check() raises the error if that fails."""
+        began = time.perf_counter()
         try:
             checkpoint = self.newest = self._output.write_checkpoint(progress, details, write_files)
             metrics = ", ".join(f"validation_{name} {value:.4f}" for name, value in details["metrics"].items())

@@ -16,6 +16,7 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
     *("loader_workers", "nccl_timeout_seconds", "skip_damaged"),
+    *("sharding", "activation_checkpointing", "weights_format"),
 )
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
@@ -143,6 +144,18 @@ class TrainConfig(Settings):
         "compile the model at the start (TensorFlow: with XLA), which takes a minute or more; rarely pays off on CPUs",
     )
 
+    sharding: str = setting(
+        "none",
+        "PyTorch: what is split over the processes, so that larger models fit; full: each parameter with its gradient "
+        "and optimizer state, over all processes; hybrid: over those of each pod; none: each process has all",
+        choices=("none", "full", "hybrid"),
+    )
+    activation_checkpointing: bool = setting(
+        False,
+        "PyTorch: compute each layer again in the backward pass instead of keeping what it computed: less memory for "
+        "about a third more computation",
+    )
+
     optimizer: str = setting("sgd", "optimizer", choices=("sgd", "adamw"))
     learning_rate: float = setting(0.1, "peak learning rate for a global batch of base_batch_size", above=0)
     base_batch_size: int = setting(
@@ -233,6 +246,12 @@ class TrainConfig(Settings):
         choices=("auto", "max", "min"),
     )
     select_checkpoint: str = setting("best", "checkpoint that becomes the model", choices=("best", "last"))
+    weights_format: str = setting(
+        "auto",
+        "PyTorch: files of the exported model; pytorch: model.pt; safetensors: model.safetensors, or several files and "
+        "an index if it has more than 2 GiB; auto: safetensors if sharding is set, else pytorch",
+        choices=("auto", "pytorch", "safetensors"),
+    )
     resume_from: str = setting(
         "", "start from the newest checkpoint of another run: its id, under the same output root"
     )
@@ -313,6 +332,12 @@ class TrainConfig(Settings):
         if self.metric_mode != "auto":
             return self.metric_mode
         return next((mode for ending, mode in AUTOMATIC_MODES.items() if self.metric.endswith(ending)), "unknown")
+
+    @property
+    def exports_safetensors(self) -> bool:
+        if self.weights_format == "auto":
+            return self.sharding != "none"
+        return self.weights_format == "safetensors"
 
     @property
     def steps_to_profile(self) -> range:

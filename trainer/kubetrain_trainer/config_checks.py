@@ -8,6 +8,7 @@ from typing import Any
 from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
 
+OF_PYTORCH = ("sharding", "activation_checkpointing", "weights_format")
 OF_THE_LOOP = (
     "initial_weights",
     "freeze",
@@ -17,6 +18,7 @@ OF_THE_LOOP = (
     *PARTS,
     "evaluation_crop",
     "skip_damaged",
+    *OF_PYTORCH,
 )
 """Settings of the trainer's loop and its images, of which your own script knows nothing."""
 SMALLEST_CROP = 0.01
@@ -38,8 +40,12 @@ def check_framework(framework: str, config: Config) -> None:
     Raises:
         InvalidSetting: if the framework cannot do what a setting says.
     """
-    if framework == "tensorflow" and config.exchange_precision != "fp32":
-        raise InvalidSetting("exchange_precision must be fp32: TensorFlow exchanges gradients as they are computed")
+    if framework == "tensorflow":
+        if config.exchange_precision != "fp32":
+            raise InvalidSetting("exchange_precision must be fp32: TensorFlow exchanges gradients as they are computed")
+        changed = config.changed_settings()
+        for name in (each for each in OF_PYTORCH if each in changed):
+            raise InvalidSetting(f"{name} is for PyTorch: this training uses TensorFlow")
 
 
 def _of_code(config: Config) -> Iterator[str]:
@@ -68,6 +74,8 @@ def _of_steps(config: Config) -> Iterator[str]:
         )
     if config.profile_steps and not config.steps_to_profile:
         yield f"profile_steps must be the first and the last step, such as 100:110, not '{config.profile_steps}'"
+    if config.exchange_mb and config.sharding != "none":
+        yield "exchange_mb is for sharding=none: with sharding, the gradients of each layer are exchanged at once"
     if config.nesterov and not config.momentum:
         yield "nesterov needs a momentum above 0"
     if config.select_checkpoint == "best" and config.best_is == "unknown":

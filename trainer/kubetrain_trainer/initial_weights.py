@@ -4,6 +4,7 @@
 <output root>/…                 a file of weights, or the folder of a published model
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.training_output import PUBLISHED_DESCRIPTION, TrainingOutput
 
 
-def initial_weights(arguments: Arguments, group: ProcessGroup, file_name: str) -> Path | None:
+def initial_weights(arguments: Arguments, group: ProcessGroup, file_names: Sequence[str]) -> Path | None:
     """Return the file of weights to start from; None if there is none, or the run resumes."""
-    found = group.from_chief(partial(_find, arguments.config, arguments.output, file_name), takes_long=True)
+    found = group.from_chief(partial(_find, arguments.config, arguments.output, file_names), takes_long=True)
     return Path(found) if found else None
 
 
-def _find(config: TrainConfig, output: TrainingOutput, file_name: str) -> str:
+def _find(config: TrainConfig, output: TrainingOutput, file_names: Sequence[str]) -> str:
     """Return the file, verified if a run wrote it.
 
     Raises:
@@ -35,25 +36,25 @@ def _find(config: TrainConfig, output: TrainingOutput, file_name: str) -> str:
         return str(place)
     if (place / PUBLISHED_DESCRIPTION).is_file():
         model = open_model(place)
-        return _in(model.path, file_name, model.framework)
+        return _in(model.path, file_names, model.framework)
     if (place / "export").is_dir():
         manifest = TrainingOutput(place).read_export()
-        return _in(place / "export", file_name, manifest["framework"])
+        return _in(place / "export", file_names, manifest["framework"])
     raise InvalidSetting(
         f"initial_weights: {place} is neither a run with an exported model, nor a published model, nor a file: "
         "name one by its path under the output root"
     )
 
 
-def _in(folder: Path, file_name: str, framework: str) -> str:
+def _in(folder: Path, file_names: Sequence[str], framework: str) -> str:
     """
     Raises:
         InvalidSetting: if another framework or custom code wrote the model.
     """
-    if (folder / file_name).is_file():
-        return str(folder / file_name)
+    if found := next((folder / name for name in file_names if (folder / name).is_file()), None):
+        return str(found)
     raise InvalidSetting(
-        f"initial_weights: the model in {folder} is one of {framework} and has no {file_name}, which this training "
+        f"initial_weights: the model in {folder} is one of {framework} and has no {file_names[0]}, which this training "
         "starts from: name the file of weights itself, or a model that the same framework's trainer has trained"
     )
 

@@ -7,11 +7,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
 from kubetrain_trainer.pytorch_ddp.task import Task
 
 
 def data_parallel(config: TrainConfig, task: Task, group: Group) -> nn.Module:
-    """Wrap the model, or each of several models if the task has its own step, and compile it if `compile` is set."""
+    """Wrap the model, or each of several models if the task has its own step, and compile it if `compile` is set.
+
+    A model that is sharded exchanges its gradients itself.
+    """
+    if is_sharded(config, group):
+        return task.model
     if task.step and isinstance(task.model, nn.ModuleDict):
         return nn.ModuleDict({name: _wrapped(each, config, task, group) for name, each in task.model.items()})
     return _wrapped(task.model, config, task, group)

@@ -4,8 +4,9 @@ python -m kubetrain_trainer.pytorch_ddp.evaluate --data-dir DATA --output-dir OU
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from kubetrain_trainer.latest_model import Metrics, measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
-from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, load_export, load_weights
+from kubetrain_trainer.pytorch_ddp.export import load_export, load_weights
 from kubetrain_trainer.pytorch_ddp.group import choose_device
+from kubetrain_trainer.pytorch_ddp.loading import Loaded
+from kubetrain_trainer.pytorch_ddp.lockstep import in_lockstep
 from kubetrain_trainer.pytorch_ddp.measures import Tally
 from kubetrain_trainer.pytorch_ddp.precision import forward
+from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
-from kubetrain_trainer.pytorch_ddp.training import AnyLoader, Training, open_loader
+from kubetrain_trainer.pytorch_ddp.training import Training, open_loader
 
 
 def evaluate(arguments: Arguments) -> None:
@@ -35,7 +39,6 @@ def evaluate(arguments: Arguments) -> None:
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     config, device = arguments.config, choose_device(arguments.config, ProcessRole())
     task = build_task(config, arguments.data_dir)
-    task.model.to(device)
     export = load_export(arguments.output, task.model, device)
     samples = task.data(config.test_split)
     log_notes(samples)
@@ -49,14 +52,14 @@ def measure_published(data_dir: Path, device: torch.device, model: ModelFolder, 
     """Evaluate a published model, which was trained with these settings, on this dataset."""
     sized = with_recorded_input(config, model.description)
     task = build_task(sized, data_dir)
-    load_weights(model.path / EXPORT_FILE, task.model.to(device), device)
+    load_weights(model.path, task.model, device)
     return measure(task, task.data(sized.test_split), sized, device)[0].results()
 
 
 def measure(task: Task, samples: Any, config: TrainConfig, device: torch.device) -> tuple[Tally, ClassPredictions]:
     tally, predicted = Tally(task, device), ClassPredictions(task.classes)
     loader = open_loader(samples, task, config, ProcessRole(), device)
-    for outputs, targets, count in predictions(task, loader, config, device):
+    for outputs, targets, count in predictions(task, loader.load_split(), config, device):
         tally.add(outputs, targets, count)
         if task.classes:
             predicted.add(targets.tolist(), *top_classes(outputs))
@@ -66,25 +69,29 @@ def measure(task: Task, samples: Any, config: TrainConfig, device: torch.device)
 
 def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
     """Evaluate a split, a part in each process, and return its loss and metrics, or None if interrupted by a stop."""
-    task, device = training.evaluated, training.group.device
-    tally, is_interrupted, doing = Tally(task, device), False, f"the validation after step {step}"
+    task, group, stop = training.evaluated, training.group, training.stop
+    tally, doing = Tally(task, group.device), f"the validation after step {step}"
     training.watchdog.beat(doing)
-    for outputs, targets, count in predictions(task, training.validation, training.config, device):
-        tally.add(outputs, targets, count)
+    loaded = training.validation.load_split()
+    if is_sharded(training.config, group):
+        batches = in_lockstep(loaded, group, stop)
+    else:
+        batches = takewhile(lambda _: not stop.is_requested, loaded)
+    for outputs, targets, count in predictions(task, batches, training.config, group.device):
+        if count:
+            tally.add(outputs, targets, count)
         training.watchdog.beat(doing)
-        if is_interrupted := training.stop.is_requested:
-            break
-    if any(training.group.gather(float(is_interrupted))):
+    if any(group.gather(float(stop.is_requested))):
         return None
     return tally.results(training.group.sum)
 
 
 def predictions(
-    task: Task, loader: AnyLoader, config: TrainConfig, device: torch.device
+    task: Task, batches: Iterable[Loaded], config: TrainConfig, device: torch.device
 ) -> Iterator[tuple[Any, Any, int]]:
     """Yield the outputs and targets of each batch, and the number of its samples."""
     with evaluating(task.model):
-        for inputs, targets, count in loader.load_split():
+        for inputs, targets, count in batches:
             with torch.no_grad():
                 outputs = forward(task.model, inputs, config, device)
             yield outputs, targets, count

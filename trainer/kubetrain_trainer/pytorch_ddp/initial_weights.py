@@ -7,7 +7,8 @@ from torch import Tensor, device, nn
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.initial_weights import misfit
-from kubetrain_trainer.pytorch_ddp.checkpoint import load_state
+from kubetrain_trainer.pytorch_ddp.state_parts import joined
+from kubetrain_trainer.pytorch_ddp.weights_files import read_weights
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +24,14 @@ def load_initial_weights(path: Path, model: nn.Module) -> None:
     if others := [name for name in differing if not name.startswith(last_layer(model))]:
         theirs, ours = (each.get(others[0], "missing") for each in (shapes, own_shapes))
         raise misfit(path, f"{others[0]} is {described(theirs)} there and {described(ours)} here")
-    model.load_state_dict({name: value for name, value in weights.items() if name not in differing}, strict=False)
+    fitting = {name: value for name, value in weights.items() if name not in differing}
+    model.load_state_dict(joined([fitting], own), strict=False)
     log.info("the training starts from %s%s", path, f"; new: {', '.join(differing)}" if differing else "")
 
 
 def read(path: Path) -> dict[str, Tensor]:
     try:
-        weights = load_state(path, device("cpu"))
+        weights = read_weights(path, device("cpu"))
     except KubetrainError:
         raise
     except Exception as error:  # torch raises exceptions of many classes

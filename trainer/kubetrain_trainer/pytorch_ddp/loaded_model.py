@@ -15,8 +15,9 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.given_images import check_pixels, given_images, refused_image
 from kubetrain_trainer.load_model import LoadedModel
 from kubetrain_trainer.model_names import is_own_code
-from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, load_weights
+from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.evaluate import evaluating, probabilities
+from kubetrain_trainer.pytorch_ddp.export import load_weights
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
 from kubetrain_trainer.pytorch_ddp.model import build_model
 from kubetrain_trainer.pytorch_ddp.precision import forward
@@ -27,9 +28,11 @@ PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 def build_network(config: TrainConfig, classes: Sequence[str], data_dir: Path) -> nn.Module:
-    if is_own_code(config):
-        return build_task(config, data_dir).model
-    return build_model(config.model, len(classes), config.model_args)
+    if not is_own_code(config):
+        return build_model(config.model, len(classes), config.model_args)
+    model = build_task(config, data_dir).model
+    fill(model, torch.device("cpu"))
+    return model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class Loaded(LoadedModel):
         return next((parameter.device for parameter in self.network.parameters()), torch.device("cpu"))
 
     def load(self, folder: Path) -> None:
-        load_weights(folder / EXPORT_FILE, self.network, self.device)
+        load_weights(folder, self.network, self.device)
         self.network.eval()
 
     def outputs_of_images(self, images: Sequence[Any]) -> Tensor:

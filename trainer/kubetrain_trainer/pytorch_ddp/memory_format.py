@@ -16,13 +16,12 @@ from kubetrain_trainer.pytorch_ddp.task import Task
 log = logging.getLogger(__name__)
 
 
-def set_memory_format(task: Task, config: TrainConfig, loader: Loader | StreamLoader, device: torch.device) -> None:
-    """Give the model the task's memory format, or by default the one that suits it."""
-    wanted = task.memory_format
-    if wanted is None and _suits(task.model, config, loader, device):
-        wanted = torch.channels_last
-    if wanted is not None:
-        task.model.to(memory_format=wanted)
+def suitable_format(
+    task: Task, config: TrainConfig, loader: Loader | StreamLoader, device: torch.device
+) -> torch.memory_format | None:
+    """Return the task's memory format, or by default one that suits the model, if there is any."""
+    suits = task.memory_format is None and _suits(task.model, config, loader, device)
+    return torch.channels_last if suits else task.memory_format
 
 
 def _suits(model: nn.Module, config: TrainConfig, loader: Loader | StreamLoader, device: torch.device) -> bool:

@@ -50,6 +50,11 @@ class Optimizers:
         states = {name: each.state_dict() for name, each in self._all.items()}
         return states.get("", states)
 
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters where state_dict() has the state of each."""
+        states = {name: {"state": dict(enumerate(_parameters(each)))} for name, each in self._all.items()}
+        return states.get("", states)
+
     def load_state_dict(self, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:
         """Load the state of each parameter. Hyperparameters, which resume_from may have changed, can be kept.
 
@@ -112,6 +117,10 @@ def _groups(config: TrainConfig, model: nn.Module) -> list[dict[str, Any]]:
         {"params": groups[key], "lr": config.learning_rate * key[0], "weight_decay": config.weight_decay * key[1]}
         for key in sorted(groups, reverse=True)
     ]
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    return (each for group in optimizer.param_groups for each in group["params"])
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any], *, keep_hyperparameters: bool) -> None:

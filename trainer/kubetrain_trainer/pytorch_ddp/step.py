@@ -1,13 +1,13 @@
 """One optimizer step in all processes: compute, exchange and clip the gradients, then apply them."""
 
-import contextlib
-
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.pytorch_ddp.precision import forward, precision_of
+from kubetrain_trainer.pytorch_ddp.sharding import without_exchange
 from kubetrain_trainer.pytorch_ddp.structures import split
 from kubetrain_trainer.pytorch_ddp.training import Training
 from kubetrain_trainer.sample_values import check_sample_values
@@ -80,6 +80,8 @@ def gradients_of(training: Training) -> list[Tensor]:
 
 def gradient_norm(training: Training) -> Tensor:
     norm = nn.utils.get_total_norm(gradients_of(training))
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
     return norm.to(training.group.device)  # without gradients it is on the CPU
 
 
@@ -98,7 +100,7 @@ def add_gradients(training: Training, inputs: object, targets: object, batch: Ba
     weight = batch.weight(training.group.role.world_size)  # turns the mean over processes into one over samples
     count = batch.parts(training.config, training.group.role.world_size)
     *parts, last = split((inputs, targets, [*batch.indices]), count, len(batch.indices))
-    with getattr(training.model, "no_sync", contextlib.nullcontext)():
+    with without_exchange(training.model):
         losses = [add_gradient(training, weight, *part) for part in parts]
     return sum(losses, start=add_gradient(training, weight, *last))
 

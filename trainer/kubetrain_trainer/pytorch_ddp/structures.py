@@ -33,9 +33,9 @@ def tensors_in(state: Any) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-def with_tensors(state: Any, tensors: Iterable[Tensor]) -> Any:
-    """Return a copy of the state, with these tensors in place of its own and with everything else that belongs to it,
-    such as the versions in a state_dict."""
+def with_tensors(state: Any, tensors: Iterable[Any]) -> Any:
+    """Return a copy of the state, with these tensors, or what stands for them, in place of its own and with everything
+    else that belongs to it, such as the versions in a state_dict."""
     return copy.deepcopy(state, {id(own): other for own, other in zip(tensors_in(state), tensors, strict=True)})
 
 

@@ -1,6 +1,6 @@
 """The task to train, built-in or your own: model, data, loss and metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,8 @@ class Task:
     model: nn.Module
     """Its `train()` is called before the training and after each validation. To keep a part of the model in evaluation
     mode, override `train()`. Its forward pass must not change parameters in place: a GPU may be copying them for a
-    checkpoint."""
+    checkpoint. A model that is too large for one process can be built on the device "meta" if `sharding` is set: then
+    each module's `reset_parameters()` gives it its first weights."""
     data: Callable[[str], Any]
     """Returns the samples of a split: an object with `len()` and `[index]`, each item a pair of inputs and targets.
 
@@ -81,6 +82,9 @@ class Task:
     """True if a step may leave out parameters of the model. Looking for them takes time."""
     static_graph: bool = False
     """True if each step computes the same operations, which saves time."""
+    layers: Callable[[Any], Iterable[nn.Module]] | None = None
+    """Returns the layers of the model that `sharding` brings together, and `activation_checkpointing` computes again,
+    one at a time. By default, the members of its outermost nn.ModuleList and nn.Sequential."""
 
 
 def build_task(config: TrainConfig, data_dir: Path) -> Task:

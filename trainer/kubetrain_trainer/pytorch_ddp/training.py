@@ -1,7 +1,9 @@
 """The objects that the training loop uses."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,22 +20,28 @@ from kubetrain_trainer.model_names import is_import_path
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
-from kubetrain_trainer.pytorch_ddp.checkpoint import EXPORT_FILE, export, restore, save
+from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
+from kubetrain_trainer.pytorch_ddp.empty_models import fill
+from kubetrain_trainer.pytorch_ddp.export import export
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.initial_weights import load_initial_weights
+from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
 from kubetrain_trainer.pytorch_ddp.layers import freeze
 from kubetrain_trainer.pytorch_ddp.loading import Loader
 from kubetrain_trainer.pytorch_ddp.measures import check_metrics
-from kubetrain_trainer.pytorch_ddp.memory_format import set_memory_format
+from kubetrain_trainer.pytorch_ddp.memory_format import suitable_format
+from kubetrain_trainer.pytorch_ddp.model_layers import recompute_activations
 from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, warn_of_untrained
 from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
+from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, mesh_of, shard, shards
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
+from kubetrain_trainer.pytorch_ddp.weights_files import EXPORT_FILES
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import check_sampler
 from kubetrain_trainer.watchdog import Watchdog
@@ -52,6 +60,8 @@ class Training(AnyTraining):
     optimizers: Optimizers
     averages: Averages | None
     staging: Staging
+    joint: JointWriting | None
+    """How processes write the parts of a sharded state together."""
     stop: Stop
     seconds_at_peak: float
 
@@ -72,14 +82,14 @@ class Training(AnyTraining):
             self.loader.resume_at(positions)
 
     def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
-        loader = self.loader
+        loader, model = self.loader, self.task.model
         positions = self.group.collect(loader.position()) if isinstance(loader, StreamLoader) else None
-        if self.group.role.is_chief:
-            state = (self.task.model, self.optimizers, self.averages)
-            save(self.writer, self.staging, progress, details, *state, positions)
+        if self.group.role.rank < shards(self.config, self.group):
+            state = state_of(model, self.optimizers, self.averages, positions)
+            save(self.writer, self.staging, progress, details, state, model.buffers(), self.joint)
 
     def export(self, checkpoint: Checkpoint) -> None:
-        export(self.output, checkpoint, {"classes": self.task.classes})
+        export(self.output, checkpoint, {"classes": self.task.classes}, as_safetensors=self.config.exports_safetensors)
 
 
 def build_training(arguments: Arguments, group: Group) -> Training:
@@ -91,13 +101,10 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     if task.sampler:
         check_sampler(task.sampler, group)
     loader, validation = open_loaders(task, config, group)
-    if weights := initial_weights(arguments, group, EXPORT_FILE):
-        load_initial_weights(weights, task.model)
-    task.model.to(group.device)
     task.model.train()  # the models of some libraries come in evaluation mode
     freeze(task.model, config.freeze)
-    set_memory_format(task, config, loader, group.device)
-    averages = Averages(config, task.model) if config.ema_decay else None
+    at_peak = seconds_at_peak(task, config, loader, group)
+    averages = place(task, config, loader, group, initial_weights(arguments, group, EXPORT_FILES))
     writer = CheckpointWriter(arguments.output, config)
     optimizers = build_optimizers(config, task, config.global_batch(group.replicas))
     if group.role.is_chief:
@@ -117,9 +124,32 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         recent=RecentSteps(config, group, writer.resume_hint),
         profile=Profile(config, arguments.output, group.role, recording),
         watchdog=Watchdog(config, group.role, on_gpu=group.device.type == "cuda"),
+        joint=JointWriting(group.role.rank, processes) if (processes := shards(config, group)) > 1 else None,
         stop=Stop(group.role),
-        seconds_at_peak=seconds_at_peak(task, config, loader, group),
+        seconds_at_peak=at_peak,
     )
+
+
+def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weights: Path | None) -> Averages | None:
+    """Bring the model with these weights, or this process's part of it, to the device, and its averages if it has."""
+    model = task.model
+    copied = copy.deepcopy(model) if config.ema_decay else None  # now, because what is sharded cannot be copied
+    models = [model, copied] if copied else [model]
+    if is_sharded(config, group):
+        mesh = mesh_of(config, group)
+        for each in models:
+            shard(each, task, config, group, mesh)
+    else:
+        for each in models:
+            fill(each, group.device)
+        if memory_format := suitable_format(task, config, loader, group.device):
+            for each in models:
+                each.to(memory_format=memory_format)
+    if weights:
+        load_initial_weights(weights, model)
+    if config.activation_checkpointing:
+        recompute_activations(model, task)
+    return Averages(config, model, copied) if copied else None
 
 
 def check_task(task: Task, config: TrainConfig) -> None:

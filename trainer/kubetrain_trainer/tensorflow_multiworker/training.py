@@ -70,7 +70,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         task = build_task(config, arguments.data_dir)
         config.check_metric(task.metrics)
         check_metrics(task.metrics)
-        if weights := initial_weights(arguments, group, EXPORT_FILE):
+        if weights := initial_weights(arguments, group, [EXPORT_FILE]):
             load_initial_weights(weights, task.model)
         freeze(task.model, config.freeze)
         optimizer, peak_rate = build_optimizer(config, task, config.global_batch(group.replicas))

@@ -1,0 +1,222 @@
+"""Models that are split over the processes: the same training, in less memory, with any number of processes."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kubetrain_components.jobs.local.free_ports import free_ports
+from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.pytorch_ddp.state_files import whole_state
+from kubetrain_trainer.training_output import TrainingOutput
+from support.process_groups import start, torchrun_variables
+from support.training import assert_same, copy_killed_at, newest
+
+pytestmark = pytest.mark.slow
+TASK = """
+import torch
+from torch import nn
+from torch.nn import functional
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+class Words:
+    def __len__(self):
+        return 37
+    def __getitem__(self, index):
+        words = torch.arange(index, index + 6) * 7 % 11
+        return words, words[0]
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.LayerNorm(6), nn.Linear(6, 14), nn.Linear(14, 6)
+        self.scale = nn.Parameter(torch.ones(1))  # smaller than the number of processes
+    def forward(self, states):
+        return states + self.scale * self.narrow(torch.relu(self.wide(self.norm(states))))
+    def reset_parameters(self):
+        nn.init.ones_(self.scale)
+
+class Model(nn.Module):
+    def __init__(self, normalized):
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.batch_norm = nn.BatchNorm1d(6) if normalized else nn.Identity()
+        self.scores = nn.Linear(6, 11)
+    def forward(self, words):
+        states = self.words(words)
+        for layer in self.layers:
+            states = layer(states)
+        return self.scores(self.batch_norm(states.mean(1)))
+
+def build(config, data_dir):
+    def loss(outputs, targets):
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    with torch.device(config.model_args.get("device", "cpu")):
+        model = Model(config.model_args.get("normalized", False))
+    return Task(model=model, data=lambda split: Words(), loss=loss)
+"""
+TRAIN = """
+import json, os, sys
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.pytorch_ddp.evaluate import evaluate
+from kubetrain_trainer.pytorch_ddp.train import train
+
+CheckpointWriter.is_free = lambda writer, step: writer.wait() is None  # skip no checkpoint
+folder, ports = sys.argv[1], iter(os.environ["PORTS"].split())
+for name, flags in json.loads(os.environ["TRAININGS"]).items():
+    os.environ["MASTER_PORT"] = next(ports)
+    sys.argv[1:] = ["--data-dir", folder, "--output-dir", f"{folder}/{name}", *flags]
+    arguments = training_arguments("")
+    train(arguments)
+    if os.environ["RANK"] == "0":
+        evaluate(arguments)
+"""
+SETTINGS: dict[str, Any] = {
+    "model": "words:build",
+    "precision": "fp32",
+    "metric": "loss",
+    "optimizer": "adamw",
+    "learning_rate": 0.01,
+    "lr_scaling": "none",
+    "global_batch_size": 12,
+    "batch_size": 4,
+    "epochs": 3,
+    "ema_decay": 0.5,
+    "clip_norm": 0.5,
+    "log_every": 1,
+    "checkpoint_every": 2,
+    "keep_checkpoints": 20,
+    "metrics_port": 0,
+}
+
+
+def begin(
+    folder: Path, world_size: int, trainings: dict[str, dict[str, Any]], program: str = TRAIN, **environment: str
+) -> list[Any]:
+    (folder / "words.py").write_text(TASK)
+    flags = {name: TrainConfig.from_dict({**SETTINGS, **changes}).to_flags() for name, changes in trainings.items()}
+    ports = free_ports(1 + len(trainings))
+    common = {"TRAININGS": json.dumps(flags), **environment}
+    return [
+        start(program, folder, **(torchrun_variables(ports, rank, world_size) | common)) for rank in range(world_size)
+    ]
+
+
+def run(folder: Path, world_size: int, trainings: dict[str, dict[str, Any]], **environment: str) -> None:
+    for process in begin(folder, world_size, trainings, **environment):
+        text, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, text
+
+
+SPOILED = """
+import errno, os
+from kubetrain_trainer.pytorch_ddp import checkpoint
+save_state = checkpoint.save_state
+def full(state, path):
+    if os.environ["RANK"] == os.environ["FAILS"] and "00000006" in str(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    save_state(state, path)
+checkpoint.save_state = full
+"""
+
+
+def losses(output: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(TrainingOutput(output).metrics) if "loss" in row]
+
+
+def validated(output: Path) -> list[float]:
+    saved = complete_checkpoints(TrainingOutput(output).checkpoints)
+    return [checkpoint.manifest["metrics"]["loss"] for checkpoint in saved]
+
+
+def files_of(checkpoint: Checkpoint) -> list[str]:
+    return [each["name"] for each in checkpoint.manifest["files"]]
+
+
+def test_a_sharded_training_is_the_same_with_two_three_and_one_process(tmp_path: Path) -> None:
+    full = {"sharding": "full", "activation_checkpointing": True}
+    run(tmp_path, 1, {"whole": {}})
+    run(tmp_path, 2, {"two": full})
+    copy_killed_at(4, tmp_path / "two", tmp_path / "three")
+    run(tmp_path, 3, {"three": full})
+    copy_killed_at(6, tmp_path / "three", tmp_path / "one")
+    run(tmp_path, 1, {"one": full})
+
+    for name, files in (("two", 2), ("three", 3), ("one", 1)):
+        last = newest(tmp_path / name)
+        assert len(files_of(last)) == files
+        np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "whole"), rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(validated(tmp_path / name), validated(tmp_path / "whole"), rtol=1e-5, err_msg=name)
+        state, expected = whole_state(last.path), whole_state(newest(tmp_path / "whole").path)
+        for part in ("model", "averages", "optimizer"):
+            assert_same(state[part], expected[part], tolerance=1e-5)
+
+
+def test_parts_within_each_pod(tmp_path: Path) -> None:
+    run(tmp_path, 1, {"whole": {"global_batch_size": 16}})
+    run(tmp_path, 4, {"hybrid": {"global_batch_size": 16, "sharding": "hybrid"}}, LOCAL_WORLD_SIZE="2")
+    assert files_of(newest(tmp_path / "hybrid")) == ["state-00000-of-00002.pt", "state-00001-of-00002.pt"]
+    np.testing.assert_allclose(losses(tmp_path / "hybrid"), losses(tmp_path / "whole"), rtol=1e-5)
+
+
+def test_a_run_may_change_how_it_is_sharded(tmp_path: Path) -> None:
+    run(tmp_path, 2, {"whole": {}})
+    copy_killed_at(4, tmp_path / "whole", tmp_path / "sharded")
+    run(tmp_path, 2, {"sharded": {"sharding": "full"}})
+    copy_killed_at(6, tmp_path / "sharded", tmp_path / "again")
+    run(tmp_path, 2, {"again": {}})
+    np.testing.assert_allclose(losses(tmp_path / "again"), losses(tmp_path / "whole"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_statistics_and_reduced_precision(precision: str, tmp_path: Path) -> None:
+    settings = {"precision": precision, "model_args": {"normalized": True}}
+    run(tmp_path, 2, {"whole": settings, "sharded": {**settings, "sharding": "full"}})
+    tolerance = 1e-5 if precision == "fp32" else 0.02
+    np.testing.assert_allclose(losses(tmp_path / "sharded"), losses(tmp_path / "whole"), rtol=tolerance)
+
+
+def test_a_model_without_content_gets_the_same_weights_in_every_process(tmp_path: Path) -> None:
+    settings = {"sharding": "full", "model_args": {"device": "meta"}}
+    run(tmp_path, 2, {"two": settings})
+    run(tmp_path, 3, {"three": settings})
+    np.testing.assert_allclose(losses(tmp_path / "three"), losses(tmp_path / "two"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_part_that_cannot_be_written_fails_the_training_and_keeps_the_checkpoint_before(
+    fails: int, tmp_path: Path
+) -> None:
+    processes = begin(tmp_path, 2, {"full": {"sharding": "full"}}, SPOILED + TRAIN, FAILS=str(fails))
+    (chief, _), _ = (process.communicate(timeout=120) for process in processes)
+    assert all(process.returncode != 0 for process in processes)
+    assert "No space left on device" in chief
+    assert "free space on this volume or enlarge it" in chief
+    if fails:
+        assert "rank 1 could not write" in chief
+    assert newest(tmp_path / "full").step == 4
+
+    run(tmp_path, 2, {"full": {"sharding": "full"}, "whole": {}})
+    assert losses(tmp_path / "full")[-9:] == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+
+
+def test_sigterm_in_one_process_saves_the_parts_of_all(tmp_path: Path) -> None:
+    endless = {"sharding": "full", "epochs": 100000, "checkpoint_every": 1000000, "keep_checkpoints": 2}
+    processes = begin(tmp_path, 2, {"full": endless})
+    while "step=3" not in processes[0].stdout.readline():
+        assert processes[0].poll() is None
+    processes[1].send_signal(signal.SIGTERM)
+    for process in processes:
+        text, _ = process.communicate(timeout=60)
+        assert "Stopped" in text or process.returncode != 0, text
+    stopped = newest(tmp_path / "full")
+    assert len(files_of(stopped)) == 2
+    assert not stopped.is_validated
+    assert [path.name for path in stopped.path.parent.iterdir()] == [stopped.name]

@@ -1,0 +1,61 @@
+"""The files of an exported PyTorch model."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kubetrain_trainer.pytorch_ddp.weights_files import find_weights, read_weights, write_safetensors
+
+WEIGHTS = {
+    "embedding": torch.arange(12.0).reshape(4, 3),
+    "bias": torch.ones(3, dtype=torch.bfloat16),
+    "transposed": torch.arange(6).reshape(2, 3).t(),
+    "steps": torch.tensor(7),
+    "tied": torch.arange(12.0).reshape(4, 3),
+}
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("largest", "files"),
+    [
+        (1 << 20, ["model.safetensors"]),
+        (
+            60,
+            [
+                "model-00001-of-00003.safetensors",
+                "model-00002-of-00003.safetensors",
+                "model-00003-of-00003.safetensors",
+            ],
+        ),
+    ],
+)
+def test_weights_are_read_as_they_were_written(largest: int, files: list[str], tmp_path: Path) -> None:
+    sizes = {name: tensor.nbytes for name, tensor in WEIGHTS.items()}
+    write_safetensors(tmp_path, sizes, WEIGHTS.__getitem__, largest)
+    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == files
+    read = read_weights(find_weights(tmp_path), CPU)
+    assert read.keys() == WEIGHTS.keys()
+    for name, tensor in WEIGHTS.items():
+        torch.testing.assert_close(read[name], tensor)
+
+
+def test_no_more_than_a_file_is_read_at_once(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def read(name: str) -> torch.Tensor:
+        asked.append((name, len(list(tmp_path.glob("*.safetensors")))))
+        return WEIGHTS[name]
+
+    write_safetensors(tmp_path, {name: tensor.nbytes for name, tensor in WEIGHTS.items()}, read, 60)
+    assert asked == [("embedding", 0), ("bias", 0), ("transposed", 1), ("steps", 1), ("tied", 2)]
+
+
+def test_the_library_of_safetensors_reads_an_index_in_the_usual_form(tmp_path: Path) -> None:
+    from transformers.utils.hub import get_checkpoint_shard_files
+
+    write_safetensors(tmp_path, {name: tensor.nbytes for name, tensor in WEIGHTS.items()}, WEIGHTS.__getitem__, 60)
+    files, metadata = get_checkpoint_shard_files(str(tmp_path), str(find_weights(tmp_path)))
+    assert [Path(each).name for each in files] == sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert sorted(metadata["all_checkpoint_keys"]) == sorted(WEIGHTS)

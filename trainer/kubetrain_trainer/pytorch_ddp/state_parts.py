@@ -1,0 +1,87 @@
+"""The state of a sharded training in files: each process saves its parts of the tensors, and any number of processes
+read what they need of all files.
+
+A part of a tensor is saved as {"part": the values, "offsets": where they begin in the tensor, "shape": of the tensor}.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
+
+PART = {"part", "offsets", "shape"}
+
+
+def with_parts(state: Any) -> Any:
+    """Return the state as this process saves it."""
+    return with_tensors(state, (_part(each) if isinstance(each, DTensor) else each for each in tensors_in(state)))
+
+
+def joined(states: Sequence[Any], like: Any = None) -> Any:
+    """Return the state that these files hold together.
+
+    Args:
+        like: The tensors that it will replace, in the same structure. Of those that are sharded, only this process's
+            part is read. A tensor in place of an inner structure stands for all in it that have its shape.
+    """
+    first = states[0]
+    if isinstance(first, Tensor):
+        return _filled([([0] * first.ndim, first)], first.shape, like)
+    if not isinstance(first, dict):
+        return first
+    if first.keys() == PART:
+        return _filled([(each["offsets"], each["part"]) for each in states], torch.Size(first["shape"]), like)
+    inner = type(first)((name, joined([each[name] for each in states], _within(like, name))) for name in first)
+    if hasattr(first, "_metadata"):
+        inner._metadata = first._metadata  # type: ignore[attr-defined]  # the versions of its modules
+    return inner
+
+
+def size_of(value: Any) -> int:
+    """Return the size in bytes of a tensor of which a file has this part, or all."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    size: int = math.prod(value["shape"]) * value["part"].itemsize
+    return size
+
+
+def _part(tensor: DTensor) -> dict[str, Any]:
+    [chunk] = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    return {"part": tensor.to_local(), "offsets": [*chunk.offsets], "shape": [*tensor.shape]}
+
+
+def _within(like: Any, name: Any) -> Any:
+    return like.get(name) if isinstance(like, Mapping) else like
+
+
+def _filled(pieces: Sequence[tuple[Sequence[int], Tensor]], shape: torch.Size, like: Any) -> Tensor:
+    if not isinstance(like, DTensor) or like.shape != shape:
+        first = pieces[0][1]
+        return first if first.shape == shape else _box([0] * len(shape), shape, pieces)
+    [chunk] = like.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    local = _box(chunk.offsets, chunk.sizes, pieces).to(like.device)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=shape, stride=like.stride()
+    )
+
+
+def _box(offsets: Sequence[int], sizes: Sequence[int], pieces: Sequence[tuple[Sequence[int], Tensor]]) -> Tensor:
+    """Return the values of the tensor from these offsets on."""
+    box = torch.empty([*sizes], dtype=pieces[0][1].dtype)
+    for begin, piece in pieces:
+        bounds = [
+            (max(a, b), min(a + size, b + length))
+            for a, size, b, length in zip(offsets, sizes, begin, piece.shape, strict=True)
+        ]
+        if all(first < last for first, last in bounds):
+            box[_between(bounds, offsets)] = piece[_between(bounds, begin)]
+    return box
+
+
+def _between(bounds: Sequence[tuple[int, int]], offsets: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(first - offset, last - offset) for (first, last), offset in zip(bounds, offsets, strict=True))
