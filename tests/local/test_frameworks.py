@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
+from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.training_output import TrainingOutput
 
 SMOOTHED = (0.23954, 0.63954)
 """The loss of the scores 2, 0 and 0 if the first class is right: without smoothing, and with label_smoothing=0.3."""
@@ -280,6 +283,27 @@ class TestPyTorch:
         assert again["model"]["weights"].tolist() == [2, 2, 2]
         assert again["model"]["weights"].data_ptr() == staged["model"]["weights"].data_ptr()
 
+    def test_without_memory_for_a_copy_the_training_waits_until_its_state_is_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        import torch
+
+        from kubetrain_trainer.pytorch_ddp import checkpoint, staging
+        from kubetrain_trainer.pytorch_ddp.state_files import whole_state
+
+        monkeypatch.setattr(staging, "free_memory", lambda: 8_000_000)
+        output, weights = TrainingOutput(tmp_path / "run"), torch.ones(1_000_000)
+        output.begin("pytorch", TrainConfig(), "")
+        writer, stage = CheckpointWriter(output, TrainConfig()), staging.Staging(in_pod=2)
+        for step in (1, 2):
+            checkpoint.save(
+                writer, stage, TrainingProgress(step=step), {"metrics": {}}, {"weights": weights}, [], joint=None
+            )
+            weights += 1  # as the next step does
+        states = [whole_state(each.path)["weights"].mean().item() for each in complete_checkpoints(output.checkpoints)]
+        assert states == [1, 2]
+        assert caplog.text.count("a copy of the state takes 0.0 GB and 0.0 GB are free") == 1
+
     def test_a_custom_function_must_return_a_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from kubetrain_trainer.pytorch_ddp.task import build_task
 
@@ -322,6 +346,8 @@ import numpy as np
 import tensorflow as tf
 from pathlib import Path
 from PIL import Image
+from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS
@@ -332,6 +358,7 @@ from kubetrain_trainer.tensorflow_multiworker.task import build_task
 import keras, inspect
 
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
 
 prepare_devices(TrainConfig(tf32=False), ProcessRole())

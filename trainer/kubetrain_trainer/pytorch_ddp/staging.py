@@ -1,13 +1,17 @@
 """A copy of the training's state in memory, to be written while the next steps change the original."""
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kubetrain_trainer.memory import free_memory
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
+
+log = logging.getLogger(__name__)
 
 
 class Staging:
@@ -16,7 +20,11 @@ class Staging:
     A GPU copies beside the next step, on a stream of its own, until that step changes the state.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_pod: int = 1) -> None:
+        """`in_pod` is the number of this pod's processes that copy at the same time."""
+        self._in_pod = in_pod
+        self.fits = True
+        """False if the memory is too small for a copy: the next steps have to wait until the state is written."""
         self._copies: list[Tensor] = []
         self._sources: list[Tensor] = []
         """What is being copied. Its memory must not be used again before, even if nothing else needs it."""
@@ -29,10 +37,13 @@ class Staging:
         """Return the state with a copy on the CPU of each tensor.
 
         GPUs copy asynchronously: call wait() before using the copy, and before_update() before changing the state,
-        except for the tensors that a forward pass changes.
+        except for the tensors that a forward pass changes. If there is no memory for a copy, return the state itself.
         """
         tensors = list(tensors_in(state))
         if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._copies]:
+            self._copies.clear()
+            if not self._has_room(sum(each.nbytes for each in tensors) * self._in_pod):
+                return state
             self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
         self._sources = tensors
         first = {each.data_ptr() for each in changed_by_forward}
@@ -63,6 +74,19 @@ class Staging:
         began, ended = self._wait
         self._copy_done = self._wait = None
         return {"checkpoint_gpu_stall_seconds": round(began.elapsed_time(ended) / 1000, 6)}
+
+    def _has_room(self, needed: int) -> bool:
+        """Return True if the memory has room for this many bytes more, and for a little besides."""
+        free = free_memory()
+        fitted, self.fits = self.fits, free is None or needed <= 0.9 * free
+        if fitted and not self.fits:
+            log.warning(
+                "the training waits while its checkpoints are written, because a copy of the state takes %.1f GB and "
+                "%.1f GB are free: give each pod more memory to train on meanwhile",
+                needed / 1e9,
+                (free or 0) / 1e9,
+            )
+        return self.fits
 
     @contextlib.contextmanager
     def _own_stream(self, on_gpu: bool) -> Iterator[None]:

@@ -120,7 +120,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         optimizers=optimizers,
         averages=averages,
         writer=writer,
-        staging=Staging(),
+        staging=Staging(min(shards(config, group), group.role.local_world_size)),
         recent=RecentSteps(config, group, writer.resume_hint),
         profile=Profile(config, arguments.output, group.role, recording),
         watchdog=Watchdog(config, group.role, on_gpu=group.device.type == "cuda"),
