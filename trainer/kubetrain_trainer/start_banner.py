@@ -11,6 +11,7 @@ def describe_start(
     precision: str,
     threads: int,
     device: str,
+    sharding: str = "none",
     used_gpus: int = 0,
     gpus: int = 0,
 ) -> str:
@@ -23,6 +24,7 @@ def describe_start(
         backend,
         _counted(world_size, "process", "processes"),
         _with_interface(transport),
+        f"sharding={sharding}" if sharding != "none" else "",
         precision,
         _counted(threads, "thread", "threads") + " each" * (world_size > 1),
         f"{used_gpus} of {_counted(gpus, 'GPU', 'GPUs')} in this pod" if gpus else "",

@@ -34,6 +34,7 @@ class Group(ProcessGroup):
             backend=f"PyTorch {torch.__version__}",
             world_size=self.role.world_size,
             transport=dist.get_backend() if self.role.world_size > 1 else "",
+            sharding=config.sharding,
             precision=describe_precision(config, self.device),
             threads=torch.get_num_threads(),
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else cpu_name(),
