@@ -186,7 +186,14 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}
     of_models = {"data_parallel.py", "memory_format.py", "own_step.py", "structures.py"}  # Keras and tf.nest do this
     # Each of TensorFlow's processes has the whole model and reads the whole state.
-    of_shards = {"sharding.py", "model_layers.py", "empty_models.py", "lockstep.py"}
+    of_shards = {
+        "sharding.py",
+        "shard_model.py",
+        "tensor_parallel.py",
+        "model_layers.py",
+        "empty_models.py",
+        "lockstep.py",
+    }
     of_states = {"joint_writing.py", "state_parts.py", "shared_state.py", "state_files.py"}
     of_models |= {"weights_files.py", "export.py"}  # TensorFlow writes weights in one format
     counted = {"operations.py"}  # TensorFlow has no such counter

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 TASK = """
 import torch
 from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional
 from kubetrain_trainer.pytorch_ddp.task import Task
 
@@ -35,11 +36,18 @@ class Layer(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm, self.wide, self.narrow = nn.LayerNorm(6), nn.Linear(6, 14), nn.Linear(14, 6)
-        self.scale = nn.Parameter(torch.ones(1))  # smaller than the number of processes
+        self.scale = Scale()
     def forward(self, states):
-        return states + self.scale * self.narrow(torch.relu(self.wide(self.norm(states))))
+        return states + self.scale(self.narrow(torch.relu(self.wide(self.norm(states)))))
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))  # smaller than the number of processes
+    def forward(self, states):
+        return self.factor * states
     def reset_parameters(self):
-        nn.init.ones_(self.scale)
+        nn.init.ones_(self.factor)
 
 class Model(nn.Module):
     def __init__(self, normalized):
@@ -59,7 +67,8 @@ def build(config, data_dir):
         return functional.cross_entropy(outputs, targets, reduction="none")
     with torch.device(config.model_args.get("device", "cpu")):
         model = Model(config.model_args.get("normalized", False))
-    return Task(model=model, data=lambda split: Words(), loss=loss)
+    plan = {"layers.*.wide": ColwiseParallel(), "layers.*.narrow": RowwiseParallel()}
+    return Task(model=model, data=lambda split: Words(), loss=loss, tensor_plan=plan)
 """
 TRAIN = """
 import json, os, sys
@@ -220,3 +229,16 @@ def test_sigterm_in_one_process_saves_the_parts_of_all(tmp_path: Path) -> None:
     assert len(files_of(stopped)) == 2
     assert not stopped.is_validated
     assert [path.name for path in stopped.path.parent.iterdir()] == [stopped.name]
+
+
+def test_processes_that_compute_layers_together(tmp_path: Path) -> None:
+    whole, together = {"global_batch_size": 16}, {"sharding": "full", "tensor_parallel": 2, "global_batch_size": 16}
+    run(tmp_path, 1, {"whole": whole})
+    run(tmp_path, 4, {"together": together})
+    copy_killed_at(4, tmp_path / "together", tmp_path / "two")
+    run(tmp_path, 2, {"two": together})
+    copy_killed_at(6, tmp_path / "together", tmp_path / "sharded")
+    run(tmp_path, 2, {"sharded": {**together, "tensor_parallel": 1}})
+    for name in ("together", "two", "sharded"):
+        np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "whole"), rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(validated(tmp_path / name), validated(tmp_path / "whole"), rtol=1e-5, err_msg=name)

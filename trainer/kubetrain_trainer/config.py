@@ -16,7 +16,7 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, Settings, setting
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
     *("loader_workers", "nccl_timeout_seconds", "skip_damaged"),
-    *("sharding", "activation_checkpointing", "weights_format"),
+    *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
 )
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
@@ -149,6 +149,11 @@ class TrainConfig(Settings):
         "PyTorch: what is split over the processes, so that larger models fit; full: each parameter with its gradient "
         "and optimizer state, over all processes; hybrid: over those of each pod; none: each process has all",
         choices=("none", "full", "hybrid"),
+    )
+    tensor_parallel: int = setting(
+        1,
+        "PyTorch: processes of a pod that compute each layer together, as the task's plan says; needs sharding",
+        minimum=1,
     )
     activation_checkpointing: bool = setting(
         False,

@@ -8,7 +8,7 @@ from typing import Any
 from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
 
-OF_PYTORCH = ("sharding", "activation_checkpointing", "weights_format")
+OF_PYTORCH = ("sharding", "tensor_parallel", "activation_checkpointing", "weights_format")
 OF_THE_LOOP = (
     "initial_weights",
     "freeze",
@@ -76,6 +76,8 @@ def _of_steps(config: Config) -> Iterator[str]:
         yield f"profile_steps must be the first and the last step, such as 100:110, not '{config.profile_steps}'"
     if config.exchange_mb and config.sharding != "none":
         yield "exchange_mb is for sharding=none: with sharding, the gradients of each layer are exchanged at once"
+    if config.tensor_parallel > 1 and config.sharding == "none":
+        yield "tensor_parallel needs sharding: set it to full or hybrid"
     if config.nesterov and not config.momentum:
         yield "nesterov needs a momentum above 0"
     if config.select_checkpoint == "best" and config.best_is == "unknown":

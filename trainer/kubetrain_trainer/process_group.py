@@ -19,6 +19,11 @@ class ProcessGroup(Protocol):
         """The number of copies of the model, over all processes."""
         return self.role.world_size
 
+    @property
+    def devices(self) -> int:
+        """The number of GPUs that compute, or of processes without one."""
+        return self.replicas
+
     def describe(self, config: TrainConfig) -> str:
         """Return the log line that describes the processes and their hardware."""
 

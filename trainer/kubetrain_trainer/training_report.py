@@ -72,7 +72,7 @@ class TrainingReport:
         row = {"step": progress.step, "epoch": progress.epoch, **means, "learning_rate": rate, **rates}
         if peak := self._group.gpu_memory_peak():
             row["gpu_memory_peak_bytes"] = peak
-            row["samples_per_second_per_gpu"] = round(rates["samples_per_second"] / self._group.replicas, 2)
+            row["samples_per_second_per_gpu"] = round(rates["samples_per_second"] / self._group.devices, 2)
         if self._seconds_at_peak:
             row["mfu"] = round(rates["samples_per_second"] * self._seconds_at_peak, 4)
         if skipped:

@@ -18,7 +18,7 @@ from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
 from kubetrain_trainer.pytorch_ddp.shared_state import shared_state
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.state_files import STATE_FILE, read_files, save_state, whole_state
-from kubetrain_trainer.pytorch_ddp.state_parts import joined, with_parts
+from kubetrain_trainer.pytorch_ddp.state_parts import joined, load_tensors, with_parts
 from kubetrain_trainer.pytorch_ddp.streams import Position
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.training_output import misfit_error
@@ -83,22 +83,30 @@ def restore(
     Raises:
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
-    own = {"model": model.state_dict(), "optimizer": optimizers.parameters()}
-    if averages is not None:
-        own["averages"] = averages.model.state_dict()
+    if is_sharded(config, group):
+        states = read_files(checkpoint.path)
+    else:
+        states = [shared_state(lambda: whole_state(checkpoint.path), group)]
     try:
-        if is_sharded(config, group):
-            state = joined(read_files(checkpoint.path), own)
-        else:
-            state = shared_state(lambda: whole_state(checkpoint.path), group)
-        model.load_state_dict(state["model"])
-        optimizers.load_state_dict(state["optimizer"], keep_hyperparameters=keep_hyperparameters)
+        load_all(model, [each["model"] for each in states])
+        state = joined([each["optimizer"] for each in states], optimizers.parameters())
+        optimizers.load_state_dict(state, keep_hyperparameters=keep_hyperparameters)
         if averages is not None:
-            averages.model.load_state_dict(evaluated_weights(state))
+            load_all(averages.model, [evaluated_weights(each) for each in states])
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit_error(checkpoint, config) from error
-    positions: Sequence[Position] | None = to_device(state.get("positions"), torch.device("cpu"))
+    positions: Sequence[Position] | None = to_device(states[0].get("positions"), torch.device("cpu"))
     return positions
+
+
+def load_all(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Raises:
+        ValueError: if it is the state of another model.
+    """
+    if model.state_dict().keys() != states[0].keys():
+        raise ValueError("the state of another model")
+    load_tensors(model, states)
 
 
 def evaluated_weights(state: Mapping[str, Any]) -> Any:

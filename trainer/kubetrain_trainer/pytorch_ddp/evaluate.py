@@ -83,7 +83,7 @@ def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
         training.watchdog.beat(doing)
     if any(group.gather(float(stop.is_requested))):
         return None
-    return tally.results(training.group.sum)
+    return tally.results(group.sum_once)
 
 
 def predictions(

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name, threads_of
-from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.errors import InvalidSetting, Stopped
 from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.pytorch_ddp.precision import describe_precision, use_tf32
@@ -28,6 +28,21 @@ class Group(ProcessGroup):
     device: torch.device
     patient: Any = None
     """The same processes, connected by gloo without a timeout."""
+    together: int = 1
+    """The number of processes that compute each sample together, in the order of their ranks."""
+
+    @property
+    def replicas(self) -> int:
+        return self.role.world_size // self.together
+
+    @property
+    def devices(self) -> int:
+        return self.role.world_size
+
+    @property
+    def data_role(self) -> ProcessRole:
+        """The rank of this process, and the number of processes, among those with different samples."""
+        return replace(self.role, rank=self.role.rank // self.together, world_size=self.replicas)
 
     def describe(self, config: TrainConfig) -> str:
         return describe_start(
@@ -56,6 +71,10 @@ class Group(ProcessGroup):
         totals: list[float] = sums.tolist()
         return totals
 
+    def sum_once(self, values: list[float]) -> list[float]:
+        """Return each value's sum over the processes with different samples."""
+        return self.sum(values if self.role.rank % self.together == 0 else [0.0] * len(values))
+
     def collect(self, value: Any) -> list[Any]:
         """Return the value of each process, by rank, for anything that is not a number."""
         values = [value] * self.role.world_size
@@ -80,7 +99,7 @@ class Group(ProcessGroup):
 def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(config, role, torch.cuda.device_count())
-    group = Group(role, choose_device(config, role))
+    group = Group(role, choose_device(config, role), together=processes_together(config, role))
     if role.world_size == 1:
         yield group
         return
@@ -95,6 +114,18 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
         leave(group)
         raise
     leave(group)
+
+
+def processes_together(config: TrainConfig, role: ProcessRole) -> int:
+    """
+    Raises:
+        InvalidSetting: if tensor_parallel does not divide the processes of a pod.
+    """
+    if role.local_world_size % config.tensor_parallel:
+        raise InvalidSetting(
+            f"tensor_parallel must divide the {role.local_world_size} processes of a pod, not {config.tensor_parallel}"
+        )
+    return config.tensor_parallel
 
 
 def collective_timeout(config: TrainConfig) -> timedelta:

@@ -7,7 +7,7 @@ from torch import Tensor, device, nn
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.initial_weights import misfit
-from kubetrain_trainer.pytorch_ddp.state_parts import joined
+from kubetrain_trainer.pytorch_ddp.state_parts import load_tensors
 from kubetrain_trainer.pytorch_ddp.weights_files import read_weights
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def load_initial_weights(path: Path, model: nn.Module) -> None:
         theirs, ours = (each.get(others[0], "missing") for each in (shapes, own_shapes))
         raise misfit(path, f"{others[0]} is {described(theirs)} there and {described(ours)} here")
     fitting = {name: value for name, value in weights.items() if name not in differing}
-    model.load_state_dict(joined([fitting], own), strict=False)
+    load_tensors(model, [fitting])
     log.info("the training starts from %s%s", path, f"; new: {', '.join(differing)}" if differing else "")
 
 

@@ -23,7 +23,7 @@ def seconds_at_peak(task: Task, config: TrainConfig, loader: Any, group: Group) 
     is_reduced = precision_of(config, group.device) in REDUCED
     if not (peak and is_reduced and group.role.is_chief) or task.step or (inputs := loader.first_inputs()) is None:
         return 0.0
-    return operations_per_sample(task.model, inputs, min(2, loader.size)) / (peak * group.replicas)
+    return operations_per_sample(task.model, inputs, min(2, loader.size)) / (peak * group.devices)
 
 
 def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:

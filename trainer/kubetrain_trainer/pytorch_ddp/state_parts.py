@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch import Tensor, nn
 
+from kubetrain_trainer.pytorch_ddp.sharding import is_part
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 
 PART = {"part", "offsets", "shape"}
@@ -19,7 +19,7 @@ PART = {"part", "offsets", "shape"}
 
 def with_parts(state: Any) -> Any:
     """Return the state as this process saves it."""
-    return with_tensors(state, (_part(each) if isinstance(each, DTensor) else each for each in tensors_in(state)))
+    return with_tensors(state, (_part(each) if is_part(each) else each for each in tensors_in(state)))
 
 
 def joined(states: Sequence[Any], like: Any = None) -> Any:
@@ -42,6 +42,19 @@ def joined(states: Sequence[Any], like: Any = None) -> Any:
     return inner
 
 
+@torch.no_grad()
+def load_tensors(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
+    """Load what these files hold of the model's state. Of a sharded model, no tensor but one is in memory twice."""
+    own, others = model.state_dict(), dict[str, Any]()
+    for name in states[0]:
+        value = joined([each[name] for each in states], own.get(name))
+        if is_part(value):
+            own[name].copy_(value)
+        else:
+            others[name] = value
+    model.load_state_dict(others, strict=False)
+
+
 def size_of(value: Any) -> int:
     """Return the size in bytes of a tensor of which a file has this part, or all."""
     if isinstance(value, Tensor):
@@ -50,8 +63,8 @@ def size_of(value: Any) -> int:
     return size
 
 
-def _part(tensor: DTensor) -> dict[str, Any]:
-    [chunk] = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
+def _part(tensor: Any) -> dict[str, Any]:
+    [chunk] = tensor.__create_chunk_list__()
     return {"part": tensor.to_local(), "offsets": [*chunk.offsets], "shape": [*tensor.shape]}
 
 
@@ -60,14 +73,15 @@ def _within(like: Any, name: Any) -> Any:
 
 
 def _filled(pieces: Sequence[tuple[Sequence[int], Tensor]], shape: torch.Size, like: Any) -> Tensor:
-    if not isinstance(like, DTensor) or like.shape != shape:
+    if not is_part(like) or like.shape != shape:
         first = pieces[0][1]
         return first if first.shape == shape else _box([0] * len(shape), shape, pieces)
-    [chunk] = like.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    [chunk] = like.__create_chunk_list__()
     local = _box(chunk.offsets, chunk.sizes, pieces).to(like.device)
-    return DTensor.from_local(
+    filled: Tensor = type(like).from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=shape, stride=like.stride()
     )
+    return filled
 
 
 def _box(offsets: Sequence[int], sizes: Sequence[int], pieces: Sequence[tuple[Sequence[int], Tensor]]) -> Tensor:

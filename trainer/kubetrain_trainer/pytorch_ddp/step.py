@@ -1,13 +1,14 @@
 """One optimizer step in all processes: compute, exchange and clip the gradients, then apply them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.pytorch_ddp.precision import forward, precision_of
-from kubetrain_trainer.pytorch_ddp.sharding import without_exchange
+from kubetrain_trainer.pytorch_ddp.sharding import is_part, without_exchange
 from kubetrain_trainer.pytorch_ddp.structures import split
 from kubetrain_trainer.pytorch_ddp.training import Training
 from kubetrain_trainer.sample_values import check_sample_values
@@ -44,7 +45,7 @@ def take_own_step(training: Training, inputs: object, targets: object, batch: Ba
             rate_factor=factor,
             device=device,
             bf16=precision_of(config, device) == "bf16",
-            weight=batch.weight(training.group.role.world_size),
+            weight=batch.weight(training.group.replicas),
             clip_norm=config.clip_norm,
         )
     )
@@ -79,10 +80,9 @@ def gradients_of(training: Training) -> list[Tensor]:
 
 
 def gradient_norm(training: Training) -> Tensor:
-    norm = nn.utils.get_total_norm(gradients_of(training))
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
-    return norm.to(training.group.device)  # without gradients it is on the CPU
+    norm: Any = nn.utils.get_total_norm(gradients_of(training))
+    whole: Tensor = norm.full_tensor() if is_part(norm) else norm
+    return whole.to(training.group.device)  # without gradients it is on the CPU
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
@@ -97,8 +97,8 @@ def restore_statistics(training: Training, statistics: list[Tensor]) -> None:
 
 def add_gradients(training: Training, inputs: object, targets: object, batch: Batch) -> Tensor:
     """Add up the gradient of the mean loss, part by part. The last part exchanges it between processes."""
-    weight = batch.weight(training.group.role.world_size)  # turns the mean over processes into one over samples
-    count = batch.parts(training.config, training.group.role.world_size)
+    weight = batch.weight(training.group.replicas)  # turns the mean over processes into one over samples
+    count = batch.parts(training.config, training.group.replicas)
     *parts, last = split((inputs, targets, [*batch.indices]), count, len(batch.indices))
     with without_exchange(training.model):
         losses = [add_gradient(training, weight, *part) for part in parts]

@@ -82,6 +82,9 @@ class Task:
     """True if a step may leave out parameters of the model. Looking for them takes time."""
     static_graph: bool = False
     """True if each step computes the same operations, which saves time."""
+    tensor_plan: Mapping[str, Any] | None = None
+    """With `tensor_parallel`, how processes compute modules together: styles of torch.distributed.tensor.parallel by
+    their names, with * for any characters. Each process computes the other modules whole."""
     layers: Callable[[Any], Iterable[nn.Module]] | None = None
     """Returns the layers of the model that `sharding` brings together, and `activation_checkpointing` computes again,
     one at a time. By default, the members of its outermost nn.ModuleList and nn.Sequential."""

@@ -49,7 +49,7 @@ def train(arguments: Arguments) -> None:
 
 
 def run_epochs(training: Training) -> None:
-    config, group, role, loader = training.config, training.group, training.group.role, training.loader
+    config, group, loader = training.config, training.group, training.loader
     plan = loader.plan(group.replicas, training.task.sampler)
     progress, validated_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step, training.seconds_at_peak)
@@ -57,11 +57,11 @@ def run_epochs(training: Training) -> None:
 
     while not is_finished(config, progress):
         # One batch per remaining step of the epoch, with this process's share of the step's `global_size` samples.
-        batches, ahead = tee(plan.batches(progress.epoch, role.rank, start=progress.samples_in_epoch))
+        batches, ahead = tee(plan.batches(progress.epoch, group.data_role.rank, start=progress.samples_in_epoch))
         loaded = loader.load((batch.indices for batch in ahead), progress.epoch)
         for batch, (inputs, targets, _) in zip(batches, report.window.waiting_for(loaded), strict=True):
             # Seed dropout at each step, so that a resumed run draws the same random numbers.
-            seed_generators(derived_seed(config.seed, progress.step, role.rank), group.device)
+            seed_generators(derived_seed(config.seed, progress.step, group.data_role.rank), group.device)
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             training.profile.begin_step(progress.step)
             factor = training.rate_factor(progress, plan)

@@ -36,7 +36,7 @@ from kubetrain_trainer.pytorch_ddp.operations import seconds_at_peak
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers, build_optimizers, warn_of_untrained
 from kubetrain_trainer.pytorch_ddp.recording import recording
 from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
-from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, mesh_of, shard, shards
+from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, shards
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
 from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream
@@ -98,6 +98,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     task = build_task(config, arguments.data_dir)
     config.check_metric(task.metrics)
     check_task(task, config)
+    check_together(task, group)
     if task.sampler:
         check_sampler(task.sampler, group)
     loader, validation = open_loaders(task, config, group)
@@ -136,6 +137,8 @@ def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weig
     copied = copy.deepcopy(model) if config.ema_decay else None  # now, because what is sharded cannot be copied
     models = [model, copied] if copied else [model]
     if is_sharded(config, group):
+        from kubetrain_trainer.pytorch_ddp.shard_model import mesh_of, shard
+
         mesh = mesh_of(config, group)
         for each in models:
             shard(each, task, config, group, mesh)
@@ -175,13 +178,26 @@ def check_task(task: Task, config: TrainConfig) -> None:
         )
 
 
+def check_together(task: Task, group: Group) -> None:
+    """
+    Raises:
+        InvalidSetting: if processes cannot compute this task's samples together.
+    """
+    if group.together > 1 and not task.tensor_plan:
+        raise InvalidSetting("tensor_parallel needs the tensor_plan of a task of your own")
+
+
 def open_loaders(task: Task, config: TrainConfig, group: Group) -> list[AnyLoader]:
     """Return the loaders of the samples to train on and of those to validate with."""
-    return [open_loader(samples, task, config, group.role, group.device) for samples in splits(task, config, group)]
+    return [
+        open_loader(samples, task, config, group.data_role, group.device) for samples in splits(task, config, group)
+    ]
 
 
 def open_loader(samples: Any, task: Task, config: TrainConfig, role: ProcessRole, device: torch.device) -> AnyLoader:
     if is_import_path(config.model) and config.loader_workers != 0:
         check_sendable("samples", samples)
         check_sendable("collate", task.collate)
+    if config.tensor_parallel > 1 and is_stream(samples):
+        raise InvalidSetting("tensor_parallel must be 1 for samples without indices: its processes need the same ones")
     return (StreamLoader if is_stream(samples) else Loader)(samples, config, role, device, task.collate)

@@ -67,4 +67,4 @@ def read_weights(path: Path, device: torch.device) -> Any:
         from safetensors.torch import load_file
 
         return load_file(path, str(device))
-    return load_state(path, device)
+    return load_state(path, device, mmap=device.type == "cpu")

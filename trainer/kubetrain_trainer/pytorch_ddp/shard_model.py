@@ -1,0 +1,78 @@
+"""Split a model over the processes. This module takes a second to import, and only sharded trainings need it."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _NormBase
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.pytorch_ddp.empty_models import fill
+from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
+from kubetrain_trainer.pytorch_ddp.model_layers import forwarded, layers_of
+from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
+from kubetrain_trainer.pytorch_ddp.sharding import shards
+from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.tensor_parallel import split, styles_of
+
+WITH_STATISTICS = MixedPrecisionPolicy(cast_forward_inputs=False)
+
+
+def mesh_of(config: TrainConfig, group: Group) -> DeviceMesh:
+    """Return the processes by what differs between them: the copy of the state, the part of it with the samples that
+    they train on, and the part of each layer."""
+    copies, parts = group.role.world_size // shards(config, group), shards(config, group) // group.together
+    sizes = {"copy": copies, "part": parts, "tensor": group.together}
+    names = tuple(name for name, size in sizes.items() if size > 1 or name == "part")
+    ranks = torch.arange(group.role.world_size).view([sizes[name] for name in names])
+    groups = [lines_through(ranks, dimension, collective_timeout(config)) for dimension in range(len(names))]
+    return DeviceMesh.from_group(groups, group.device.type, ranks, mesh_dim_names=names)
+
+
+def lines_through(ranks: Tensor, dimension: int, timeout: timedelta) -> Any:
+    """Create the groups of ranks that differ in one dimension only, and return that of this process."""
+    lines = ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])
+    return dist.new_subgroups_by_enumeration(lines.tolist(), timeout)[0]
+
+
+def shard(model: nn.Module, task: Task, config: TrainConfig, group: Group, mesh: DeviceMesh) -> None:
+    """Leave this process its part of each parameter. Those of a layer are brought together while it computes.
+
+    A model without content gets its first weights here, layer by layer, so that no process ever holds all of them.
+    """
+    policy = policy_of(config, group.device)
+    for root in forwarded(model, task):
+        styles = styles_of(root, task) if group.together > 1 else {}
+        units = [*statistics_of(root), *layers_of(root, task), root]
+        for module in dict.fromkeys(units):
+            fill(module, group.device)
+            if styles:
+                split(module, styles, mesh["tensor"])
+            if config.compile:
+                module.compile()
+            # Normalizations with statistics in fp32 compute only with weights in fp32.
+            used = WITH_STATISTICS if isinstance(module, _NormBase) else policy
+            fully_shard(module, mesh=data_part(mesh), mp_policy=used)
+
+
+def statistics_of(model: nn.Module) -> list[nn.Module]:
+    return [each for each in model.modules() if isinstance(each, _NormBase) and [*each.parameters()]]
+
+
+def data_part(mesh: DeviceMesh) -> DeviceMesh:
+    names = mesh.mesh_dim_names or ()
+    return mesh["copy", "part"] if "copy" in names else mesh["part"]
+
+
+def policy_of(config: TrainConfig, device: torch.device) -> MixedPrecisionPolicy:
+    """Return how weights are brought together: in the precision of the computation, or autocast would keep a copy of
+    each until the backward pass."""
+    return MixedPrecisionPolicy(
+        param_dtype=REDUCED.get(precision_of(config, device)),
+        reduce_dtype=torch.bfloat16 if config.exchange_precision == "bf16" else torch.float32,
+        cast_forward_inputs=False,
+    )
