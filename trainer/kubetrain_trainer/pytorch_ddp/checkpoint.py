@@ -14,13 +14,13 @@ from kubetrain_trainer.pytorch_ddp.averaging import Averages
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
 from kubetrain_trainer.pytorch_ddp.optimizer import Optimizers
-from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
+from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded
 from kubetrain_trainer.pytorch_ddp.shared_state import shared_state
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.state_files import STATE_FILE, read_files, save_state, whole_state
 from kubetrain_trainer.pytorch_ddp.state_parts import joined, load_tensors, with_parts
 from kubetrain_trainer.pytorch_ddp.streams import Position
-from kubetrain_trainer.pytorch_ddp.structures import to_device
+from kubetrain_trainer.pytorch_ddp.structures import map_tensors, to_device
 from kubetrain_trainer.training_output import misfit_error
 
 
@@ -84,18 +84,19 @@ def restore(
         KubetrainError: if the checkpoint belongs to another model or optimizer.
     """
     if is_sharded(config, group):
-        states = read_files(checkpoint.path)
+        states, kept = read_files(checkpoint.path), copied
     else:
-        states = [shared_state(lambda: whole_state(checkpoint.path), group)]
+        states, kept = [shared_state(lambda: whole_state(checkpoint.path), group)], lambda state: state
     try:
         load_all(model, [each["model"] for each in states])
-        state = joined([each["optimizer"] for each in states], optimizers.parameters())
-        optimizers.load_state_dict(state, keep_hyperparameters=keep_hyperparameters)
+        others = [{name: each[name] for name in each if name not in ("model", "averages")} for each in states]
+        rest = kept(joined(others, {"optimizer": optimizers.parameters()}))
+        optimizers.load_state_dict(rest["optimizer"], keep_hyperparameters=keep_hyperparameters)
         if averages is not None:
             load_all(averages.model, [evaluated_weights(each) for each in states])
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit_error(checkpoint, config) from error
-    positions: Sequence[Position] | None = to_device(states[0].get("positions"), torch.device("cpu"))
+    positions: Sequence[Position] | None = to_device(rest.get("positions"), torch.device("cpu"))
     return positions
 
 
@@ -107,6 +108,11 @@ def load_all(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
     if model.state_dict().keys() != states[0].keys():
         raise ValueError("the state of another model")
     load_tensors(model, states)
+
+
+def copied(state: Any) -> Any:
+    """Return the state without tensors that are mapped from a file, which may be deleted. Parts are copies already."""
+    return map_tensors(lambda tensor: tensor if is_part(tensor) else tensor.clone(), state)
 
 
 def evaluated_weights(state: Mapping[str, Any]) -> Any:

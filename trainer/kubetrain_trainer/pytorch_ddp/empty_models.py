@@ -41,7 +41,7 @@ def _allocated(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _reset(module: nn.Module) -> None:
-    reset = getattr(module, "reset_parameters", None)
+    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
     if reset is None:
         raise KubetrainError(
             f"the model was built on the device meta, but its {type(module).__name__} cannot fill its own tensors: "

@@ -1,0 +1,96 @@
+"""The layers of a model, and models that are built without content."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.pytorch_ddp.empty_models import fill
+from kubetrain_trainer.pytorch_ddp.model_layers import layers_of, recompute_activations
+from kubetrain_trainer.pytorch_ddp.task import Task
+
+CPU = torch.device("cpu")
+
+
+def task_of(model: nn.Module, **parts: Any) -> Task:
+    return Task(model=model, data=lambda split: [], loss=lambda outputs, targets: outputs, **parts)
+
+
+class Counting(nn.Linear):
+    calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(inputs).tanh()
+
+
+def stacked() -> nn.ModuleDict:
+    blocks = nn.ModuleList(nn.Sequential(Counting(3, 3), nn.Dropout(0.5)) for _ in range(2))
+    return nn.ModuleDict({"first": Counting(3, 3), "blocks": nn.Sequential(*blocks, nn.Tanh()), "last": Counting(3, 1)})
+
+
+def test_the_layers_are_the_members_of_the_outermost_lists_unless_the_task_names_others() -> None:
+    model = stacked()
+    assert layers_of(model, task_of(model)) == [model["blocks"][0], model["blocks"][1]]
+    assert layers_of(model, task_of(model, layers=lambda own: [own["last"]])) == [model["last"]]
+
+
+def test_activations_are_computed_again_with_the_same_dropout() -> None:
+    def gradients(again: bool) -> tuple[list[Tensor], list[int]]:
+        torch.manual_seed(3)
+        model = stacked()
+        if again:
+            recompute_activations(model, task_of(model))
+        outputs = torch.ones(5, 3)
+        for each in model.values():
+            outputs = each(outputs)
+        outputs.sum().backward()
+        counted = [each for each in model.modules() if isinstance(each, Counting)]
+        return [each.grad for each in model.parameters() if each.grad is not None], [each.calls for each in counted]
+
+    (kept, once), (computed, twice) = gradients(again=False), gradients(again=True)
+    assert (once, twice) == ([1, 1, 1, 1], [1, 2, 2, 1])
+    assert len(kept) == len(computed) == 8
+    for one, other in zip(kept, computed, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.scores = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.scores.weight = self.words.weight
+        self.norm, self.attention = nn.BatchNorm1d(3), nn.MultiheadAttention(3, 1)
+
+
+def test_a_model_without_content_is_filled_and_stays_tied() -> None:
+    with torch.device("meta"):
+        model = Tied()
+    model.norm.weight.requires_grad_(False)
+    fill(model, CPU)
+    assert model.scores.weight is model.words.weight
+    assert model.words.weight.std() > 0
+    assert model.attention.in_proj_weight.std() > 0
+    assert model.norm.running_var.tolist() == [1, 1, 1]
+    assert not model.norm.weight.requires_grad
+
+
+def test_a_model_with_content_keeps_it() -> None:
+    model = Tied()
+    before = model.words.weight.clone()
+    fill(model, CPU)
+    assert torch.equal(model.words.weight, before)
+
+
+def test_a_module_that_cannot_fill_itself_is_named() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("angles", torch.zeros(3))
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2), Table())
+    with pytest.raises(KubetrainError, match=r"its Table cannot fill its own tensors: give it a method reset_param"):
+        fill(model, CPU)
