@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 
 from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
-from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
@@ -202,7 +200,6 @@ class TestPyTorch:
         from kubetrain_trainer.pytorch_ddp.step import take_step
         from kubetrain_trainer.pytorch_ddp.training import build_training
         from kubetrain_trainer.sampling import Batch
-        from kubetrain_trainer.training_output import TrainingOutput
 
         exchanges = []
 
@@ -283,25 +280,21 @@ class TestPyTorch:
         assert again["model"]["weights"].tolist() == [2, 2, 2]
         assert again["model"]["weights"].data_ptr() == staged["model"]["weights"].data_ptr()
 
-    def test_without_memory_for_a_copy_the_training_waits_until_its_state_is_written(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    def test_a_state_is_not_copied_if_the_processes_of_the_pod_have_no_memory_for_copies(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         import torch
 
-        from kubetrain_trainer.pytorch_ddp import checkpoint, staging
-        from kubetrain_trainer.pytorch_ddp.state_files import whole_state
+        from kubetrain_trainer.pytorch_ddp import staging
 
+        state = {"weights": torch.ones(1_000_000)}
         monkeypatch.setattr(staging, "free_memory", lambda: 8_000_000)
-        output, weights = TrainingOutput(tmp_path / "run"), torch.ones(1_000_000)
-        output.begin("pytorch", TrainConfig(), "")
-        writer, stage = CheckpointWriter(output, TrainConfig()), staging.Staging(in_pod=2)
-        for step in (1, 2):
-            checkpoint.save(
-                writer, stage, TrainingProgress(step=step), {"metrics": {}}, {"weights": weights}, [], joint=None
-            )
-            weights += 1  # as the next step does
-        states = [whole_state(each.path)["weights"].mean().item() for each in complete_checkpoints(output.checkpoints)]
-        assert states == [1, 2]
+        alone, pair = staging.Staging(), staging.Staging(in_pod=2)
+        assert alone.copy(state)["weights"] is not state["weights"]
+        assert alone.fits
+        for _ in range(2):
+            assert pair.copy(state)["weights"] is state["weights"]
+            assert not pair.fits
         assert caplog.text.count("a copy of the state takes 0.0 GB and 0.0 GB are free") == 1
 
     def test_a_custom_function_must_return_a_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,8 +339,6 @@ import numpy as np
 import tensorflow as tf
 from pathlib import Path
 from PIL import Image
-from kubetrain_trainer.checkpoint_layout import TrainingProgress, complete_checkpoints
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS

@@ -134,6 +134,17 @@ def full(state, path):
     save_state(state, path)
 checkpoint.save_state = full
 """
+SHORT_OF_MEMORY = """
+import os, time
+from kubetrain_trainer.pytorch_ddp import checkpoint, staging
+staging.free_memory = lambda: 0 if os.environ["RANK"] == "0" else None
+save_state = checkpoint.save_state
+def slow(state, path):
+    if os.environ["RANK"] == "0" and "00000004" in str(path):
+        time.sleep(8)
+    save_state(state, path)
+checkpoint.save_state = slow
+"""
 
 
 def losses(output: Path) -> list[float]:
@@ -242,3 +253,14 @@ def test_processes_that_compute_layers_together(tmp_path: Path) -> None:
     for name in ("together", "two", "sharded"):
         np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "whole"), rtol=1e-5, err_msg=name)
         np.testing.assert_allclose(validated(tmp_path / name), validated(tmp_path / "whole"), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_without_memory_for_a_copy_all_wait_until_the_state_is_written(sharding: str, tmp_path: Path) -> None:
+    short = {"sharding": sharding, "nccl_timeout_seconds": 2}
+    for process in begin(tmp_path, 2, {"short": short}, SHORT_OF_MEMORY + TRAIN):
+        text, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, text
+    run(tmp_path, 2, {"whole": {}})
+    state, expected = (whole_state(newest(tmp_path / name).path) for name in ("short", "whole"))
+    assert_same(state["model"], expected["model"], tolerance=1e-5)

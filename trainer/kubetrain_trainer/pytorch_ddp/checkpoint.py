@@ -62,8 +62,6 @@ def save(
         writer.start(progress, details, lambda folder: write(folder / STATE_FILE))
     else:
         writer.start_thread(progress.step, joint.work(writer, progress, details, write))
-    if not staging.fits:
-        writer.wait()
 
 
 def restore(

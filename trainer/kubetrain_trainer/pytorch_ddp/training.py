@@ -87,6 +87,9 @@ class Training(AnyTraining):
         if self.group.role.rank < shards(self.config, self.group):
             state = state_of(model, self.optimizers, self.averages, positions)
             save(self.writer, self.staging, progress, details, state, model.buffers(), self.joint)
+        if any(self.group.gather(float(not self.staging.fits))):
+            self.writer.wait()
+            self.group.from_chief(lambda: None, takes_long=True)  # else the next step would wait, with its timeout
 
     def export(self, checkpoint: Checkpoint) -> None:
         export(self.output, checkpoint, {"classes": self.task.classes}, as_safetensors=self.config.exports_safetensors)
