@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_metrics_of_two_processes_are_those_of_the_undivided_split(folder: Path) -> None:
     measured, expected = newest(folder / "two").manifest["metrics"], TrainingOutput(folder / "two").read_evaluation()
     assert expected["samples"] == 33
-    assert set(measured) == {"loss", "f1", "auc", "perplexity", "accuracy"}
+    assert set(measured) == {"loss", "f1", "auc", "perplexity", "found", "accuracy"}
     assert measured == pytest.approx(expected["metrics"], rel=1e-5)
 
 

@@ -62,6 +62,13 @@ class Perplexity(keras.metrics.Mean):
         return tf.exp(super().result())
 
 
+class Found(keras.metrics.Sum):
+    """The number of samples of class 1 that are recognized: a sum, which counts no sample twice."""
+
+    def update_state(self, targets: tf.Tensor, outputs: tf.Tensor, sample_weight: Any = None) -> None:
+        super().update_state(targets * tf.argmax(outputs, 1))
+
+
 def build(config: TrainConfig, data_dir: Path) -> Task:
     words = [keras.Input((None,), dtype="int64"), keras.layers.Embedding(32, 8, mask_zero=True)]
     return Task(
@@ -74,6 +81,7 @@ def build(config: TrainConfig, data_dir: Path) -> Task:
             "f1": F1(average="macro"),
             "auc": Auc(),
             "perplexity": Perplexity(),
+            "found": Found(),
             "accuracy": lambda outputs, targets: tf.cast(tf.argmax(outputs, 1) == targets, tf.float32),
         },
         optimizer=lambda model: keras.optimizers.AdamW(learning_rate=0.02, weight_decay=0.01),

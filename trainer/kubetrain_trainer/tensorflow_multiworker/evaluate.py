@@ -24,9 +24,9 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
-from kubetrain_trainer.tensorflow_multiworker.group import prepare_devices
+from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
 from kubetrain_trainer.tensorflow_multiworker.loading import load
-from kubetrain_trainer.tensorflow_multiworker.measures import Tally
+from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
 from kubetrain_trainer.tensorflow_multiworker.training import Training
@@ -36,32 +36,37 @@ def evaluate(arguments: Arguments) -> None:
     """Evaluate the exported model and write evaluation.json."""
     check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
     config = arguments.config
-    prepare_devices(config, ProcessRole())
+    role = ProcessRole()
+    prepare_devices(config, role)
     use_precision(config)
-    task = build_task(config, arguments.data_dir)
+    group = Group(role, build_strategy(config, role))
+    with group.strategy.scope():
+        task = build_task(config, arguments.data_dir)
     export = load_export(arguments.output, task.model)
     samples = task.data(config.test_split)
     log_notes(samples)
-    tally, predicted = measure(task, samples, config)
+    tally, predicted = measure(task, samples, config, group)
     measured = tally.measured()  # before the latest model is measured, perhaps by the same objects
-    latest = measure_latest(arguments, task.classes, partial(measure_published, arguments.data_dir))
+    latest = measure_latest(arguments, task.classes, partial(measure_published, arguments.data_dir, group))
     write_evaluation(arguments, export, samples, measured, predicted, latest)
 
 
-def measure_published(data_dir: Path, model: ModelFolder, config: TrainConfig) -> Metrics:
+def measure_published(data_dir: Path, group: Group, model: ModelFolder, config: TrainConfig) -> Metrics:
     """Evaluate a published model, which was trained with these settings, on this dataset."""
     sized = with_recorded_input(config, model.description)
-    task = build_task(sized, data_dir)
+    with group.strategy.scope():
+        task = build_task(sized, data_dir)
     load_weights(model.path / EXPORT_FILE, task.model)
-    return measure(task, task.data(sized.test_split), sized)[0].results()
+    return measure(task, task.data(sized.test_split), sized, group)[0].results()
 
 
-def measure(task: Task, samples: Any, config: TrainConfig) -> tuple[Tally, ClassPredictions]:
-    tally, predicted = Tally(task), ClassPredictions(task.classes)
-    for outputs, targets, count in predictions(task, samples, range(len(samples)), config):
-        tally.add(outputs, targets, count)
+def measure(task: Task, samples: Any, config: TrainConfig, group: Group) -> tuple[Tally, ClassPredictions]:
+    tally, predicted = Tally(task, group), ClassPredictions(task.classes)
+    for batches in predictions(task, samples, range(len(samples)), config, group):
+        tally.add(batches)
         if task.classes:
-            predicted.add(targets.numpy().tolist(), *top_classes(outputs))
+            for outputs, targets, _ in batches:
+                predicted.add(targets.numpy().tolist(), *top_classes(outputs))
         print(format_progress(samples=f"{tally.samples}/{len(samples)}"), flush=True)
     return tally, predicted
 
@@ -72,10 +77,11 @@ def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
     tally, doing = Tally(training.evaluated, training.group), f"the validation after step {step}"
     training.watchdog.beat(doing)
     indices, most = (evaluation_indices(len(samples), rank, role.world_size) for rank in (role.rank, 0))
-    predicted = predictions(training.evaluated, samples, indices, config)
-    for _ in range(0, len(most), config.batch_size):  # equally often in all processes: is_due_now() waits for all
-        for outputs, targets, count in islice(predicted, 1):
-            tally.add(outputs, targets, count)
+    predicted = predictions(training.evaluated, samples, indices, config, training.group)
+    step_size = config.batch_size * training.group.local_replicas
+    for _ in range(0, len(most), step_size):  # equally often in all processes: is_due_now() waits for all
+        for batches in islice(predicted, 1):
+            tally.add(batches)
         training.watchdog.beat(doing)
         if training.stop.is_due_now():
             return None
@@ -83,12 +89,23 @@ def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
 
 
 def predictions(
-    task: Task, samples: Any, indices: Sequence[int], config: TrainConfig
-) -> Iterator[tuple[Any, Any, int]]:
-    """Yield the outputs and targets of each batch, and the number of its samples."""
+    task: Task, samples: Any, indices: Sequence[int], config: TrainConfig, group: Group
+) -> Iterator[list[Predicted]]:
+    """Yield a batch of each replica of this process at a time, and those that are left at last."""
     batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
-    for batch, (inputs, targets) in zip(batches, load(samples, batches, task.collate), strict=True):
-        yield predict(task.model, inputs), targets, len(batch)
+    loaded = zip(load(samples, batches, task.collate), batches, strict=True)
+    while step := list(islice(loaded, group.local_replicas)):
+        inputs = [inputs for (inputs, _), _ in step]
+        # A replica without a batch computes one that is not counted: not every model takes an empty batch.
+        inputs += inputs[:1] * (group.local_replicas - len(step))
+        outputs = predict_in_replicas(task.model, group.strategy, group.for_each_replica(inputs))
+        pairs = zip(group.of_each_replica(outputs), step, strict=False)
+        yield [Predicted(output, targets, len(batch)) for output, ((_, targets), batch) in pairs]
+
+
+@tf.function(reduce_retracing=True)
+def predict_in_replicas(model: keras.Model, strategy: tf.distribute.Strategy, inputs: Any) -> Any:
+    return strategy.run(partial(predict, model), args=(inputs,))
 
 
 @tf.function(reduce_retracing=True)

@@ -78,16 +78,23 @@ class Group(ProcessGroup):
 
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, self.strategy.run(contribution), axis=None).numpy()
 
+    @property
+    def local_replica(self) -> int:
+        """The number of the replica of this process that asks, outside a graph."""
+        return int(tf.distribute.get_replica_context().replica_id_in_sync_group) % self.local_replicas
+
     def for_each_replica(self, values: Sequence[Any]) -> Any:
         """Return a value of the strategy with one of these values for each replica of this process."""
+        if self.local_replicas == 1:
+            return values[0]
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group % self.local_replicas]
         )
 
-    def in_first_replica(self, batch: Any) -> Any:
-        """Return the batch for the first replica of this process, and a batch without samples for each other one."""
-        empty = tf.nest.map_structure(lambda tensor: tensor[:0], batch)
-        return self.for_each_replica([batch, *[empty] * (self.local_replicas - 1)])
+    def of_each_replica(self, value: Any) -> list[Any]:
+        """Return the parts of a value of the strategy, of any structure: one for each replica of this process."""
+        parts = [self.strategy.experimental_local_results(each) for each in tf.nest.flatten(value)]
+        return [tf.nest.pack_sequence_as(value, each) for each in zip(*parts, strict=True)]
 
     def broadcast_statistics(self, model: keras.Model) -> None:
         statistics = model.non_trainable_weights

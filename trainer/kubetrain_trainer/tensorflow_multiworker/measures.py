@@ -1,7 +1,8 @@
 """The loss and metrics of a split: means over its samples, and metrics that need the whole split."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -16,11 +17,19 @@ from kubetrain_trainer.tensorflow_multiworker.task import Task
 SumOverProcesses = Callable[[list[float]], list[float]]
 
 
+class Predicted(NamedTuple):
+    """A batch that a replica has evaluated, on the replica's device."""
+
+    outputs: Any
+    targets: Any
+    samples: int
+
+
 class Tally:
     """Sums over samples, kept on the device until they are read, and the metrics that count for themselves."""
 
-    def __init__(self, task: Task, group: Group | None = None) -> None:
-        """In a training, the group has the strategy that made the variables of the metrics."""
+    def __init__(self, task: Task, group: Group) -> None:
+        """The group has the strategy that made the variables of the metrics."""
         self._names = ["loss", *task.metrics]
         self._group = group
         self._metrics = {name: each for name, each in task.metrics.items() if isinstance(each, keras.Metric)}
@@ -33,18 +42,25 @@ class Tally:
         for metric in self._metrics.values():
             metric.reset_state()
 
-    def add(self, outputs: Any, targets: Any, samples: int) -> None:
-        values = [tf.cast(each, tf.float64) for each in measure_samples(self._measures, outputs, targets, samples)]
-        totals = map(tf.reduce_sum, [*values, *map(tf.square, values)])
-        self._sums += tf.stack([tf.constant(samples, tf.float64), *totals])
-        if self._metrics and self._group:
-            self._group.strategy.run(self._update, args=self._group.in_first_replica((outputs, targets)))
-        else:
-            self._update(outputs, targets)
+    def add(self, batches: Sequence[Predicted]) -> None:
+        """Add a batch of each replica of this process. At the end of a split they may be fewer than the replicas."""
+        for batch in batches:
+            self._sums += self._sums_of(batch)
+        if self._metrics:
+            self._group.strategy.run(partial(self._update, batches))
 
-    def _update(self, outputs: Any, targets: Any) -> None:
-        for metric in self._metrics.values():
-            metric.update_state(targets, outputs)
+    def _sums_of(self, batch: Predicted) -> tf.Tensor:
+        with tf.device(tf.nest.flatten(batch.outputs, expand_composites=True)[0].device):
+            values = [tf.cast(each, tf.float64) for each in measure_samples(self._measures, *batch)]
+            totals = map(tf.reduce_sum, [*values, *map(tf.square, values)])
+            return tf.stack([tf.constant(batch.samples, tf.float64), *totals])
+
+    def _update(self, batches: Sequence[Predicted]) -> None:
+        """Let the replica that runs this add its batch, if it has one, to its part of the metrics' variables."""
+        replica = self._group.local_replica
+        for outputs, targets, _ in batches[replica : replica + 1]:
+            for metric in self._metrics.values():
+                metric.update_state(targets, outputs)
 
     @property
     def samples(self) -> int:

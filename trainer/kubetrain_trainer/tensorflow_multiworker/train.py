@@ -106,9 +106,6 @@ def load_batches(training: Training, batches: Iterator[tuple[Batch, ...]], epoch
     group = training.group
     indices = (batch.indices for step in batches for batch in step)
     loaded = load(training.samples, indices, training.task.collate, epoch)
-    if group.local_replicas == 1:
-        yield from loaded
-        return
     for of_replicas in zip(*[loaded] * group.local_replicas, strict=True):
         yield group.for_each_replica(of_replicas)
 

@@ -1,0 +1,97 @@
+"""TensorFlow uses all GPUs of a pod to validate and evaluate. Parts of the CPU stand in for them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.training_output import TrainingOutput
+from support.process_groups import start_python
+from support.training import newest
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = TrainConfig(
+    model="support.free_keras_tasks:build",
+    epochs=1,
+    batch_size=4,
+    metric="loss",
+    metrics_port=0,
+    precision="fp32",
+    test_split="val",
+)
+DEVICES = """
+import kubetrain_trainer.tensorflow_multiworker, tensorflow
+[cpu] = tensorflow.config.list_physical_devices("CPU")
+tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 3)
+"""
+PROGRAM = """
+import runpy
+runpy.run_module("kubetrain_trainer.tensorflow_multiworker.PROGRAM", run_name="__main__")
+"""
+PLACES = """
+import json
+from pathlib import Path
+from tensorflow.python.eager import context
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.tensorflow_multiworker.evaluate import predictions
+from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy
+from support.free_keras_tasks import build
+
+config, role = TrainConfig(batch_size=4), ProcessRole()
+group = Group(role, build_strategy(config, role))
+with group.strategy.scope():
+    task = build(config, Path())
+context.enable_run_metadata()
+context.context().enable_graph_collection()
+for batches in predictions(task, task.data("val"), range(30), config, group):
+    functions = context.export_run_metadata().function_graphs
+    nodes = [node for each in functions for graph in each.partition_graphs for node in graph.node]
+    devices = sorted(node.device[-5:] for node in nodes if "MatMul" in node.op)
+    print(json.dumps([devices, [(len(each.outputs), each.samples) for each in batches]]))
+"""
+"""Prints where a step of an evaluation multiplies matrices, and the batches that it yields."""
+
+
+def start(program: str, folder: Path, *flags: str) -> "subprocess.Popen[str]":
+    return start_python("-c", program, *flags, cwd=folder, PYTHONPATH=":".join(filter(None, sys.path)))
+
+
+def end(process: "subprocess.Popen[str]") -> str:
+    log = process.communicate(timeout=150)[0]
+    assert process.returncode == 0, log
+    return log
+
+
+def run(program: str, folder: Path, *flags: str, on: str) -> None:
+    places = ["--data-dir", ".", "--output-dir", "output"]
+    end(start(on + PROGRAM.replace("PROGRAM", program), folder, *places, *flags))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("devices")
+    run("train", folder, *SETTINGS.to_flags(), on=DEVICES)
+    return folder
+
+
+def test_each_device_evaluates_a_batch_at_a_time(tmp_path: Path) -> None:
+    log = end(start(DEVICES + PLACES, tmp_path))
+    steps = [json.loads(line) for line in log.splitlines() if line.startswith("[[")]
+    devices = ["CPU:0", "CPU:1", "CPU:2"]
+    assert steps == [[devices, [[4, 4]] * 3], [devices, [[4, 4]] * 3], [devices, [[4, 4], [2, 2]]]]
+
+
+def test_figures_of_several_devices_are_those_of_one(folder: Path) -> None:
+    output = TrainingOutput(folder / "output")
+    run("evaluate", folder, on="")
+    one = output.read_evaluation()
+    run("evaluate", folder, on=DEVICES)
+    assert output.read_evaluation() == one
+    assert one["samples"] == 33
+    assert set(one["metrics"]) == {"loss", "f1", "auc", "perplexity", "found", "accuracy"}
+    assert newest(output.path).manifest["metrics"] == pytest.approx(one["metrics"], rel=1e-6)
