@@ -158,8 +158,10 @@ arrays = {}
 for number, settings in enumerate(trainings):
     config = TrainConfig.from_dict(settings)
     task = build_task(config, folder / config.data)
-    loaded = list(load(task.training_data(), batches, task.collate, epoch))
-    arrays[f"pixels{number}"] = np.concatenate([inputs.numpy() for inputs, _ in loaded])
+    samples = task.training_data()
+    loaded = list(load(samples, batches, task.collate, epoch))
+    assert {inputs.dtype for inputs, _ in loaded} == {tf.uint8}
+    arrays[f"pixels{number}"] = np.concatenate([samples.prepare(inputs).numpy() for inputs, _ in loaded])
     arrays[f"targets{number}"] = np.concatenate([targets.numpy() for _, targets in loaded])
 np.savez(sys.argv[2], **arrays)
 

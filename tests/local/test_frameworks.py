@@ -367,8 +367,8 @@ for split in ("train", "val"):
 data = image_data(TrainConfig(image_size=8), folder)
 samples = data.split("val")
 picture, label = samples.load(0)
-assert (data.classes, int(label), tuple(picture.shape)) == (("red",), 0, (8, 8, 3))
-np.testing.assert_allclose(picture[4, 4], [2.2489, -2.0357, -1.8044], atol=1e-3)
+assert (data.classes, int(label), tuple(picture.shape), picture.dtype) == (("red",), 0, (8, 8, 3), tf.uint8)
+np.testing.assert_allclose(samples.prepare(picture[None])[0, 4, 4], [2.2489, -2.0357, -1.8044], atol=1e-3)
 assert samples.picture(0).startswith("data:image/png;base64,")
 
 loaded = {}

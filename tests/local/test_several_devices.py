@@ -1,13 +1,16 @@
-"""TensorFlow uses all GPUs of a pod to validate and evaluate. Parts of the CPU stand in for them."""
+"""TensorFlow in a pod of several GPUs: all of them validate and evaluate. Parts of the CPU stand in for them."""
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.training import newest
@@ -95,3 +98,18 @@ def test_figures_of_several_devices_are_those_of_one(folder: Path) -> None:
     assert one["samples"] == 33
     assert set(one["metrics"]) == {"loss", "f1", "auc", "perplexity", "found", "accuracy"}
     assert newest(output.path).manifest["metrics"] == pytest.approx(one["metrics"], rel=1e-6)
+
+
+def test_each_device_normalizes_its_images(tmp_path: Path) -> None:
+    for index, split in enumerate(["train", "val"] * 7):
+        path = tmp_path / split / "red" / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (255, 0, 0)).save(path)
+    own = replace(SETTINGS, model="support.mean_levels:build", image_size=8, batch_size=2, learning_rate=1e-9)
+    run("train", tmp_path, *own.to_flags(), on=DEVICES)
+    run("evaluate", tmp_path, on=DEVICES)
+    output = TrainingOutput(tmp_path / "output")
+    trained, validated = read_metrics(output.metrics)
+    normalized = pytest.approx(2.2489 - 2.0357 - 1.8044, abs=1e-3)
+    assert (trained["loss"], validated["validation_level"]) == (normalized, normalized)
+    assert output.read_evaluation()["metrics"]["level"] == normalized

@@ -84,7 +84,7 @@ def _fit_tensorflow(task: Any) -> None:
     samples = task.data("val")
     ((images, labels),) = load(samples, [range(len(samples))])
     task.model.compile(keras.optimizers.Adam(RATE), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    task.model.fit(images, labels, batch_size=len(labels), epochs=STEPS, verbose=0)
+    task.model.fit(samples.prepare(images), labels, batch_size=len(labels), epochs=STEPS, verbose=0)
 
 
 def evaluated(framework: str, arguments: Arguments, latest: Path | None = None) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from kubetrain_trainer.image_input import MEAN
 from kubetrain_trainer.left_out import LeftOut
 from kubetrain_trainer.tar_shards import TarShards
 from kubetrain_trainer.tensorflow_multiworker.image_colors import recolor
-from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, normalize
+from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ, StoredImages, as_bytes
 
-GRAY = 255 * np.array(MEAN, np.float32)
-"""The color of pixels that no image gives, which is zero for the model."""
+GRAY = np.round(255 * np.array(MEAN, np.float32))
+"""The color of pixels that no image gives, which is about zero for the model."""
 SIZES = {"crop": 4, "is_flipped": 1, "affine": 6, "erased": 4, "weight": 1, "part": 4}
 """The parts of what is drawn, as numbers in a row. The changes of colors follow."""
 
@@ -39,7 +39,7 @@ class AugmentedImages(StoredImages):
         return groups.map(lambda group: self._read_group(group, epoch), tf.data.AUTOTUNE).unbatch()
 
     def load(self, index: Any, drawn: Any = None, content: Any = None, /) -> Any:
-        """Return normalized pixels and the label, and how to mix them with the next sample's if the recipe mixes."""
+        """Return uint8 pixels and the label, and how to mix them with the next sample's if the recipe mixes."""
         if drawn is None or not self._recipe.is_used:
             return super().load(index, drawn)
         first, colors = tf.split(drawn, [sum(SIZES.values()), 2 * self._recipe.colors])
@@ -47,7 +47,7 @@ class AugmentedImages(StoredImages):
         is_cropped = self._recipe.crop_area < 1
         image = self._cropped(index, content, parts["crop"]) if is_cropped else self._fitted(index, content)
         image = self._changed(image, parts, tf.reshape(colors, [-1, 2]))
-        sample = normalize(image), tf.gather(self._labels, index)
+        sample = as_bytes(image), tf.gather(self._labels, index)
         return (*sample, (parts["weight"], parts["part"])) if self._recipe.mixes else sample
 
     def _cropped(self, index: Any, content: Any, drawn: tf.Tensor) -> tf.Tensor:
@@ -136,7 +136,7 @@ def mix(images: tf.Tensor, labels: tf.Tensor, mixed: tuple[tf.Tensor, tf.Tensor]
     masks = tf.map_fn(partial(inside, pixels=images.shape[1]), parts, fn_output_signature=tf.bool)
     pixels = weights[..., None, None] * tf.cast(masks, tf.float32)
     shares, targets = tf.reduce_mean(pixels, [1, 2]), tf.one_hot(labels, classes)
-    return blended(images, others, pixels), blended(targets, others, shares)
+    return as_bytes(blended(tf.cast(images, tf.float32), others, pixels)), blended(targets, others, shares)
 
 
 def blended(values: tf.Tensor, others: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

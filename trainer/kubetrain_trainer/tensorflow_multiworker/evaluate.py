@@ -25,7 +25,7 @@ from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
-from kubetrain_trainer.tensorflow_multiworker.loading import load
+from kubetrain_trainer.tensorflow_multiworker.loading import load, prepared
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
@@ -98,14 +98,14 @@ def predictions(
         inputs = [inputs for (inputs, _), _ in step]
         # A replica without a batch computes one that is not counted: not every model takes an empty batch.
         inputs += inputs[:1] * (group.local_replicas - len(step))
-        outputs = predict_in_replicas(task.model, group.strategy, group.for_each_replica(inputs))
+        outputs = predict_in_replicas(task.model, samples, group.strategy, group.for_each_replica(inputs))
         pairs = zip(group.of_each_replica(outputs), step, strict=False)
         yield [Predicted(output, targets, len(batch)) for output, ((_, targets), batch) in pairs]
 
 
 @tf.function(reduce_retracing=True)
-def predict_in_replicas(model: keras.Model, strategy: tf.distribute.Strategy, inputs: Any) -> Any:
-    return strategy.run(partial(predict, model), args=(inputs,))
+def predict_in_replicas(model: keras.Model, samples: Any, strategy: tf.distribute.Strategy, inputs: Any) -> Any:
+    return strategy.run(lambda inputs: predict(model, prepared(samples, inputs)), args=(inputs,))
 
 
 @tf.function(reduce_retracing=True)

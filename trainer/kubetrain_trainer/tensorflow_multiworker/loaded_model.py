@@ -46,7 +46,9 @@ class Loaded(LoadedModel):
         samples, size = StoredImages(given_images(images, png_of), self.config), self.config.batch_size
         numbers = range(len(samples))
         batches = [numbers[first : first + size] for first in range(0, len(samples), size)]
-        return tf.concat([self.outputs_of_batch(pixels) for pixels, _ in load(samples, batches)], axis=0)
+        return tf.concat(
+            [self.outputs_of_batch(samples.prepare(pixels)) for pixels, _ in load(samples, batches)], axis=0
+        )
 
     def outputs_of_batch(self, batch: Any) -> Any:
         return predict(self.network, batch)

@@ -110,6 +110,11 @@ def _traced(load_one: Callable[..., Any]) -> Any:
     return tf.function(load_one)
 
 
+def prepared(samples: Any, inputs: Any) -> Any:
+    """Return the inputs for the model, which the samples may still prepare, on the device."""
+    return samples.prepare(inputs) if hasattr(samples, "prepare") else inputs
+
+
 def split(batch: Any, parts: int) -> list[Any]:
     """Split a batch of any structure into about equal parts, in order."""
     if parts == 1:
