@@ -196,8 +196,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     }
     of_states = {"joint_writing.py", "state_parts.py", "shared_state.py", "state_files.py"}
     of_models |= {"weights_files.py", "export.py"}  # TensorFlow writes weights in one format
-    counted = {"operations.py"}  # TensorFlow has no such counter
-    apart = of_torchrun | of_loading | of_models | of_shards | of_states | counted
+    apart = of_torchrun | of_loading | of_models | of_shards | of_states
     assert pytorch - apart == tensorflow - {"keras_fit.py"}
 
 

@@ -41,7 +41,6 @@ class Group(ProcessGroup):
     def describe(self, config: TrainConfig) -> str:
         gpus = tf.config.list_physical_devices("GPU")
         automatic = "nccl" if gpus else "ring"
-        names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
         transport = {"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication]
         return describe_start(
             backend=f"TensorFlow {tf.__version__}",
@@ -49,7 +48,7 @@ class Group(ProcessGroup):
             transport=transport if self.role.world_size > 1 else "",
             precision=describe_precision(config),
             threads=tf.config.threading.get_intra_op_parallelism_threads(),
-            device=" and ".join(sorted({*names})) or cpu_name(),
+            device=" and ".join(sorted({*gpu_names()})) or cpu_name(),
             used_gpus=self.local_replicas,
             gpus=len(gpus),
         )
@@ -127,6 +126,11 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
         group.sum([0.0])
         raise
     group.sum([0.0])
+
+
+def gpu_names() -> list[str]:
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return [each.get("device_name", "GPU") for each in details]
 
 
 def prepare_devices(config: TrainConfig, role: ProcessRole) -> None:

@@ -54,7 +54,7 @@ def run_epochs(training: Training) -> None:
     config, group = training.config, training.group
     plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler)
     progress, validated_step = resume(training, plan)
-    report = TrainingReport(config, training.output, plan, group, progress.step)
+    report = TrainingReport(config, training.output, plan, group, progress.step, training.seconds_at_peak)
     validate = partial(mean_metrics, training)
     take_step = step_function(training)
     vary_dropout(training.task.model, group.strategy)

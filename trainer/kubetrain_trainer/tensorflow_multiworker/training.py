@@ -22,6 +22,7 @@ from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
 from kubetrain_trainer.tensorflow_multiworker.layers import freeze
 from kubetrain_trainer.tensorflow_multiworker.measures import check_metrics
+from kubetrain_trainer.tensorflow_multiworker.operations import seconds_at_peak
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
 from kubetrain_trainer.tensorflow_multiworker.precision import use_precision
 from kubetrain_trainer.tensorflow_multiworker.recording import recording
@@ -43,6 +44,7 @@ class Training(AnyTraining):
     averages: Averages | None
     staging: Staging
     stop: Stop
+    seconds_at_peak: float
 
     @property
     def evaluated(self) -> Task:
@@ -96,6 +98,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         profile=Profile(config, arguments.output, group.role, recording),
         watchdog=Watchdog(config, group.role),
         stop=Stop(strategy),
+        seconds_at_peak=seconds_at_peak(task, config, samples, group),
     )
 
 
