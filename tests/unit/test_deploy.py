@@ -130,6 +130,37 @@ def test_what_an_image_copies_is_there_and_not_ignored(path: Path) -> None:
         assert any(source == each or source.startswith(f"{each}/") for each in allowed), source
 
 
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize(
+    ("arguments", "installed"),
+    [
+        ({"DEVICE": "gpu"}, "libibverbs1 ibverbs-providers librdmacm1"),
+        ({"DEVICE": "gpu", "SYSTEM_PACKAGES": "g++"}, "libibverbs1 ibverbs-providers librdmacm1 g++"),
+        ({"DEVICE": "gpu", "INFINIBAND_PACKAGES": ""}, ""),
+        ({"DEVICE": "cpu"}, ""),
+        ({"DEVICE": "cpu", "SYSTEM_PACKAGES": "g++"}, "g++"),
+    ],
+)
+def test_images_for_gpus_have_what_nccl_needs_for_infiniband(
+    framework: str, arguments: dict[str, str], installed: str, tmp_path: Path
+) -> None:
+    last_stage = (ROOT / "trainer" / f"Dockerfile.{framework}").read_text().rsplit("\nFROM ", 1)[1]
+    [command] = re.findall(r"^RUN (if (?:.*\\\n)*.*)", last_stage, re.M)
+    for name in ("apt-get", "rm"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "$0 $*"\n')
+        (tmp_path / name).chmod(0o755)
+    defaults = {name: value.strip('"') for name, value in re.findall(r"^ARG (\w+)=(.*)", last_stage, re.M)}
+    said = subprocess.run(
+        ["/bin/sh", "-c", command],
+        env={**defaults, **arguments, "PATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    packages = re.findall(r"apt-get install -y -qq --no-install-recommends *(.*?) *\n", said)
+    assert packages == ([installed] if installed else [])
+
+
 def test_where_packages_come_from_is_the_builders_business() -> None:
     for path in [*DOCKERFILES, ROOT / "Makefile", ROOT / "constraints.txt"]:
         assert re.search(r"https?://|index-url|find-links|trusted-host", path.read_text()) is None, path
