@@ -3,8 +3,8 @@
 python -m kubetrain_trainer.tensorflow_multiworker.evaluate --data-dir DATA --output-dir OUTPUT
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
-from kubetrain_trainer.tensorflow_multiworker.loading import load, prepared
+from kubetrain_trainer.tensorflow_multiworker.loading import load, preparation
 from kubetrain_trainer.tensorflow_multiworker.measures import Predicted, Tally
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, use_precision
 from kubetrain_trainer.tensorflow_multiworker.task import Task, build_task
@@ -93,19 +93,25 @@ def predictions(
 ) -> Iterator[list[Predicted]]:
     """Yield a batch of each replica of this process at a time, and those that are left at last."""
     batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
+    predict_in_replicas = predictor(task.model, preparation(samples), group.strategy)
     loaded = zip(load(samples, batches, task.collate), batches, strict=True)
     while step := list(islice(loaded, group.local_replicas)):
         inputs = [inputs for (inputs, _), _ in step]
         # A replica without a batch computes one that is not counted: not every model takes an empty batch.
         inputs += inputs[:1] * (group.local_replicas - len(step))
-        outputs = predict_in_replicas(task.model, samples, group.strategy, group.for_each_replica(inputs))
+        outputs = predict_in_replicas(group.for_each_replica(inputs))
         pairs = zip(group.of_each_replica(outputs), step, strict=False)
         yield [Predicted(output, targets, len(batch)) for output, ((_, targets), batch) in pairs]
 
 
-@tf.function(reduce_retracing=True)
-def predict_in_replicas(model: keras.Model, samples: Any, strategy: tf.distribute.Strategy, inputs: Any) -> Any:
-    return strategy.run(lambda inputs: predict(model, prepared(samples, inputs)), args=(inputs,))
+@lru_cache(maxsize=8)
+def predictor(model: keras.Model, prepare: Callable[[Any], Any], strategy: tf.distribute.Strategy) -> Any:
+    """Return a function that predicts a batch of each replica, and that is traced once for all validations."""
+
+    def predict_prepared(inputs: Any) -> Any:
+        return predict(model, prepare(inputs))
+
+    return tf.function(lambda inputs: strategy.run(predict_prepared, args=(inputs,)), reduce_retracing=True)
 
 
 @tf.function(reduce_retracing=True)

@@ -115,7 +115,7 @@ def fit_image(image: tf.Tensor, pixels: int, shorter_side: int) -> tf.Tensor:
 
 
 def as_bytes(image: tf.Tensor) -> tf.Tensor:
-    """Round levels from 0 to 255. tf.round() and a check of the limits would take longer than the rest of the cast."""
+    """Round levels, which resizing, blending and changes of colors keep between 0 and 255."""
     return tf.cast(image + 0.5, tf.uint8)
 
 

@@ -110,9 +110,14 @@ def _traced(load_one: Callable[..., Any]) -> Any:
     return tf.function(load_one)
 
 
-def prepared(samples: Any, inputs: Any) -> Any:
-    """Return the inputs for the model, which the samples may still prepare, on the device."""
-    return samples.prepare(inputs) if hasattr(samples, "prepare") else inputs
+def preparation(samples: Any) -> Callable[[Any], Any]:
+    """Return the samples' `prepare`, which turns loaded inputs into the model's on the device, or else no change."""
+    prepare: Callable[[Any], Any] = getattr(samples, "prepare", _unchanged)
+    return prepare
+
+
+def _unchanged(inputs: Any) -> Any:
+    return inputs
 
 
 def split(batch: Any, parts: int) -> list[Any]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.gpus import peak_operations
 from kubetrain_trainer.tensorflow_multiworker.group import Group, gpu_names
-from kubetrain_trainer.tensorflow_multiworker.loading import load, prepared
+from kubetrain_trainer.tensorflow_multiworker.loading import load, preparation
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, precision_of
 from kubetrain_trainer.tensorflow_multiworker.task import Task
 
@@ -25,7 +25,7 @@ def seconds_at_peak(task: Task, config: TrainConfig, samples: Any, group: Group)
         return 0.0
     count = min(2, len(samples))
     inputs, _ = next(load(samples, [range(count)], task.collate))
-    return operations_per_sample(task.model, prepared(samples, inputs), count) / (peak * group.replicas)
+    return operations_per_sample(task.model, preparation(samples)(inputs), count) / (peak * group.replicas)
 
 
 def operations_per_sample(model: keras.Model, inputs: Any, samples: int) -> float:

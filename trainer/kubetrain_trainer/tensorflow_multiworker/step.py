@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.sample_values import check_sample_values
 from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
-from kubetrain_trainer.tensorflow_multiworker.loading import prepared, split
+from kubetrain_trainer.tensorflow_multiworker.loading import preparation, split
 from kubetrain_trainer.tensorflow_multiworker.optimizer import is_decayed
 from kubetrain_trainer.tensorflow_multiworker.precision import forward
 from kubetrain_trainer.tensorflow_multiworker.training import Training
@@ -90,7 +90,7 @@ def compute_gradients(
     training: Training, global_size: tf.Tensor, scale: tf.Tensor, inputs: Any, targets: Any
 ) -> tuple[tf.Tensor, list[Any]]:
     model, task = training.task.model, training.task
-    inputs = prepared(training.samples, inputs)
+    inputs = preparation(training.samples)(inputs)
     with tf.GradientTape() as tape:
         losses = (task.training_loss or task.loss)(forward(model, inputs, training=True), targets)
         check_while_traced(losses, targets)
