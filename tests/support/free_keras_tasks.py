@@ -63,7 +63,7 @@ class Perplexity(keras.metrics.Mean):
 
 
 class Found(keras.metrics.Sum):
-    """The number of samples of class 1 that are recognized: a sum, which counts no sample twice."""
+    """The number of samples of class 1 that are recognized: unlike a mean, it shows if samples are counted twice."""
 
     def update_state(self, targets: tf.Tensor, outputs: tf.Tensor, sample_weight: Any = None) -> None:
         super().update_state(targets * tf.argmax(outputs, 1))

@@ -81,13 +81,11 @@ def _of_matrices(operator: tf.Operation) -> int:
     return _size(operator.outputs[0]) * int(operator.inputs[0].shape[-2 if is_transposed else -1])
 
 
-def _of_convolution(kernel: Callable[[tf.Operation], Any], result: Callable[[tf.Operation], Any]) -> Any:
-    """Count the numbers that are multiplied for each number of the result: the kernel's, but for one output channel."""
-    return lambda operator: _size(result(operator)) * math.prod(kernel(operator).shape[:-1])
-
-
-def _of_depthwise(kernel: Callable[[tf.Operation], Any], result: Callable[[tf.Operation], Any]) -> Any:
-    return lambda operator: _size(result(operator)) * math.prod(kernel(operator).shape[:-2])
+def _of_convolution(
+    kernel: Callable[[tf.Operation], Any], result: Callable[[tf.Operation], Any], *, channels: int = 1
+) -> Callable[[tf.Operation], int]:
+    """Count what is multiplied for each number of the result: the kernel, without its dimensions of output channels."""
+    return lambda operator: _size(result(operator)) * math.prod(kernel(operator).shape[:-channels])
 
 
 def _of_einsum(operator: tf.Operation) -> int:
@@ -131,8 +129,8 @@ PRODUCTS: dict[str, Callable[[tf.Operation], int]] = {
     **dict.fromkeys(("Conv2D", "Conv3D"), _of_convolution(_second_input, _first_output)),
     **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), _of_convolution(_second_input, _third_input)),
     **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), _of_convolution(_first_output, _third_input)),
-    "DepthwiseConv2dNative": _of_depthwise(_second_input, _first_output),
-    "DepthwiseConv2dNativeBackpropInput": _of_depthwise(_second_input, _third_input),
-    "DepthwiseConv2dNativeBackpropFilter": _of_depthwise(_first_output, _third_input),
+    "DepthwiseConv2dNative": _of_convolution(_second_input, _first_output, channels=2),
+    "DepthwiseConv2dNativeBackpropInput": _of_convolution(_second_input, _third_input, channels=2),
+    "DepthwiseConv2dNativeBackpropFilter": _of_convolution(_first_output, _third_input, channels=2),
 }
 """The products of numbers that an operator computes, by its type."""
