@@ -53,6 +53,15 @@ def test_those_of_a_resnet_are_about_three_times_those_of_its_forward_pass() -> 
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_those_of_convolutions_with_groups() -> None:
+    depthwise = nn.Sequential(
+        nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.ConvTranspose2d(8, 4, 2, 2)
+    )
+    forward = [2 * 3 * 8 * 100, 2 * 9 * 8 * 100, 2 * 8 * 4 * 4 * 100]
+    count = operations_per_sample(depthwise, torch.zeros(2, 3, 10, 10), 2)
+    assert count == 3 * sum(forward) - forward[0]  # the inputs need no gradient
+
+
 class Caching(nn.Module):
     """Keeps a mask from its first call, as models of texts do."""
 

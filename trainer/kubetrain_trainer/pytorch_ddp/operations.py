@@ -34,12 +34,22 @@ def operations_per_sample(model: nn.Module, inputs: Any, samples: int) -> float:
     from torch.utils.flop_counter import FlopCounterMode  # loads Triton, for which only GPUs have a use
 
     try:
-        with FlopCounterMode(display=False) as counter:
+        counts = {torch.ops.aten.convolution_backward: _of_convolution_backward}
+        with FlopCounterMode(display=False, custom_mapping=counts) as counter:
             _backward(_without_content(model)(map_tensors(outline, inputs)))
         return float(counter.get_total_flops()) / samples
     except Exception as error:  # noqa: BLE001 - some models look at what they compute
         log.info("the model's operations cannot be counted: %s", str(error).partition("\n")[0])
         return 0.0
+
+
+def _of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *others: Any, **results: Any) -> int:
+    """Return as many operations for each gradient as the convolution itself has, also if it has groups."""
+    from torch.utils.flop_counter import conv_flop_count
+
+    *_, is_transposed, _padding, _groups, needed = others
+    count: int = conv_flop_count(inputs, weight, gradient, is_transposed) * sum(needed[:2])
+    return count
 
 
 def _without_content(model: nn.Module) -> nn.Module:
