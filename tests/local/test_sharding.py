@@ -94,9 +94,9 @@ SETTINGS: dict[str, Any] = {
     "optimizer": "adamw",
     "learning_rate": 0.01,
     "lr_scaling": "none",
-    "global_batch_size": 12,
+    "global_batch_size": 16,
     "batch_size": 4,
-    "epochs": 3,
+    "epochs": 5,
     "ema_decay": 0.5,
     "clip_norm": 0.5,
     "log_every": 1,
@@ -147,6 +147,14 @@ checkpoint.save_state = slow
 """
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of one process with the whole model."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder, 1, {"whole": {}})
+    return folder / "whole"
+
+
 def losses(output: Path) -> list[float]:
     return [row["loss"] for row in read_metrics(TrainingOutput(output).metrics) if "loss" in row]
 
@@ -160,42 +168,52 @@ def files_of(checkpoint: Checkpoint) -> list[str]:
     return [each["name"] for each in checkpoint.manifest["files"]]
 
 
-def test_a_sharded_training_is_the_same_with_two_three_and_one_process(tmp_path: Path) -> None:
+def assert_same_training(output: Path, expected: Path) -> None:
+    np.testing.assert_allclose(losses(output), losses(expected), rtol=1e-5, err_msg=output.name)
+    np.testing.assert_allclose(validated(output), validated(expected), rtol=1e-5, err_msg=output.name)
+    state, other = whole_state(newest(output).path), whole_state(newest(expected).path)
+    for part in ("model", "averages", "optimizer"):
+        assert_same(state[part], other[part], tolerance=1e-5)
+
+
+def test_a_sharded_training_is_the_same_with_two_three_and_one_process(whole: Path, tmp_path: Path) -> None:
     full = {"sharding": "full", "activation_checkpointing": True}
-    run(tmp_path, 1, {"whole": {}})
     run(tmp_path, 2, {"two": full})
     copy_killed_at(4, tmp_path / "two", tmp_path / "three")
     run(tmp_path, 3, {"three": full})
     copy_killed_at(6, tmp_path / "three", tmp_path / "one")
     run(tmp_path, 1, {"one": full})
-
     for name, files in (("two", 2), ("three", 3), ("one", 1)):
-        last = newest(tmp_path / name)
-        assert len(files_of(last)) == files
-        np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "whole"), rtol=1e-5, err_msg=name)
-        np.testing.assert_allclose(validated(tmp_path / name), validated(tmp_path / "whole"), rtol=1e-5, err_msg=name)
-        state, expected = whole_state(last.path), whole_state(newest(tmp_path / "whole").path)
-        for part in ("model", "averages", "optimizer"):
-            assert_same(state[part], expected[part], tolerance=1e-5)
+        assert len(files_of(newest(tmp_path / name))) == files
+        assert_same_training(tmp_path / name, whole)
 
 
-def test_parts_within_each_pod(tmp_path: Path) -> None:
-    run(tmp_path, 1, {"whole": {"global_batch_size": 16}})
-    run(tmp_path, 4, {"hybrid": {"global_batch_size": 16, "sharding": "hybrid"}}, LOCAL_WORLD_SIZE="2")
+@pytest.mark.thorough
+def test_parts_within_each_pod(whole: Path, tmp_path: Path) -> None:
+    run(tmp_path, 4, {"hybrid": {"sharding": "hybrid"}}, LOCAL_WORLD_SIZE="2")
     assert files_of(newest(tmp_path / "hybrid")) == ["state-00000-of-00002.pt", "state-00001-of-00002.pt"]
-    np.testing.assert_allclose(losses(tmp_path / "hybrid"), losses(tmp_path / "whole"), rtol=1e-5)
+    assert_same_training(tmp_path / "hybrid", whole)
 
 
-def test_a_run_may_change_how_it_is_sharded(tmp_path: Path) -> None:
-    run(tmp_path, 2, {"whole": {}})
-    copy_killed_at(4, tmp_path / "whole", tmp_path / "sharded")
+def test_processes_that_compute_layers_together(whole: Path, tmp_path: Path) -> None:
+    together = {"sharding": "full", "tensor_parallel": 2}
+    run(tmp_path, 4, {"together": together})
+    copy_killed_at(4, tmp_path / "together", tmp_path / "two")
+    copy_killed_at(6, tmp_path / "together", tmp_path / "sharded")
+    run(tmp_path, 2, {"two": together, "sharded": {"sharding": "full"}})
+    for name in ("together", "two", "sharded"):
+        assert_same_training(tmp_path / name, whole)
+
+
+def test_a_run_may_change_how_it_is_sharded(whole: Path, tmp_path: Path) -> None:
+    copy_killed_at(4, whole, tmp_path / "sharded")
     run(tmp_path, 2, {"sharded": {"sharding": "full"}})
     copy_killed_at(6, tmp_path / "sharded", tmp_path / "again")
     run(tmp_path, 2, {"again": {}})
-    np.testing.assert_allclose(losses(tmp_path / "again"), losses(tmp_path / "whole"), rtol=1e-5)
+    assert_same_training(tmp_path / "again", whole)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.thorough), "bf16"])
 def test_statistics_and_reduced_precision(precision: str, tmp_path: Path) -> None:
     settings = {"precision": precision, "model_args": {"normalized": True}}
     run(tmp_path, 2, {"whole": settings, "sharded": {**settings, "sharding": "full"}})
@@ -207,12 +225,12 @@ def test_a_model_without_content_gets_the_same_weights_in_every_process(tmp_path
     settings = {"sharding": "full", "model_args": {"device": "meta"}}
     run(tmp_path, 2, {"two": settings})
     run(tmp_path, 3, {"three": settings})
-    np.testing.assert_allclose(losses(tmp_path / "three"), losses(tmp_path / "two"), rtol=1e-5)
+    assert_same_training(tmp_path / "three", tmp_path / "two")
 
 
-@pytest.mark.parametrize("fails", [0, 1])
+@pytest.mark.parametrize("fails", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_a_part_that_cannot_be_written_fails_the_training_and_keeps_the_checkpoint_before(
-    fails: int, tmp_path: Path
+    fails: int, whole: Path, tmp_path: Path
 ) -> None:
     processes = begin(tmp_path, 2, {"full": {"sharding": "full"}}, SPOILED + TRAIN, FAILS=str(fails))
     (chief, _), _ = (process.communicate(timeout=120) for process in processes)
@@ -223,8 +241,9 @@ def test_a_part_that_cannot_be_written_fails_the_training_and_keeps_the_checkpoi
         assert "rank 1 could not write" in chief
     assert newest(tmp_path / "full").step == 4
 
-    run(tmp_path, 2, {"full": {"sharding": "full"}, "whole": {}})
-    assert losses(tmp_path / "full")[-9:] == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+    run(tmp_path, 2, {"full": {"sharding": "full"}})
+    state, expected = (whole_state(newest(output).path) for output in (tmp_path / "full", whole))
+    assert_same(state["model"], expected["model"], tolerance=1e-5)
 
 
 def test_sigterm_in_one_process_saves_the_parts_of_all(tmp_path: Path) -> None:
@@ -235,32 +254,20 @@ def test_sigterm_in_one_process_saves_the_parts_of_all(tmp_path: Path) -> None:
     processes[1].send_signal(signal.SIGTERM)
     for process in processes:
         text, _ = process.communicate(timeout=60)
-        assert "Stopped" in text or process.returncode != 0, text
+        assert process.returncode != 0, text
     stopped = newest(tmp_path / "full")
     assert len(files_of(stopped)) == 2
     assert not stopped.is_validated
     assert [path.name for path in stopped.path.parent.iterdir()] == [stopped.name]
 
 
-def test_processes_that_compute_layers_together(tmp_path: Path) -> None:
-    whole, together = {"global_batch_size": 16}, {"sharding": "full", "tensor_parallel": 2, "global_batch_size": 16}
-    run(tmp_path, 1, {"whole": whole})
-    run(tmp_path, 4, {"together": together})
-    copy_killed_at(4, tmp_path / "together", tmp_path / "two")
-    run(tmp_path, 2, {"two": together})
-    copy_killed_at(6, tmp_path / "together", tmp_path / "sharded")
-    run(tmp_path, 2, {"sharded": {**together, "tensor_parallel": 1}})
-    for name in ("together", "two", "sharded"):
-        np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "whole"), rtol=1e-5, err_msg=name)
-        np.testing.assert_allclose(validated(tmp_path / name), validated(tmp_path / "whole"), rtol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("sharding", ["none", "full"])
-def test_without_memory_for_a_copy_all_wait_until_the_state_is_written(sharding: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", [pytest.param("none", marks=pytest.mark.thorough), "full"])
+def test_without_memory_for_a_copy_all_wait_until_the_state_is_written(
+    sharding: str, whole: Path, tmp_path: Path
+) -> None:
     short = {"sharding": sharding, "nccl_timeout_seconds": 2}
     for process in begin(tmp_path, 2, {"short": short}, SHORT_OF_MEMORY + TRAIN):
         text, _ = process.communicate(timeout=120)
         assert process.returncode == 0, text
-    run(tmp_path, 2, {"whole": {}})
-    state, expected = (whole_state(newest(tmp_path / name).path) for name in ("short", "whole"))
+    state, expected = (whole_state(newest(output).path) for output in (tmp_path / "short", whole))
     assert_same(state["model"], expected["model"], tolerance=1e-5)
