@@ -27,7 +27,17 @@ from kubetrain_components.object_store.credentials import REQUIRED_VARIABLES
 from kubetrain_components.sites.plan import planned_manifests
 from kubetrain_pipelines.cli import doctor as doctor_command
 from kubetrain_pipelines.cli.doctor import DoctorOptions
-from kubetrain_pipelines.doctor import admission, capacity, data, installed, launch_step, permissions, probes, queues
+from kubetrain_pipelines.doctor import (
+    admission,
+    capacity,
+    data,
+    installed,
+    launch_step,
+    permissions,
+    pod_program,
+    probes,
+    queues,
+)
 from kubetrain_pipelines.doctor.cluster import Cluster
 from kubetrain_pipelines.doctor.deploy_files import deploy_folder, role_of
 from kubetrain_pipelines.doctor.examine import Examination
@@ -855,7 +865,10 @@ class TestS3:
         with s3.serving() as url:
 
             def run(test: str) -> str:
-                arguments = {"dataset": ["s3://bucket/data", url, "credentials"], "model": ["s3://bucket/models", url]}
+                arguments = {
+                    "dataset": ["s3://bucket/data", url, "credentials", "image_folder"],
+                    "model": ["s3://bucket/models", url],
+                }
                 return run_in_pod(tmp_path, {test: arguments[test]}, "-u")[test]
 
             yield run
@@ -867,6 +880,23 @@ class TestS3:
         s3.fail("data/image.png", refused(403, "AccessDenied"), times=9)
         assert seen("dataset").startswith("error: ")
         assert "AccessDenied" in seen("dataset")
+
+    @pytest.mark.parametrize(
+        ("images", "data", "status"),
+        [(3, "image_folder", OK), (4, "image_folder", WARNING), (4, "tar_shards", OK)],
+    )
+    def test_shards_are_recommended_for_too_many_images(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: int, data: str, status: Status
+    ) -> None:
+        monkeypatch.setattr("kubetrain_trainer.image_folder.MAX_FILES", 3)
+        for number in range(images):
+            (tmp_path / f"{number}.png").write_text("png")
+        seen: dict[str, str] = {}
+        pod_program.report("dataset", [str(tmp_path), "", "credentials", data], seen)
+        found = judge_outcomes(planned(), probes.Outcomes({}, seen, {}), ["dataset"])
+        [judged] = [each for each in found if each.check == "S3 dataset"]
+        assert judged.status is status
+        assert ("kubetrain pack" in judged.remedy) == (status is WARNING)
 
     def test_a_store_without_conditional_writes_is_an_error(self, s3: FaultyS3, seen: Any) -> None:
         assert seen("model") == "a pod can write to s3://bucket/models, also on a condition"

@@ -300,7 +300,7 @@ class Examination:
         """Return the arguments of the tests in pod_program.py, by name."""
         run, tests = self.parameters, {}
         if self.tests_dataset:
-            tests["dataset"] = [run.dataset_uri, run.s3_endpoint, run.dataset_access]
+            tests["dataset"] = [run.dataset_uri, run.s3_endpoint, run.dataset_access, run.train_config.data]
         if self.tests_model:
             tests["model"] = [run.model_uri, run.s3_endpoint]
         return tests

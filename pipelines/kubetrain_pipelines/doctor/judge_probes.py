@@ -36,7 +36,10 @@ FIX_S3_OF_STEP = (
     "for a private CA, set CABUNDLE_CONFIGMAP_NAME on the deployment ml-pipeline"
 )
 UPDATE_SERVER = "update the server, or change its policy"
+PACK = "pack the images into tar shards with `kubetrain pack`, and train on these: --set data=tar_shards"
 EXPECTED = "nothing, if the module needs a GPU or the dataset while it is imported"
+REMEDIES = {"task": EXPECTED, "dataset": PACK, "model": UPDATE_SERVER}
+"""Remedies of warnings, by the test that warns."""
 
 
 def judge_outcomes(probes: Probes, outcomes: Outcomes, s3: Collection[str]) -> Iterator[Finding]:
@@ -77,7 +80,7 @@ def _judge_test(name: str, outcome: Outcome, remedy: str) -> Finding:
     if seen.startswith(ERROR):
         return missing(seen.removeprefix(ERROR), remedy)
     if seen.startswith(WARNING):
-        return warning(seen.removeprefix(WARNING), EXPECTED if name == "task" else UPDATE_SERVER)
+        return warning(seen.removeprefix(WARNING), REMEDIES[name])
     return ok(seen)
 
 

@@ -10,13 +10,16 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 TIMEOUT_SECONDS = 40.0
 """The timeout of each test, so that one that hangs does not block the others."""
 ETCD_SECONDS = 10.0
+COUNTING_SECONDS = 20.0
+"""Time after which the objects of a dataset are not counted further."""
 MARK = "kubetrain-doctor"
 WARNING = "warning: "
 ERROR = "error: "
@@ -47,7 +50,7 @@ def read_only(folder: str, has_mark: str) -> str:
     raise RuntimeError("a pod can write to a read-only mount")
 
 
-def dataset(uri: str, endpoint: str, access: str) -> str:
+def dataset(uri: str, endpoint: str, access: str, data: str) -> str:
     from kubetrain_components.object_store.open_store import open_store
     from kubetrain_components.object_store.store import Access
 
@@ -59,7 +62,25 @@ def dataset(uri: str, endpoint: str, access: str) -> str:
     # Listing and reading are separate permissions. An empty object, such as that of a folder, has no byte to read.
     some = first if first.size else next((each for each in objects if each.size), first)
     store.read(some.key, some.etag, 0, 1 if some.size else None).read()
+    if data == "image_folder" and are_too_many(objects):
+        return f"{WARNING}{uri} has so many objects that listing their names takes memory in every loading process"
     return f"a pod can list {uri} and read {some.key}"
+
+
+def are_too_many(objects: Iterator[Any]) -> bool:
+    """Return True if there are more than an image folder should have, as far as they can be counted in time."""
+    from kubetrain_trainer.image_folder import MAX_FILES
+
+    found = threading.Event()
+
+    def count() -> None:
+        if next(islice(objects, MAX_FILES - 1, None), None):  # one was read before
+            found.set()
+
+    counting = threading.Thread(target=count, daemon=True)
+    counting.start()
+    counting.join(COUNTING_SECONDS)
+    return found.is_set()
 
 
 def model(uri: str, endpoint: str) -> str:
