@@ -65,14 +65,16 @@ ADAPTERS = (
     f"{COMPONENTS}.expose_dataset.kubernetes_claims",
 )
 # Manifests as values: they stand beside the adapter, and need no cluster.
-PURE = {f"{COMPONENTS}.jobs.kubernetes.{each}" for each in ("manifests", "pod_template", "code_container")}
+PURE = {
+    f"{COMPONENTS}.jobs.kubernetes.{each}" for each in ("manifests", "pod_template", "code_container", "shard_cache")
+}
 
 
 # A folder imports from folders below it; "" is the package's root. Folders of one line know nothing of each other.
 FLOORS = {
     COMPONENTS: [
         {"sites"},
-        {*STEPS, "pack_dataset", "bring_code", "fetch_model"},
+        {*STEPS, "pack_dataset", "bring_code", "fetch_model", "serve_shards"},
         {"run"},
         {"expose_dataset"},
         {"jobs/kubernetes", "jobs/local"},

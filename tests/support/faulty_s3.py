@@ -129,8 +129,9 @@ class FaultyS3:
         return body.encode()
 
     @contextlib.contextmanager
-    def serving(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-        server = _Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"store": self}))
+    def serving(self, tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[str]:
+        self.is_over.clear()
+        server = _Server(("127.0.0.1", port), type("BoundHandler", (Handler,), {"store": self}))
         if tls:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

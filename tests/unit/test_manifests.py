@@ -302,6 +302,18 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "container.env.KUBETRAIN_CODE": {"name": "KUBETRAIN_CODE", "value": "/code"},
         },
     ),
+    (
+        {"shard_cache": {"container": SIDECAR, "volumes": [{"name": "kubetrain-shard-cache", "emptyDir": {}}]}},
+        {
+            "pod.initContainers": [{"securityContext": RESTRICTED, **SIDECAR, "restartPolicy": "Always"}],
+            "pod.volumes.3": {"name": "kubetrain-shard-cache", "emptyDir": {}},
+            "container.volumeMounts.3": {
+                "name": "kubetrain-shard-cache",
+                "mountPath": "/shard-cache",
+                "readOnly": True,
+            },
+        },
+    ),
     ({"labels": {"team": "vision"}}, {"template.metadata.labels.team": "vision"}),
     ({"annotations": {"note": 1}}, {"template.metadata.annotations.note": "1"}),
     ({"grace_seconds": 5}, {"pod.terminationGracePeriodSeconds": 5}),

@@ -43,6 +43,18 @@ class TrainConfig(Settings):
         "`kubetrain pack` writes them; synthetic: generated images, to try things out",
         choices=("image_folder", "tar_shards", "synthetic"),
     )
+    data_access: str = setting(
+        "volume",
+        "where training pods read the dataset; cache: tar shards that `kubetrain pack` wrote stay in S3, and each pod "
+        "fetches those that it needs next",
+        choices=("volume", "cache"),
+    )
+    cache_gb: float = setting(
+        100.0,
+        "data_access=cache: space of each pod for shards, in gigabytes. Samples are shuffled among the shards that fit "
+        "a quarter of it",
+        above=0,
+    )
     image_size: int = setting(0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0)
     evaluation_crop: float = setting(
         1.0,
@@ -325,6 +337,15 @@ class TrainConfig(Settings):
     def augmentation(self) -> Recipe:
         """The recipe, with the parts of it that are set."""
         return RECIPES[self.recipe].changed_by(self)
+
+    @property
+    def uses_cache(self) -> bool:
+        """Return True if pods fetch the dataset's shards from S3 themselves."""
+        return self.data_access == "cache"
+
+    @property
+    def cache_bytes(self) -> int:
+        return int(self.cache_gb * 1e9)
 
     @property
     def weights_uri(self) -> str:

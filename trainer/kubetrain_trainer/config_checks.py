@@ -31,7 +31,13 @@ def check_together(config: Config) -> None:
     Raises:
         InvalidSetting: for the first contradiction.
     """
-    for problem in (*_of_code(config), *_of_images(config), *_of_steps(config), *_of_the_start(config)):
+    for problem in (
+        *_of_code(config),
+        *_of_data(config),
+        *_of_images(config),
+        *_of_steps(config),
+        *_of_the_start(config),
+    ):
         raise InvalidSetting(problem)
 
 
@@ -54,6 +60,13 @@ def _of_code(config: Config) -> Iterator[str]:
     changed = config.changed_settings() if config.entry else {}
     for name in (each for each in OF_THE_LOOP if each in changed):
         yield f"{name} is for the trainer's loop: your script may do the same"
+
+
+def _of_data(config: Config) -> Iterator[str]:
+    if config.uses_cache and config.entry:
+        yield "data_access must be volume: only the trainer's loop reads shards from a cache"
+    if config.uses_cache and config.data != "tar_shards":
+        yield f"data_access=cache needs data=tar_shards, not {config.data}: pack the dataset with `kubetrain pack`"
 
 
 def _of_images(config: Config) -> Iterator[str]:

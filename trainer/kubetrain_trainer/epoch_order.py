@@ -27,7 +27,7 @@ class EpochOrder:
     epoch: int
 
     def __getitem__(self, part: slice) -> list[int]:
-        return [self._moved(place) for place in range(self.size)[part]]
+        return [self.at(place) for place in range(self.size)[part]]
 
     @cached_property
     def _rows(self) -> int:
@@ -42,7 +42,7 @@ class EpochOrder:
         seeds = [derived_seed(self.seed, self.epoch, number) for number in range(2 * ROUNDS)]
         return list(zip(seeds[::2], seeds[1::2], strict=True))
 
-    def _moved(self, place: int) -> int:
+    def at(self, place: int) -> int:
         rows, columns = self._rows, self._columns
         row, column = divmod(place, columns)
         for one, other in self._keys:
@@ -51,4 +51,4 @@ class EpochOrder:
             mixed = (row + other) * 0x9E3779B97F4A7C15 & BITS
             column = (column + (mixed ^ mixed >> 32)) % columns
         moved = row * columns + column
-        return moved if moved < self.size else self._moved(moved)
+        return moved if moved < self.size else self.at(moved)

@@ -16,6 +16,8 @@ GAUGES = {
     "samples_per_second_per_gpu": "The same for each GPU.",
     "mfu": "The model's operations as a fraction of the most that the GPUs can compute (model FLOPs utilization).",
     "data_wait_share": "Fraction of time that the slowest process waited for data, over the most recent steps.",
+    "shards_fetched": "Shards that the cache of this pod has fetched.",
+    "shard_waits": "How often a reader in this pod had to wait for a shard.",
     "gpu_memory_peak_bytes": "Peak GPU memory of this process.",
 }
 QUANTILES = (0.5, 0.9, 0.99)

@@ -1,9 +1,9 @@
 """The assignment of samples to steps and processes.
 
-Each epoch uses each sample once, in an order that depends only on the seed and the epoch, or the samples that a task's
-own sampler returns for this epoch. A run can therefore resume in the middle of an epoch, even with more or fewer
-processes. Only if more processes resume when few samples are left, the epoch ends without these: at most
-2 * processes - 1. With global_batch_size, steps and samples stay exactly the same.
+Each epoch uses each sample once, in an order that depends only on the seed, the epoch and the size of a cache, or the
+samples that a task's own sampler returns for this epoch. A run can therefore resume in the middle of an epoch, even
+with more or fewer processes. Only if more processes resume when few samples are left, the epoch ends without these: at
+most 2 * processes - 1. With global_batch_size, steps and samples stay exactly the same.
 """
 
 import functools
@@ -21,9 +21,12 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.epoch_order import EpochOrder
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.shard_groups import ShardGroups
 
 Sampler = Callable[[int], Sequence[int]]
 """A function that returns the indices of an epoch's samples, in the order of their use."""
+Share = Callable[[int, int], Sequence[int]]
+"""A function that returns a process's samples of a step, by the first and last position of the step in the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class SamplePlan:
     """The samples from which the sampler selects."""
     together: int = 1
     """The number of samples in sequence that the same process gets, however many there are."""
+    groups: ShardGroups | None = None
+    """The groups of shards that the order reads one after the other; None: any sample may follow any other."""
 
     def __post_init__(self) -> None:
         least = self.together * (self.world_size - 1) + 1
@@ -85,12 +90,23 @@ class SamplePlan:
 
     def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
         """Yield one process's batches of an epoch, without the first `start` samples, which have already been used."""
-        order = self._sampled(self.sampler, epoch) if self.sampler else EpochOrder(self.size, self.seed, epoch)
+        share = self._grouped_share(self.groups, epoch, rank) if self.groups else self._any_share(epoch, rank)
         for first, last in self._steps(start):
+            yield Batch(indices=share(first, last), global_size=last - first)
+
+    def _any_share(self, epoch: int, rank: int) -> Share:
+        order = self._sampled(self.sampler, epoch) if self.sampler else EpochOrder(self.size, self.seed, epoch)
+
+        def share(first: int, last: int) -> list[int]:
             starts = range(first + rank * self.together, first + (rank + 1) * self.together)
             columns = [order[start : last : self.world_size * self.together] for start in starts]
-            shared = [index for row in zip_longest(*columns) for index in row if index is not None]
-            yield Batch(indices=shared, global_size=last - first)
+            return [index for row in zip_longest(*columns) for index in row if index is not None]
+
+        return share
+
+    def _grouped_share(self, groups: ShardGroups, epoch: int, rank: int) -> Share:
+        order = groups.order(self.seed, epoch)
+        return lambda first, last: groups.share(order[first:last], rank, self.world_size, self.together)
 
     def _sampled(self, sampler: Sampler, epoch: int) -> list[int]:
         order = sampled_order(sampler, epoch)
@@ -128,7 +144,9 @@ class SamplePlan:
         return self.global_batch // 2 if self.is_constant else 2 * self.world_size
 
 
-def plan_samples(size: int, config: TrainConfig, world_size: int, sampler: Sampler | None) -> SamplePlan:
+def plan_samples(
+    size: int, config: TrainConfig, world_size: int, sampler: Sampler | None, groups: ShardGroups | None = None
+) -> SamplePlan:
     """Plan epochs of all samples, or of those that the task's own sampler returns."""
     return SamplePlan(
         size=len(sampled_order(sampler, epoch=0)) if sampler else size,
@@ -139,6 +157,7 @@ def plan_samples(size: int, config: TrainConfig, world_size: int, sampler: Sampl
         sampler=sampler,
         available=size,
         together=2 if config.augmentation.mixes else 1,
+        groups=None if sampler else groups,
     )
 
 

@@ -46,8 +46,11 @@ def index_path(shard: Path) -> Path:
     return shard.with_suffix(".index.json")
 
 
-def read_index(shard: Path) -> ShardIndex | None:
+def read_index(shard: Path, size: int | None = None) -> ShardIndex | None:
     """Return the index beside a shard, or None if it has none.
+
+    Args:
+        size: The size of the shard, if it is not there itself.
 
     Raises:
         KubetrainError: if the index is damaged or belongs to another shard.
@@ -60,7 +63,7 @@ def read_index(shard: Path) -> ShardIndex | None:
         return None
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise KubetrainError(f"{path} is damaged: sync or pack again") from error
-    size = shard.stat().st_size
+    size = shard.stat().st_size if size is None else size
     if described.get("shard_size") != size or max(map(add, index.offsets, index.sizes), default=0) > size:
         raise KubetrainError(
             f"{shard} has {size} bytes and is not the shard that {path.name} describes: sync or pack again"

@@ -9,6 +9,8 @@ resume anywhere with more or fewer processes. Each image is therefore one read a
 as reading a plain file without opening it. From memory, that is as fast as sequential reads. From a disk it is slower,
 because the kernel cannot read ahead (benchmarks/README.md has numbers): several loading processes help there, or enough
 memory for the whole dataset.
+
+Shards that stayed in the store are read from the cache of the pod, in an order that is kind to it (shard_groups.py).
 """
 
 import os
@@ -22,10 +24,14 @@ from pathlib import Path
 from tarfile import BLOCKSIZE
 from typing import Any
 
+from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import missing_split
+from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache
+from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
 from kubetrain_trainer.shard_index import ShardIndex, read_index
+from kubetrain_trainer.stored_shards import cache_folder, read_stored_shards
 from kubetrain_trainer.tar_scan import scan_shard
 
 SCHEMA = "kubetrain/shards/v1"
@@ -44,26 +50,36 @@ class TarShards:
     starts: "array[int]"
     """The index of the first sample of each shard."""
     index: ShardIndex
+    cached: CachedShards | None = None
+    """Where to read the shards, if they are not files of the dataset version."""
 
     @property
     def labels(self) -> "array[int]":
         return self.index.labels
 
     def read(self, sample: int) -> bytes:
-        path, size = self._path(sample), self.index.sizes[sample]
-        content = _opened(path).read(size, self.index.offsets[sample])
+        size = self.index.sizes[sample]
+        content = self._opened(sample).read(size, self.index.offsets[sample])
         if len(content) < size:
-            raise KubetrainError(f"{path} was truncated while in use: sync or pack it again")
+            raise KubetrainError(f"{self._path(sample)} was truncated while in use: sync or pack it again")
         return content
 
     def name(self, sample: int) -> str:
         """Return a readable name of a sample from the tar's header, in which long names are cut off."""
-        path = self._path(sample)
-        header = _opened(path).read(BLOCKSIZE, self.index.offsets[sample] - BLOCKSIZE)
-        return f"{header[:100].partition(bytes(1))[0].decode(errors='replace')} in {path}"
+        header = self._opened(sample).read(BLOCKSIZE, self.index.offsets[sample] - BLOCKSIZE)
+        return f"{header[:100].partition(bytes(1))[0].decode(errors='replace')} in {self._path(sample)}"
 
     def _path(self, sample: int) -> str:
-        return self.paths[bisect_right(self.starts, sample) - 1]
+        return self.paths[self._shard_of(sample)]
+
+    def _shard_of(self, sample: int) -> int:
+        return bisect_right(self.starts, sample) - 1
+
+    def _opened(self, sample: int) -> "OpenFile":
+        """Return the file of a shard, which in a cache is not kept open, because it would keep its space."""
+        if self.cached:
+            return OpenFile(self.cached.open(self._shard_of(sample)))
+        return _opened(self._path(sample))
 
 
 class OpenFile:
@@ -103,7 +119,11 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Ta
     Raises:
         KubetrainError: if there are none, a shard is damaged, or a label is not one of the classes.
     """
-    shards = replace(_listed(data_dir, split), classes=list_classes(data_dir, training_split))
+    shards = replace(
+        _listed(data_dir, split),
+        classes=list_classes(data_dir, training_split),
+        cached=_cached(data_dir, split, TRAINING if split == training_split else EVALUATION),
+    )
     known = range(len(shards.classes))
     if min(shards.labels) not in known or max(shards.labels) not in known:
         wrong = next(sample for sample, label in enumerate(shards.labels) if label not in known)
@@ -114,13 +134,20 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Ta
     return shards
 
 
+def groups_of(images: Any, config: TrainConfig) -> ShardGroups | None:
+    """Return the groups in which these images are read, if it is from a cache."""
+    cached = getattr(images, "cached", None)
+    return ShardGroups.of(cached, config) if cached else None
+
+
 @lru_cache(maxsize=8)
 def _listed(data_dir: Path, split: str) -> TarShards:
     """List the samples once per process, because scanning shards without an index takes long."""
-    paths = _shards(data_dir, split)
+    paths, stored = _shards(data_dir, split), read_stored_shards(data_dir)
+    sizes = [stored[_key(data_dir, path)].size if stored else None for path in paths]
     starts, index = array("q"), ShardIndex()
     with ThreadPoolExecutor(LISTING_THREADS) as threads:
-        for part in threads.map(_index_of, paths):
+        for part in threads.map(_index_of, paths, sizes):
             starts.append(len(index))
             index.extend(part)
     if not len(index):
@@ -128,6 +155,22 @@ def _listed(data_dir: Path, split: str) -> TarShards:
             f"{data_dir / split} has no samples in its shards: each must be KEY.jpg, or .png, and KEY.cls"
         )
     return TarShards(classes=(), paths=tuple(map(str, paths)), starts=starts, index=index)
+
+
+def _cached(data_dir: Path, split: str, part: str) -> CachedShards | None:
+    """Return how to read shards that stayed in the store, if they did."""
+    if not (stored := read_stored_shards(data_dir)):
+        return None
+    listed = _listed(data_dir, split)
+    return CachedShards(
+        cache=ShardCache(cache_folder(), part),
+        shards=tuple(stored[_key(data_dir, Path(path))] for path in listed.paths),
+        starts=array("q", [*listed.starts, len(listed.index)]),
+    )
+
+
+def _key(data_dir: Path, shard: Path) -> str:
+    return shard.relative_to(data_dir).as_posix()
 
 
 def _shards(data_dir: Path, split: str) -> list[Path]:
@@ -156,9 +199,9 @@ def _manifest(data_dir: Path) -> Mapping[str, Any] | None:
     return manifest if isinstance(manifest, dict) and manifest.get("schema") == SCHEMA else None
 
 
-def _index_of(shard: Path) -> ShardIndex:
+def _index_of(shard: Path, size: int | None) -> ShardIndex:
     try:
-        index = read_index(shard)
+        index = read_index(shard, size)
         return scan_shard(shard) if index is None else index
     except OSError as error:
         raise KubetrainError(

@@ -12,6 +12,7 @@ from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.training_output import TrainingOutput
@@ -42,6 +43,8 @@ class TrainingReport:
         steps = config.epochs * plan.steps_per_epoch
         self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
         self._group = group
+        groups: ShardGroups | None = getattr(plan, "groups", None)
+        self._cache = groups.cached.cache if groups else None
         self._seconds_at_peak = seconds_at_peak
         self._waits, self._steps = 0.0, 0
         self._has_warned = False
@@ -75,6 +78,8 @@ class TrainingReport:
             row["samples_per_second_per_gpu"] = round(rates["samples_per_second"] / self._group.devices, 2)
         if self._seconds_at_peak:
             row["mfu"] = round(rates["samples_per_second"] * self._seconds_at_peak, 4)
+        if self._cache:
+            row |= self._cache.counts()
         if skipped:
             row["skipped_steps"] = skipped
         self._log(row)

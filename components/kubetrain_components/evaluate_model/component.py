@@ -67,8 +67,12 @@ def evaluate_model(
         placement=place_latest(Placement.from_dict(placement), latest),
         mounts=site.mounts(place, output_claim),
     )
-    with site.stage("evaluate_model", run_id) as stage, site.backend() as backend:
-        request = replace(request, latest=site.fetch_latest(latest))
+    with (
+        site.stage("evaluate_model", run_id) as stage,
+        site.shard_cache(place) as shard_cache,
+        site.backend() as backend,
+    ):
+        request = replace(request, latest=site.fetch_latest(latest), shard_cache=shard_cache)
         evaluation = evaluate_model(request, output, backend, stage.on_line)
         shown = ("split", "samples", "metrics", "checkpoint", "latest")
         stage.result = {name: evaluation[name] for name in shown if name in evaluation}

@@ -16,7 +16,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.run.dataset_place import dataset_flags
+from kubetrain_components.run.dataset_place import cache_variables, dataset_flags
 from kubetrain_components.run.stages import EVALUATE
 from kubetrain_trainer.entry import parse_entry
 from kubetrain_trainer.errors import KubetrainError
@@ -41,6 +41,8 @@ class EvaluationRequest:
     """Hash of the manifest of the checkpoint whose export is evaluated."""
     latest: Path | None = None
     """Folder in which the pod finds the latest published model, to evaluate it too; None: the gate does not compare."""
+    shard_cache: Path | None = None
+    """Folder in which the pod finds tar shards that stayed in the store."""
     placement: Placement = Placement()
     mounts: tuple[ClaimMount, ...] = ()
     """The PVCs with data_dir and the output; empty on the local machine."""
@@ -91,7 +93,7 @@ def evaluation_job(request: EvaluationRequest, output: TrainingOutput) -> Job:
                 role="Evaluation",
                 count=1,
                 command=(*command, *paths, *latest, *dataset_flags(request.dataset_digest, request.dataset_files)),
-                env=UNBUFFERED,
+                env={**UNBUFFERED, **cache_variables(request.shard_cache)},
             ),
         ),
         backoff_limit=2,

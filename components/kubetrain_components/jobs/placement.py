@@ -22,7 +22,7 @@ OBSOLETE_NCCL = {
 }
 WITHOUT_DEVICES: dict[str, Any] = {
     **{"gpus": 0, "rdma": 0, "extra_resources": {}, "resource_claims": [], "host_network": False},
-    **{"init_containers": [], "extra_containers": []},
+    **{"init_containers": [], "extra_containers": [], "shard_cache": {}},
 }
 """Settings of a pod that only tries something on a node for training."""
 SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")
@@ -109,6 +109,9 @@ class Placement(Settings):
     )
     code_container: dict[str, Any] = setting(
         {}, "init container that fetches your own code, and its volumes: --code sets it"
+    )
+    shard_cache: dict[str, Any] = setting(
+        {}, "sidecar that fetches tar shards into a cache, and its volumes: data_access=cache sets it"
     )
     labels: dict[str, Any] = setting({}, "labels of the pods")
     annotations: dict[str, Any] = setting({}, "annotations of the pods")

@@ -37,6 +37,7 @@ SHAPES: dict[str, Any] = {
     "init_containers": [CONTAINER],
     "extra_containers": [CONTAINER],
     "code_container": {"container": CONTAINER, "volumes": VOLUMES},
+    "shard_cache": {"container": CONTAINER, "volumes": VOLUMES},
     "scale_metrics": [{}],
 }
 """Shapes of settings, by name."""

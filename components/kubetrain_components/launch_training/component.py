@@ -84,7 +84,11 @@ def launch_training(
         Path(summary.path).write_text(reason)
         return "", 0, reused["image"], reused["image_id"], placement
     site, place = this_site(), DatasetPlace(**dataset)
-    with site.stage("launch_training", run_id) as stage, site.backend() as backend:
+    with (
+        site.stage("launch_training", run_id) as stage,
+        site.shard_cache(place) as shard_cache,
+        site.backend() as backend,
+    ):
         of_task = placement_settings(asdict(task_config))
         placed = combine_settings(Placement, {"the run's parameters": placement, "the launch task": of_task})
         evaluation = place_evaluation(placed, evaluation_placement)
@@ -102,6 +106,7 @@ def launch_training(
             min_workers=min_workers,
             max_workers=max_workers,
             launcher=Launcher(launcher),
+            shard_cache=shard_cache,
             placement=placed,
             mounts=site.mounts(place, output_claim),
         )

@@ -9,7 +9,7 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import host_port
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.run.dataset_place import dataset_flags
+from kubetrain_components.run.dataset_place import cache_variables, dataset_flags
 from kubetrain_components.run.parameters import check_growth
 from kubetrain_components.run.processes_in_pod import processes_in_pod
 from kubetrain_components.run.stages import TRAIN
@@ -56,6 +56,8 @@ class TrainingJob:
     """Maximum number of pods that an elastic training grows to; 0: as many as workers."""
     launcher: Launcher = Launcher.AUTO
     placement: Placement = Placement()
+    shard_cache: Path | None = None
+    """Folder in which the pods find tar shards that stayed in the store."""
     mounts: tuple[ClaimMount, ...] = ()
     """PVCs that hold data_dir and output_dir; empty: these are folders of this machine."""
 
@@ -73,6 +75,11 @@ class TrainingJob:
                 "min_workers: a command of your own cannot tell which of its pods is the first: use a script as entry, "
                 "or leave min_workers out"
             )
+        if self.config.uses_cache and not self.shard_cache:
+            raise InvalidSetting(
+                "data_access=cache: only runs of a pipeline list the shards in S3: use `kubetrain run` or `submit`, or "
+                "leave data_access out"
+            )
         processes_in_pod(self.framework, self.processes_per_worker, self.placement)
 
     def to_job(self) -> Job:
@@ -84,7 +91,7 @@ class TrainingJob:
                     role=role,
                     count=count,
                     command=self.command(),
-                    env=ENVIRONMENTS[self.framework],
+                    env={**ENVIRONMENTS[self.framework], **cache_variables(self.shard_cache)},
                     restart_policy=RestartPolicy(self.placement.restart_policy),
                 )
                 for role, count in self._roles().items()

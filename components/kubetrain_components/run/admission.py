@@ -9,6 +9,7 @@ from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.probe_writes import probe_writes
 from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.place_cache import with_cache
 from kubetrain_components.run.place_code import with_code
 from kubetrain_components.run.published_model import find_latest
 from kubetrain_trainer.config import TrainConfig
@@ -39,7 +40,7 @@ def admit_run(
         train_config=TrainConfig.from_dict(train_config),
         **{name: value for name, value in parameters.items() if name not in (*Placement.names(), *Storage.names())},
     )
-    return with_code(admitted)
+    return with_cache(with_code(admitted))
 
 
 def check_model_store(parameters: RunParameters) -> None:

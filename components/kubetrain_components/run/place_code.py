@@ -13,5 +13,5 @@ def with_code(parameters: RunParameters) -> RunParameters:
     """Return the parameters, whose training pods fetch the archive that train_config names, if any."""
     if not (digest := parameters.train_config.code):
         return parameters
-    code = transfer_container(parameters, CODE_MOUNT, PROGRAM, "--digest", digest)
+    code = transfer_container(parameters, parameters.model_uri, CODE_MOUNT, PROGRAM, "--digest", digest)
     return replace(parameters, placement=replace(parameters.placement, code_container=code))

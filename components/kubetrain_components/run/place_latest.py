@@ -18,7 +18,7 @@ def latest_source(parameters: RunParameters) -> dict[str, Any]:
     if not parameters.framework or not parameters.parsed_gate.compares:
         return {}
     store = {"uri": parameters.model_uri, "endpoint": parameters.s3_endpoint}
-    return {**store, **transfer_container(parameters, MOUNT, PROGRAM)}
+    return {**store, **transfer_container(parameters, parameters.model_uri, MOUNT, PROGRAM)}
 
 
 def place_latest(evaluation: Placement, latest: Mapping[str, Any]) -> Placement:

@@ -14,13 +14,16 @@ RESOURCES = {"cpu": "500m", "memory": "512Mi"}
 """Requests and limits are equal, so that pods of the class Guaranteed stay in it."""
 
 
-def transfer_container(parameters: RunParameters, mount: Manifest, program: str, *arguments: str) -> dict[str, Any]:
-    """Return an init container that runs this program with the store of the models, and the volumes that it mounts.
+def transfer_container(
+    parameters: RunParameters, uri: str, mount: Manifest, program: str, *arguments: str
+) -> dict[str, Any]:
+    """Return an init container that runs this program, and the volumes that it mounts.
 
     Args:
+        uri: The store that the program reads.
         mount: Where the program puts what it fetches; its name is the container's, too.
     """
-    source = ("--uri", parameters.model_uri, "--endpoint", parameters.s3_endpoint)
+    source = ("--uri", uri, "--endpoint", parameters.s3_endpoint)
     command = ("python", "-m", program, *source, *arguments, "--to", mount["mountPath"])
     container = _container(parameters, command)
     resources = {"requests": RESOURCES, "limits": RESOURCES}

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.image_job import image_job
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.place_cache import cache_in_pods
 from kubetrain_components.run.stage import Stage, running_stage
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_components.sites.plan import planned_manifests
@@ -54,6 +55,9 @@ class ClusterSite:
 
     def fetch_latest(self, source: Mapping[str, Any]) -> Path | None:
         return Path(LATEST_PATH) if source else None
+
+    def shard_cache(self, dataset: DatasetPlace) -> AbstractContextManager[Path | None]:
+        return nullcontext(cache_in_pods(dataset))
 
     def backend(self) -> AbstractContextManager[JobBackend]:
         return KubernetesBackend.connect()

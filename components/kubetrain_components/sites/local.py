@@ -1,7 +1,7 @@
 """The local site: this machine, with a workspace folder instead of PVCs."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from kubetrain_components.jobs.job import ClaimMount
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.store import Access
 from kubetrain_components.run.check_imports import check_imports
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
+from kubetrain_components.serve_shards.serve import serving
 from kubetrain_components.sync_dataset.sync import sync_dataset, transfer_job
 from kubetrain_trainer.training_output import TrainingOutput
 
@@ -56,6 +58,16 @@ class LocalSite:
         folder = self.workspace / "latest-model"
         fetch_latest(open_store(source["uri"], source["endpoint"], was_reached=True), folder)
         return folder
+
+    @contextmanager
+    def shard_cache(self, dataset: DatasetPlace) -> Iterator[Path | None]:
+        """Serve shards from this process, to all pods from one folder."""
+        if not (stored := dataset.shards):
+            yield None
+            return
+        store = open_store(stored["uri"], stored["endpoint"], Access(stored["access"]), was_reached=True)
+        with serving(store, folder := self.workspace / "shard-cache", int(stored["cache_bytes"])):
+            yield folder
 
     def backend(self) -> AbstractContextManager[JobBackend]:
         return LocalBackend(self.workspace / "jobs")

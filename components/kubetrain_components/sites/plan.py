@@ -15,6 +15,7 @@ from kubetrain_components.run.check_imports import import_jobs
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.image_job import image_job, image_job_is_needed
 from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.place_cache import cache_in_pods, stored_shards
 from kubetrain_components.run.place_evaluation import place_evaluation
 from kubetrain_components.run.place_latest import latest_source, place_latest
 from kubetrain_components.sync_dataset.cluster_sync import cluster_transfer_job, wanted_claims
@@ -45,7 +46,10 @@ def _jobs(parameters: RunParameters) -> list[Job]:
         return [transfer]
     name = parameters.storage.exposure_of(parameters.dataset_uri).dataset_name
     dataset = DatasetPlace(
-        digest=UNKNOWN_DIGEST, claim=claim_name(name, UNKNOWN_DIGEST), sub_path=f"{version_path(UNKNOWN_DIGEST)}/data"
+        digest=UNKNOWN_DIGEST,
+        claim=claim_name(name, UNKNOWN_DIGEST),
+        sub_path=f"{version_path(UNKNOWN_DIGEST)}/data",
+        shards=stored_shards(parameters),
     )
     image = [image_job(parameters)] if image_job_is_needed(parameters) else []
     return [transfer, *image, _training(parameters, dataset).to_job(), *_evaluation(parameters, dataset)]
@@ -65,6 +69,7 @@ def _training(parameters: RunParameters, dataset: DatasetPlace) -> TrainingJob:
         min_workers=parameters.min_workers,
         max_workers=parameters.max_workers,
         launcher=Launcher(parameters.launcher),
+        shard_cache=cache_in_pods(dataset),
         placement=parameters.placement,
         mounts=dataset.mounts(parameters.storage.output_claim),
     )
@@ -82,6 +87,7 @@ def _evaluation(parameters: RunParameters, dataset: DatasetPlace) -> list[Job]:
         dataset_digest=dataset.digest,
         manifest_sha256="",
         latest=Path(LATEST_PATH) if source else None,
+        shard_cache=cache_in_pods(dataset),
         placement=place_latest(placement, source),
         mounts=dataset.mounts(parameters.storage.output_claim),
     )

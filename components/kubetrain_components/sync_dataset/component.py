@@ -89,6 +89,7 @@ def sync_dataset(
     from kubetrain_components.run.admission import admit_run, check_model_store
     from kubetrain_components.run.dataset_place import DatasetPlace
     from kubetrain_components.run.metrics_artifact import log_numbers
+    from kubetrain_components.run.place_cache import stored_shards
     from kubetrain_components.run.place_latest import latest_source
     from kubetrain_components.run.reuse import model_to_reuse
     from kubetrain_components.run.site import this_site
@@ -135,5 +136,6 @@ def sync_dataset(
         image_id = partial(site.image_id, parameters, backend, stage.on_line)
         reused = model_to_reuse(parameters, stage.result["digest"], image_id)
     log_numbers(metrics, stage.result)
-    place, settings = DatasetPlace.of_report(stage.result).to_dict(), parameters.placement.changed_settings()
-    return place, settings, reused, latest_source(parameters), parameters.train_config.changed_settings()
+    place = DatasetPlace.of_report(stage.result, stored_shards(parameters)).to_dict()
+    settings, config = parameters.placement.changed_settings(), parameters.train_config.changed_settings()
+    return place, settings, reused, latest_source(parameters), config

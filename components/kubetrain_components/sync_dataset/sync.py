@@ -40,6 +40,8 @@ def transfer_job(parameters: RunParameters, staging: Path, output: Path, mounts:
         command += ["--endpoint-url", parameters.s3_endpoint]
     if uri := parameters.train_config.weights_uri:
         command += ["--weights", uri, "--output", str(output)]
+    if parameters.train_config.uses_cache:
+        command += ["--cache-bytes", str(parameters.train_config.cache_bytes)]
     command += [part for mount in mounts for part in ("--check-writable", mount.path)]
     return Job(
         identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),

@@ -1,7 +1,7 @@
 """The program of the transfer job: make a dataset version on the staging volume from the objects of a store.
 
 python -m kubetrain_components.sync_dataset.transfer --dataset-uri URI --staging DIR [--check-writable DIR] \
-    [--weights URI --output DIR]
+    [--weights URI --output DIR] [--cache-bytes SIZE]
 """
 
 import argparse
@@ -33,6 +33,7 @@ from kubetrain_components.sync_dataset.publish import (
 )
 from kubetrain_components.sync_dataset.report import SyncReport
 from kubetrain_components.sync_dataset.reuse import Arrivals, OnResumed
+from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.space import check_space
 from kubetrain_components.sync_dataset.weights import FOLDER, find_weights, place_of
 from kubetrain_components.sync_dataset.writable import check_writable
@@ -216,6 +217,7 @@ def main() -> None:
     parser.add_argument("--staging", type=Path, required=True, help="folder of the versions")
     parser.add_argument("--endpoint-url", default="", help="URL of the S3 server (default: AWS)")
     parser.add_argument("--access", type=Access, choices=list(Access), default=Access.CREDENTIALS)
+    parser.add_argument("--cache-bytes", type=int, default=0, help="list tar shards, which pods read through a cache")
     parser.add_argument("--weights", default="", help="weights to start from: an object in S3, or a published model")
     parser.add_argument("--output", type=Path, help="root of the outputs, to which the weights are brought")
     parser.add_argument("--check-writable", type=Path, action="append", default=[], help="a folder to check first")
@@ -228,6 +230,8 @@ def main() -> None:
     if arguments.weights:
         weights["weights"] = _bring_weights(arguments.weights, arguments.endpoint_url, arguments.output)
     store = open_store(arguments.dataset_uri, arguments.endpoint_url, arguments.access)
+    if arguments.cache_bytes:
+        store = ShardsInStore(store, arguments.cache_bytes)
     report = transfer_dataset(store, arguments.staging, on_progress=progress_printer())
     report_result({"status": "completed", **asdict(report), **weights})
 

@@ -21,7 +21,7 @@ from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_P
 from kubetrain_trainer.left_out import DamagedImage
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.pytorch_ddp.shared_images import shared
-from kubetrain_trainer.tar_shards import TarShards
+from kubetrain_trainer.tar_shards import TarShards, groups_of
 
 Part = Callable[[int, int], Box]
 """Returns a part of an image by its width and height."""
@@ -31,6 +31,7 @@ class StoredImages(Dataset[Any]):
     def __init__(self, images: ImageFolder | TarShards | GivenImages, config: TrainConfig) -> None:
         self._images = images
         self.notes = getattr(images, "notes", ())
+        self.groups = groups_of(images, config)
         self._pixels, self._shorter_side = image_size(config), shorter_side(config)
 
     def __len__(self) -> int:

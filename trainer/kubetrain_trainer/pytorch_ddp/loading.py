@@ -21,6 +21,7 @@ from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
+from kubetrain_trainer.shard_groups import ShardGroups
 
 Collate = Callable[[list[Any]], Any]
 MOST_WORKERS, BATCHES_AHEAD = 16, 16
@@ -51,17 +52,19 @@ class Loader:
         self._role = role
         self._keys = Keys()
         self.size = len(samples)
+        self._groups: ShardGroups | None = getattr(samples, "groups", None)
         workers = loader_workers(config, role, device)
         keyed = SeededSamples(samples, config.seed)
         self._loader = data_loader(keyed, workers, device, batch_sampler=self._keys, collate_fn=collate)
 
     def plan(self, world_size: int, sampler: Sampler | None) -> SamplePlan:
         """Plan the epochs of a training with these samples."""
-        return plan_samples(self.size, self._config, world_size, sampler)
+        return plan_samples(self.size, self._config, world_size, sampler, self._groups)
 
     def load(self, batches: Iterable[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
         """Yield the batches of samples with these indices, in this order."""
-        batches, self._keys.batches = tee(batches)
+        ahead = self._groups.read_ahead(batches, self._role.world_size) if self._groups else batches
+        batches, self._keys.batches = tee(ahead)
         self._keys.epoch = epoch
         with own_messages():
             for indices, batch in zip(batches, self._loader, strict=True):
@@ -112,7 +115,7 @@ def own_messages() -> Iterator[None]:
     try:
         yield
     except KubetrainError as error:
-        raise KubetrainError(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
+        raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
 
 
 def data_loader(samples: Any, workers: int, device: torch.device, **options: Any) -> "DataLoader[Any]":

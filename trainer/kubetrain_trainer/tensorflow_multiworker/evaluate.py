@@ -94,7 +94,7 @@ def predictions(
     """Yield a batch of each replica of this process at a time, and those that are left at last."""
     batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
     predict_in_replicas = predictor(task.model, preparation(samples), group.strategy)
-    loaded = zip(load(samples, batches, task.collate), batches, strict=True)
+    loaded = zip(load(samples, batches, task.collate, processes=group.role.world_size), batches, strict=True)
     while step := list(islice(loaded, group.local_replicas)):
         inputs = [inputs for (inputs, _), _ in step]
         # A replica without a batch computes one that is not counted: not every model takes an empty batch.

@@ -14,7 +14,7 @@ from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
 from kubetrain_trainer.left_out import DamagedImage
 from kubetrain_trainer.model_names import image_size
-from kubetrain_trainer.tar_shards import TarShards
+from kubetrain_trainer.tar_shards import TarShards, groups_of
 
 JPEG, SCALES = b"\xff\xd8\xff", (1, 2, 4, 8)
 """The first bytes of a JPEG, and the fractions of its size as which it can be decoded."""
@@ -28,6 +28,7 @@ class StoredImages:
     def __init__(self, images: ImageFolder | TarShards | GivenImages, config: TrainConfig) -> None:
         self._images = images
         self.notes = getattr(images, "notes", ())
+        self.groups = groups_of(images, config)
         self._paths = tf.constant(list(images.paths))
         self._labels = tf.constant(np.asarray(images.labels, np.int32))
         self._pixels, self._shorter_side = image_size(config), shorter_side(config)

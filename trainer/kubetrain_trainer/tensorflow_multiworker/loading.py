@@ -10,6 +10,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
+from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ
 
 BATCHES_AT_ONCE = 64
@@ -22,10 +23,19 @@ def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:
 
 
 def load(
-    samples: Any, batches: Iterable[Sequence[int]], collate: Collate = batch_samples, epoch: int = 0
+    samples: Any,
+    batches: Iterable[Sequence[int]],
+    collate: Collate = batch_samples,
+    epoch: int = 0,
+    processes: int = 1,
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches of samples with these indices, in this order."""
-    awaited = Awaited(batches, samples)
+    """Yield the batches of samples with these indices, in this order.
+
+    Args:
+        processes: The number of processes that read parts of the samples.
+    """
+    groups: ShardGroups | None = getattr(samples, "groups", None)
+    awaited = Awaited(groups.read_ahead(batches, processes) if groups else batches, samples)
     while True:
         try:
             for batch in loader(samples, awaited, collate, epoch):
@@ -90,17 +100,19 @@ class Awaited:
 
 def loader(samples: Any, batches: Iterable[Sequence[int]], collate: Collate, epoch: int) -> Iterator[tuple[Any, Any]]:
     """Read one dataset per batch size. All batches of an epoch except the last have the same size."""
+    # What is taken at once counts as read, so that a small cache might lose its shards too early.
+    at_once = 1 if getattr(samples, "groups", None) else BATCHES_AT_ONCE
     for size, group in groupby(batches, key=len):
-        part = tf.data.Dataset.from_generator(partial(joined, group), output_signature=INDICES).unbatch()
+        part = tf.data.Dataset.from_generator(partial(joined, group, at_once), output_signature=INDICES).unbatch()
         if hasattr(samples, "read"):
             part = samples.read(part, epoch)
         loaded = collate(part.map(_traced(samples.load), num_parallel_calls=tf.data.AUTOTUNE), size)
         yield from loaded.prefetch(tf.data.AUTOTUNE)
 
 
-def joined(batches: Iterator[Sequence[int]]) -> Iterator[list[int]]:
+def joined(batches: Iterator[Sequence[int]], at_once: int) -> Iterator[list[int]]:
     """Yield the indices of several batches at once, because calling Python for each takes longer."""
-    while several := list(chain.from_iterable(islice(batches, BATCHES_AT_ONCE))):
+    while several := list(chain.from_iterable(islice(batches, at_once))):
         yield several
 
 

@@ -52,7 +52,8 @@ def train(arguments: Arguments) -> None:
 
 def run_epochs(training: Training) -> None:
     config, group = training.config, training.group
-    plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler)
+    groups = getattr(training.samples, "groups", None)
+    plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler, groups)
     progress, validated_step = resume(training, plan)
     report = TrainingReport(config, training.output, plan, group, progress.step, training.seconds_at_peak)
     validate = partial(mean_metrics, training)
@@ -105,7 +106,7 @@ def load_batches(training: Training, batches: Iterator[tuple[Batch, ...]], epoch
     """
     group = training.group
     indices = (batch.indices for step in batches for batch in step)
-    loaded = load(training.samples, indices, training.task.collate, epoch)
+    loaded = load(training.samples, indices, training.task.collate, epoch, group.role.world_size)
     for of_replicas in zip(*[loaded] * group.local_replicas, strict=True):
         yield group.for_each_replica(of_replicas)
 

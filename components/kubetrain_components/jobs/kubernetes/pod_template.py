@@ -18,6 +18,7 @@ from kubetrain_components.jobs.kubernetes.code_container import (
     code_mounts,
     code_volumes,
 )
+from kubetrain_components.jobs.kubernetes.shard_cache import cache_mounts, cache_sidecars, cache_volumes
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.jobs.shapes import REQUIRED
@@ -78,9 +79,16 @@ def pod_template(
         },
         "spec": _without_empty(
             {
-                "initContainers": _secured([*code_fetchers(placement), *placement.init_containers]),
+                "initContainers": _secured(
+                    [*code_fetchers(placement), *cache_sidecars(placement), *placement.init_containers]
+                ),
                 "containers": [_container(job, replica, environment), *_secured(placement.extra_containers)],
-                "volumes": [*_volumes(job), *code_volumes(placement), *placement.volumes],
+                "volumes": [
+                    *_volumes(job),
+                    *code_volumes(placement),
+                    *cache_volumes(placement),
+                    *placement.volumes,
+                ],
                 "resourceClaims": list(placement.resource_claims),
                 "securityContext": _pod_security(placement),
                 "serviceAccountName": placement.service_account,
@@ -117,7 +125,12 @@ def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> M
             "env": [*_environment(job, replica), *code_environment(placement), *environment],
             "envFrom": [{"secretRef": {"name": name, "optional": True}} for name in placement.env_secrets],
             "resources": _resources(placement),
-            "volumeMounts": [*_mounts(job), *code_mounts(placement), *placement.volume_mounts],
+            "volumeMounts": [
+                *_mounts(job),
+                *code_mounts(placement),
+                *cache_mounts(placement),
+                *placement.volume_mounts,
+            ],
             "securityContext": _container_security(placement),
             # Only the process itself writes its message; the tail of its log does not replace it.
             "terminationMessagePolicy": "File",

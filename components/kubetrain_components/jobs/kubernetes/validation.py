@@ -9,6 +9,7 @@ from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, Res
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.code_container import CODE_MOUNT
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX, variables
+from kubetrain_components.jobs.kubernetes.shard_cache import CACHE_MOUNT
 from kubetrain_components.jobs.kubernetes.train_job import names_of_jobs
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
@@ -78,6 +79,8 @@ def _container_problems(job: Job) -> Iterator[str]:
     mounted = {each["mountPath"].rstrip("/") for each in placement.volume_mounts}
     if placement.code_container and CODE_MOUNT["mountPath"] in mounted:
         yield f"volume_mounts has {CODE_MOUNT['mountPath']}, where --code puts your code: mount the volume elsewhere"
+    if placement.shard_cache and CACHE_MOUNT["mountPath"] in mounted:
+        yield f"volume_mounts has {CACHE_MOUNT['mountPath']}, where the cache of shards is: mount the volume elsewhere"
     for path in _repeated([str(each["mountPath"]).rstrip("/") for each in placement.volume_mounts]):
         yield f"two volume_mounts have the path {path}: mount one of the volumes elsewhere"
     for name in _repeated([str(each["name"]) for each in placement.resource_claims]):

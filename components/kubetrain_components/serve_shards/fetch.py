@@ -1,0 +1,61 @@
+"""The download of a shard to a file, resumed after interruptions and verified before anyone can read it."""
+
+import hashlib
+import time
+from pathlib import Path
+
+from kubetrain_components.object_store.retries import AnnouncedRetries
+from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreError, StoreUnavailable
+from kubetrain_trainer.shard_cache import StoredShard
+
+MAX_CORRUPT_DOWNLOADS = 3
+MODE = 0o444
+
+
+def fetch_shard(store: ObjectStore, shard: StoredShard, path: Path) -> None:
+    """
+    Raises:
+        StoreError: if the shard is not what was synced any more, or cannot be read for minutes.
+    """
+    partial = path.with_suffix(".partial")
+    try:
+        for _ in range(MAX_CORRUPT_DOWNLOADS):
+            if _download(store, shard, partial) == shard.sha256:
+                partial.chmod(MODE)
+                partial.rename(path)
+                return
+    except ObjectChanged as error:
+        raise StoreError(
+            f"{_name(store, shard)} was changed or deleted after the dataset was synced: start a new run, which syncs "
+            "it again"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    raise StoreError(
+        f"{_name(store, shard)} does not have the SHA-256 of its manifest, although it arrived {MAX_CORRUPT_DOWNLOADS} "
+        "times: pack and upload it again"
+    )
+
+
+def _name(store: ObjectStore, shard: StoredShard) -> str:
+    return f"{store.uri.rstrip('/')}/{shard.key}"
+
+
+def _download(store: ObjectStore, shard: StoredShard, path: Path) -> str:
+    """Write the shard to the file, and return its SHA-256."""
+    hasher, at, retries = hashlib.sha256(), 0, AnnouncedRetries()
+    with path.open("wb", buffering=0) as file:
+        while at < shard.size:
+            before = at
+            try:
+                for chunk in store.read(shard.key, shard.etag, at, shard.size if at else None).chunks:
+                    hasher.update(chunk)
+                    file.write(chunk)
+                    at += len(chunk)
+                if at < shard.size:
+                    raise StoreUnavailable(f"{_name(store, shard)} ended after {at} of {shard.size} bytes")
+            except StoreUnavailable as error:
+                if at > before:
+                    retries.restart()
+                time.sleep(retries.pause_after(error))
+    return hasher.hexdigest()

@@ -1,0 +1,131 @@
+"""The pods of a run whose shards stay in S3: a sidecar with the rights to S3 fills a cache for the training."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kubetrain_components.run.admission import admit_run
+from kubetrain_components.sites.plan import planned_manifests
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.shard_cache import VARIABLE
+from support.cli import kubetrain
+
+CACHE = {"data": "tar_shards", "data_access": "cache", "cache_gb": 50}
+SECRET = [{"secretRef": {"name": "kubetrain-s3", "optional": True}}]
+MOUNT = {"name": "kubetrain-shard-cache", "mountPath": "/shard-cache"}
+
+
+def pods(framework: str, launcher: str, **changes: Any) -> dict[str, dict[str, Any]]:
+    """Return the specs of the pods of the planned jobs, by their place in the manifests."""
+    admitted = admit_run(
+        dataset_uri="s3://bucket/flowers",
+        dataset_access="requester-pays",
+        s3_endpoint="http://s3:9000",
+        model_uri="s3://bucket/models",
+        pipeline=f"train-{framework}",
+        run_id="5f2c",
+        framework=framework,
+        components_image="components:1",
+        trainer_image="trainer:1",
+        launcher=launcher,
+        workers=2,
+        storage=changes.pop("storage", {}),
+        placement=changes.pop("placement", {}),
+        train_config={**CACHE, **changes},
+    )
+    return {
+        f"{each['kind']} {each['metadata']['name']}{path}": spec
+        for each in planned_manifests(admitted)
+        for path, spec in specs(each)
+    }
+
+
+def specs(manifest: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(manifest, dict) and "containers" in manifest:
+        yield path, manifest
+    elif isinstance(manifest, dict | list):
+        parts = manifest.items() if isinstance(manifest, dict) else enumerate(manifest)
+        for name, part in parts:
+            yield from specs(part, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("launcher", ["training-operator", "trainer", "job"])
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_training_and_evaluation_have_a_sidecar_that_alone_has_the_secret(framework: str, launcher: str) -> None:
+    found = pods(framework, launcher)
+    training = {name: spec for name, spec in found.items() if "launch-training" in name and spec["initContainers"]}
+    evaluation = {name: spec for name, spec in found.items() if "evaluate-model" in name}
+    assert training
+    assert evaluation
+    for spec in [*training.values(), *evaluation.values()]:
+        [sidecar] = [each for each in spec["initContainers"] if each["name"] == "kubetrain-shard-cache"]
+        assert sidecar["restartPolicy"] == "Always"
+        assert sidecar["image"] == "components:1"
+        assert sidecar["envFrom"] == SECRET
+        assert sidecar["command"][2:] == [
+            *("kubetrain_components.serve_shards.serve", "--uri", "s3://bucket/flowers"),
+            *("--endpoint", "http://s3:9000", "--access", "requester-pays"),
+            *("--cache-bytes", "50000000000", "--to", "/shard-cache"),
+        ]
+        assert sidecar["volumeMounts"] == [MOUNT]
+        assert sidecar["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert sidecar["resources"] == {
+            "requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "51073741824"},
+            "limits": {"cpu": "1", "memory": "1Gi"},
+        }
+        [main] = spec["containers"]
+        assert "envFrom" not in main
+        assert {"name": VARIABLE, "value": "/shard-cache"} in main["env"]
+        assert {**MOUNT, "readOnly": True} in main["volumeMounts"]
+        assert {"name": MOUNT["name"], "emptyDir": {"sizeLimit": "51073741824"}} in spec["volumes"]
+
+
+def test_the_sync_knows_that_the_shards_stay() -> None:
+    [sync] = [spec for name, spec in pods("pytorch", "job").items() if "sync-dataset" in name]
+    command = " ".join(sync["containers"][0]["command"])
+    assert "--cache-bytes 50000000000" in command
+    assert "initContainers" not in sync
+
+
+def test_pods_that_read_no_data_have_no_cache() -> None:
+    found = pods("pytorch", "job", model="team.task:build")
+    [check] = [spec for name, spec in found.items() if "import" in name]
+    assert "kubetrain-shard-cache" not in str(check)
+
+
+def test_volumes_of_the_transfer_are_mounted_by_the_sidecar_too() -> None:
+    ca = {"name": "ca", "configMap": {"name": "ca"}}
+    transfer = {"volumes": [ca], "volume_mounts": [{"name": "ca", "mountPath": "/ca"}]}
+    code = {"code": "0123456789abcdef0123456789abcdef", "model": "team.task:build"}
+    found = pods("pytorch", "job", storage={"transfer": transfer}, **code)
+    [training] = [spec for name, spec in found.items() if "launch-training" in name]
+    assert training["volumes"].count(ca) == 1
+    for container in training["initContainers"]:
+        assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
+
+
+def test_a_mount_of_your_own_in_its_place_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="volume_mounts has /shard-cache, where the cache of shards is"):
+        pods("pytorch", "job", placement={"volume_mounts": [{"name": "own", "mountPath": "/shard-cache/"}]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data_access": "cache"}, "data_access=cache needs data=tar_shards, not image_folder"),
+        ({**CACHE, "entry": {"script": "train.py"}}, "data_access must be volume: only the trainer's loop"),
+        ({**CACHE, "cache_gb": 0}, "cache_gb"),
+    ],
+)
+def test_contradictions_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        TrainConfig.from_dict(settings)
+
+
+def test_a_job_without_a_sync_is_refused() -> None:
+    settings = ("--set", "data=tar_shards", "--set", "data_access=cache")
+    refused = kubetrain("train", "--framework", "pytorch", "--data", "/data", "--output", "/output", *settings)
+    assert refused.exit_code == 2
+    assert "data_access=cache: only runs of a pipeline list the shards in S3: use `kubetrain run`" in refused.output

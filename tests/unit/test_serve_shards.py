@@ -1,0 +1,238 @@
+"""The cache of shards beside a training: bounded, verified, and patient with a store in trouble."""
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.object_store import retries
+from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.serve_shards.bounded_cache import BoundedCache
+from kubetrain_components.serve_shards.serve import serving
+from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.shard_cache import EVALUATION, PARTS, TRAINING, ShardCache, ShardUnavailable, StoredShard
+from support.disk import file_sizes
+from support.faulty_s3 import FaultyS3, cut_short, damaged, flipped, refused, replaced
+
+CACHE_BYTES = 4000
+LIMIT = int(CACHE_BYTES * PARTS[TRAINING])
+SIZE = 1000
+
+
+@pytest.fixture
+def s3() -> FaultyS3:
+    return FaultyS3()
+
+
+@pytest.fixture
+def url(s3: FaultyS3, s3_credentials: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(retries, "FIRST_BACK_OFF_SECONDS", 0.01)
+    with s3.serving() as url:
+        yield url
+
+
+@pytest.fixture
+def cache(url: str, tmp_path: Path) -> Iterator[ShardCache]:
+    with serving(open_store("s3://bucket/data", url, was_reached=True), tmp_path / "cache", CACHE_BYTES):
+        yield ShardCache(tmp_path / "cache", TRAINING)
+
+
+def put(s3: FaultyS3, number: int) -> StoredShard:
+    content = bytes([number]) * SIZE
+    key = f"train/{number}.tar"
+    s3.put(f"data/{key}", content)
+    return StoredShard(key, SIZE, str(s3.objects[f"data/{key}"].etag), hashlib.sha256(content).hexdigest())
+
+
+def read(cache: ShardCache, shard: StoredShard) -> bytes:
+    with os.fdopen(cache.open(shard), "rb") as file:
+        return file.read()
+
+
+def test_many_readers_get_their_shards_within_the_limit(s3: FaultyS3, cache: ShardCache) -> None:
+    shards = [put(s3, number) for number in range(20)]
+    most, is_over = 0, threading.Event()
+
+    def observe() -> None:
+        nonlocal most
+        while not is_over.is_set():
+            most = max(most, sum(file_sizes(cache.folder)))
+
+    observer = threading.Thread(target=observe)
+    observer.start()
+    with ThreadPoolExecutor(8) as readers:
+        cache.announce(shards)
+        contents = list(readers.map(lambda shard: read(cache, shard), shards * 3))
+    is_over.set()
+    observer.join()
+    assert contents == [bytes([number]) * SIZE for number in range(20)] * 3
+    assert SIZE <= most <= LIMIT
+    assert {path.stat().st_mode & 0o777 for path in (cache.folder / TRAINING).iterdir()} == {0o444}
+
+
+def test_what_was_announced_is_there_before_it_is_needed(s3: FaultyS3, cache: ShardCache) -> None:
+    shards = [put(s3, number) for number in range(3)]
+    cache.announce(shards)
+    while cache.counts()["shards_fetched"] < 3:
+        pass
+    for shard in shards:
+        assert read(cache, shard)
+    assert cache.counts() == {"shards_fetched": 3, "shard_waits": 0}
+    assert all(len(s3.gets(f"data/{shard.key}")) == 1 for shard in shards)
+
+
+def test_shards_of_an_evaluation_leave_those_of_the_training_alone(s3: FaultyS3, cache: ShardCache) -> None:
+    shards = [put(s3, number) for number in range(9)]
+    for shard in shards[:3]:
+        read(cache, shard)
+    for shard in shards[3:]:
+        read(ShardCache(cache.folder, EVALUATION), shard)
+    assert {path.name for path in (cache.folder / TRAINING).iterdir()} == {shard.file_name for shard in shards[:3]}
+    assert [path.name for path in (cache.folder / EVALUATION).iterdir()] == [shards[-1].file_name]
+
+
+def test_a_shard_stays_while_a_reader_opens_it(tmp_path: Path) -> None:
+    shards = [StoredShard(f"{number}.tar", SIZE, "etag", "") for number in range(3)]
+    cache = BoundedCache(tmp_path / "cache", SIZE, lambda shard, path: path.write_bytes(bytes(SIZE)) and None)
+    with contextlib.closing(cache), ThreadPoolExecutor() as threads:
+        with cache.held(shards[0]):
+            other = threads.submit(lambda: cache.held(shards[1]).__enter__())
+            with pytest.raises(TimeoutError):
+                other.result(timeout=0.2)
+            assert (tmp_path / "cache" / shards[0].file_name).exists()
+        other.result(timeout=30)
+    assert not (tmp_path / "cache" / shards[0].file_name).exists()
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    cache = BoundedCache(tmp_path / "cache", SIZE - 1, lambda shard, path: None)
+    with (
+        contextlib.closing(cache),
+        pytest.raises(KubetrainError, match=r"1,000 bytes does not fit .* 999 bytes: raise cache_gb"),
+    ):
+        cache.held(StoredShard("0.tar", SIZE, "etag", "")).__enter__()
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [refused(503, "SlowDown")] * 3,
+        [cut_short(300), cut_short(200)],
+        [flipped],
+        [cut_short(300), refused(500, "InternalError"), flipped],
+    ],
+    ids=["503", "reset", "damaged-on-the-way", "all"],
+)
+def test_passing_trouble_is_only_a_delay(s3: FaultyS3, cache: ShardCache, faults: list[Any]) -> None:
+    shard = put(s3, 1)
+    for fault in faults:
+        s3.fail(f"data/{shard.key}", fault)
+    assert read(cache, shard) == bytes([1]) * SIZE
+    assert not list(cache.folder.rglob("*.partial"))
+
+
+def test_a_server_that_dies_and_returns_is_only_a_delay(s3: FaultyS3, url: str, tmp_path: Path) -> None:
+    shard, other = put(s3, 1), put(s3, 2)
+    with contextlib.ExitStack() as stack:
+        with s3.serving() as first:
+            store = open_store("s3://bucket/data", first, was_reached=True)
+            stack.enter_context(serving(store, tmp_path / "cache", CACHE_BYTES))
+            cache = ShardCache(tmp_path / "cache", TRAINING)
+            assert read(cache, shard)
+        waiting = stack.enter_context(ThreadPoolExecutor()).submit(read, cache, other)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        stack.enter_context(s3.serving(port=int(first.rpartition(":")[2])))
+        assert waiting.result(timeout=60) == bytes([2]) * SIZE
+
+
+def test_a_changed_shard_is_refused_by_name(s3: FaultyS3, cache: ShardCache) -> None:
+    shard = put(s3, 1)
+    s3.fail(f"data/{shard.key}", replaced(f"data/{shard.key}", b"x" * SIZE))
+    message = "s3://bucket/data/train/1.tar was changed or deleted after the dataset was synced: start a new run"
+    for _ in range(2):
+        with pytest.raises(KubetrainError, match=message) as caught:
+            cache.open(shard)
+        assert not caught.value.is_curable
+    assert not list(file_sizes(cache.folder))
+
+
+def test_a_shard_that_is_damaged_in_the_store_is_refused_by_name(s3: FaultyS3, cache: ShardCache) -> None:
+    shard = put(s3, 1)
+    s3.fail(f"data/{shard.key}", damaged, times=9)
+    with pytest.raises(KubetrainError, match=r"train/1.tar does not have the SHA-256 of its manifest"):
+        cache.open(shard)
+    assert not list(file_sizes(cache.folder))
+
+
+def test_lasting_trouble_ends_with_its_cause(s3: FaultyS3, cache: ShardCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "GIVE_UP_SECONDS", 0.2)
+    shard, other = put(s3, 1), put(s3, 2)
+    s3.fail(f"data/{shard.key}", refused(503, "SlowDown"), times=99)
+    with pytest.raises(ShardUnavailable, match=r"train/1.tar.*SlowDown") as caught:
+        cache.open(shard)
+    assert caught.value.is_curable
+    s3.faults.clear()
+    assert read(cache, shard), "it is tried again when it is needed again"
+    assert read(cache, other)
+
+
+def test_a_reader_that_was_killed_holds_nothing(s3: FaultyS3, cache: ShardCache) -> None:
+    shards = [put(s3, number) for number in range(10)]
+    program = (
+        "import sys, os, signal; from pathlib import Path\n"
+        "from kubetrain_trainer.shard_cache import ShardCache, StoredShard\n"
+        "cache = ShardCache(Path(sys.argv[1]), 'training')\n"
+        "with cache._answer({'need': StoredShard(*eval(sys.argv[2]))}): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    for shard in shards[:3]:
+        killed = subprocess.run([sys.executable, "-c", program, str(cache.folder), repr(tuple(shard))], check=False)
+        assert killed.returncode == -9
+    for shard in shards:
+        assert read(cache, shard)
+
+
+def test_a_process_that_restarts_is_asked_again(s3: FaultyS3, url: str, tmp_path: Path) -> None:
+    shards = [put(s3, number) for number in range(2)]
+    folder = tmp_path / ("long-" * 30) / "cache"
+    cache = ShardCache(folder, TRAINING)
+
+    def start() -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "kubetrain_components.serve_shards.serve", "--uri", "s3://bucket/data"]
+        command += ["--endpoint", url, "--cache-bytes", str(CACHE_BYTES), "--to", str(folder)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        assert process.stdout.readline() == f"serving the shards of s3://bucket/data from {folder}\n"
+        return process
+
+    first = start()
+    assert read(cache, shards[0])
+    asked = threading.Event()
+    s3.fail(f"data/{shards[1].key}", lambda handler, stored: asked.set() or s3.is_over.wait(30) or True)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(read, cache, shards[1])
+        assert asked.wait(30)
+        first.kill()
+        first.wait()
+        second = start()
+        assert waiting.result(timeout=60) == bytes([1]) * SIZE
+    second.terminate()
+    assert second.wait(30) == 0
+    assert read(cache, shards[1]), "what is there needs no process"
+
+
+def test_without_a_process_the_cause_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kubetrain_trainer.shard_cache.ABSENT_SECONDS", 0.1)
+    cache = ShardCache(tmp_path, TRAINING)
+    cache.announce([])
+    assert cache.counts() == {}
+    with pytest.raises(ShardUnavailable, match=f"nothing serves the shard cache {tmp_path}"):
+        cache.open(StoredShard("0.tar", SIZE, "etag", ""))

@@ -1,0 +1,135 @@
+"""The cache of a pod, into which a process beside the training fetches tar shards from the store.
+
+<cache>/socket            takes requests, one JSON object a line, one in each connection
+<cache>/<part>/<shard>    verified shards, which disappear when others need the space
+
+Readers open a shard that is there without asking. Otherwise they ask for it: until they close the connection, in which
+they have opened it, it does not disappear.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kubetrain_trainer.errors import KubetrainError
+
+VARIABLE = "KUBETRAIN_SHARD_CACHE"
+"""The environment variable with the folder of the cache."""
+SOCKET = "socket"
+TRAINING, EVALUATION = "training", "evaluation"
+PARTS = {TRAINING: 0.75, EVALUATION: 0.25}
+"""The parts of the cache, as fractions of its size, so that a validation does not displace what is trained next."""
+MAX_ADDRESS_BYTES = 100
+"""Addresses of sockets are limited to 108 bytes, on some systems to 104."""
+ABSENT_SECONDS, PAUSE_SECONDS = 300.0, 0.2
+COUNTS_SECONDS = 1.0
+
+
+class ShardUnavailable(KubetrainError):
+    """The store does not answer: a later start of the training may succeed."""
+
+    is_curable = True
+
+
+class StoredShard(NamedTuple):
+    """A shard in the store, as it was when the dataset was synced."""
+
+    key: str
+    size: int
+    etag: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name in the cache, which no other shard has, also none of another dataset."""
+        return hashlib.sha256(json.dumps(self).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class ShardCache:
+    folder: Path
+    part: str
+
+    def open(self, shard: StoredShard) -> int:
+        """Return a descriptor of the shard, once it is in the cache.
+
+        Raises:
+            KubetrainError: if it cannot be fetched, or is not what was synced.
+        """
+        path = self.folder / self.part / shard.file_name
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, os.O_RDONLY)
+            with self._answer({"need": shard}) as answer:
+                if error := answer["error"]:
+                    raise (ShardUnavailable if answer["is_curable"] else KubetrainError)(error)
+                with contextlib.suppress(FileNotFoundError):
+                    return os.open(path, os.O_RDONLY)
+
+    def announce(self, shards: Iterable[StoredShard]) -> None:
+        """Say which shards will be needed next. This may be lost: what is needed is asked for."""
+        with contextlib.suppress(OSError), self._connected() as connection:
+            connection.sendall(self._line({"announce": list(shards)}))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many shards were fetched, and how many of them were not there when they were needed."""
+        with contextlib.suppress(OSError, ValueError), self._connected(COUNTS_SECONDS) as connection:
+            connection.sendall(self._line({"counts": True}))
+            counts: dict[str, int] = json.loads(connection.makefile().readline())
+            return counts
+        return {}
+
+    @contextlib.contextmanager
+    def _answer(self, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the answer within its connection; ask again if the process beside the training restarts."""
+        deadline = time.monotonic() + ABSENT_SECONDS
+        while True:
+            with contextlib.ExitStack() as stack:
+                try:
+                    connection = stack.enter_context(self._connected())
+                    deadline = time.monotonic() + ABSENT_SECONDS
+                    connection.sendall(self._line(request))
+                    line = connection.makefile().readline()
+                except OSError as error:
+                    line, cause = "", str(error)
+                else:
+                    cause = "it ended"
+                if line:
+                    yield json.loads(line)
+                    return
+            if time.monotonic() > deadline:
+                raise ShardUnavailable(
+                    f"nothing serves the shard cache {self.folder} ({cause}): see the log of the container beside it"
+                )
+            time.sleep(PAUSE_SECONDS)
+
+    def _line(self, request: Mapping[str, Any]) -> bytes:
+        return json.dumps({"part": self.part, **request}).encode() + b"\n"
+
+    @contextlib.contextmanager
+    def _connected(self, timeout: float | None = None) -> Iterator[socket.socket]:
+        with short_address(self.folder) as address, socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(address)
+            yield connection
+
+
+@contextlib.contextmanager
+def short_address(folder: Path) -> Iterator[str]:
+    """Yield a path of the cache's socket that is short enough for an address."""
+    path = str(folder / SOCKET)
+    if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
+        yield path
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)
