@@ -97,13 +97,14 @@ def test_pods_that_read_no_data_have_no_cache() -> None:
 
 def test_volumes_of_the_transfer_are_mounted_by_the_sidecar_too() -> None:
     ca = {"name": "ca", "configMap": {"name": "ca"}}
-    transfer = {"volumes": [ca], "volume_mounts": [{"name": "ca", "mountPath": "/ca"}]}
+    transfer = {"volumes": [ca], "volume_mounts": [{"name": "ca", "mountPath": "/ca"}], "cpu": "2"}
     code = {"code": "0123456789abcdef0123456789abcdef", "model": "team.task:build"}
     found = pods("pytorch", "job", storage={"transfer": transfer}, **code)
     [training] = [spec for name, spec in found.items() if "launch-training" in name]
     assert training["volumes"].count(ca) == 1
     for container in training["initContainers"]:
         assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
+    assert training["initContainers"][1]["resources"]["limits"] == {"cpu": "2", "memory": "1Gi"}
 
 
 def test_a_mount_of_your_own_in_its_place_is_refused() -> None:

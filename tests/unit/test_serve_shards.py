@@ -162,7 +162,7 @@ def test_a_changed_shard_is_refused_by_name(s3: FaultyS3, cache: ShardCache) -> 
         with pytest.raises(KubetrainError, match=message) as caught:
             cache.open(shard)
         assert not caught.value.is_curable
-    assert not list(file_sizes(cache.folder))
+    assert not sum(file_sizes(cache.folder))
 
 
 def test_a_shard_that_is_damaged_in_the_store_is_refused_by_name(s3: FaultyS3, cache: ShardCache) -> None:
@@ -170,7 +170,7 @@ def test_a_shard_that_is_damaged_in_the_store_is_refused_by_name(s3: FaultyS3, c
     s3.fail(f"data/{shard.key}", damaged, times=9)
     with pytest.raises(KubetrainError, match=r"train/1.tar does not have the SHA-256 of its manifest"):
         cache.open(shard)
-    assert not list(file_sizes(cache.folder))
+    assert not sum(file_sizes(cache.folder))
 
 
 def test_lasting_trouble_ends_with_its_cause(s3: FaultyS3, cache: ShardCache, monkeypatch: pytest.MonkeyPatch) -> None:

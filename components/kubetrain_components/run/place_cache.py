@@ -8,10 +8,9 @@ from kubetrain_components.jobs.kubernetes.shard_cache import CACHE_MOUNT
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.transfer_container import transfer_container
+from kubetrain_components.run.transfer_placement import transfer_placement
 
 PROGRAM = "kubetrain_components.serve_shards.serve"
-RESOURCES = {"cpu": "1", "memory": "1Gi"}
-"""Requests and limits are equal, so that pods of the class Guaranteed stay in it."""
 BESIDE_BYTES = 1 << 30
 """Space that is not for shards: a node ends a pod at the limit, also if only its measurement of it is inexact."""
 
@@ -38,6 +37,11 @@ def with_cache(parameters: RunParameters) -> RunParameters:
     made = transfer_container(parameters, parameters.dataset_uri, CACHE_MOUNT, PROGRAM, *arguments)
     disk = str(config.cache_bytes + BESIDE_BYTES)
     folder = {"name": CACHE_MOUNT["name"], "emptyDir": {"sizeLimit": disk}}
-    resources = {"requests": {**RESOURCES, "ephemeral-storage": disk}, "limits": RESOURCES}
+    transfer = transfer_placement(parameters)
+    limits = {
+        "cpu": transfer.cpu,
+        "memory": transfer.memory,
+    }  # as requests, so that pods of class Guaranteed stay in it
+    resources = {"requests": {**limits, "ephemeral-storage": disk}, "limits": limits}
     cache = {"container": {**made["container"], "resources": resources}, "volumes": [folder, *made["volumes"]]}
     return replace(parameters, placement=replace(parameters.placement, shard_cache=cache))

@@ -1,0 +1,78 @@
+"""A pipeline on shards that stay in S3, which sidecars bring to the pods that train and evaluate."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_pipelines.local_run.digits import write_digits
+from kubetrain_trainer.shard_cache import VARIABLE
+from support.cluster import ENDPOINT_IN_PODS, Bucket
+from support.kfp_steps import PipelineRun
+from support.packed_digits import packed_files
+from support.rights import grant_launch, grant_stock_account
+
+pytestmark = pytest.mark.cluster
+CACHE = {"data": "tar_shards", "data_access": "cache", "cache_gb": 0.0012, "epochs": 3, "log_every": 10}
+
+
+@pytest.fixture
+def api(namespace: str) -> KubernetesApi:
+    made = KubernetesApi.connect(namespace)
+    grant_stock_account(made)
+    grant_launch(made)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubetrain-s3"}}
+    made.create(made.path("v1", "secrets"), {**secret, "stringData": Bucket.credentials})
+    return made
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> dict[str, bytes]:
+    write_digits(tmp_path / "digits")
+    return {f"packed/{key}": path.read_bytes() for key, path in packed_files(tmp_path / "digits", tmp_path / "packed")}
+
+
+@pytest.mark.parametrize(
+    ("framework", "launcher"),
+    [
+        pytest.param("pytorch", Launcher.TRAINING_OPERATOR, marks=pytest.mark.core),
+        ("pytorch", Launcher.TRAINER),
+        ("tensorflow", Launcher.JOB),
+    ],
+)
+def test_a_run_trains_and_evaluates_on_shards_in_s3(
+    api: KubernetesApi, packed: dict[str, bytes], framework: str, launcher: Launcher
+) -> None:
+    with Bucket(f"packed-{api.namespace}") as bucket:
+        bucket.put(packed)
+        parameters: dict[str, Any] = {
+            "dataset_uri": bucket.uri("packed"),
+            "model_uri": bucket.uri("models"),
+            "s3_endpoint": ENDPOINT_IN_PODS,
+            "staging_size": "1Gi",
+            "storage": {"output_size": "1Gi", "transfer": {"cpu": "200m", "memory": "512Mi"}},
+            "cpu": "200m",
+            "memory": "2Gi",
+            "placement": {"grace_seconds": 20, "clean_pods": "None"},
+            "train_config": CACHE,
+            "launcher": launcher,
+        }
+        run = PipelineRun(api, f"train_{framework}", f"run-{framework}", parameters)
+        run.run("sync-dataset")
+        run.run("launch-training")
+        run.run("collect-checkpoint")
+        evaluated = run.run("evaluate-model")["artifacts"]
+    assert evaluated["metrics"]["artifacts"][0]["metadata"]["accuracy"] > 0.9
+    assert "shards_fetched=" in run.logs["launch-training"]
+    pods = [pod for pod in api.get(api.path("v1", "pods"))["items"] if "launch-training" in pod["metadata"]["name"]]
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["status"]["phase"] == "Succeeded"
+        [main] = pod["spec"]["containers"]
+        assert VARIABLE in str(main["env"])
+        assert "kubetrain-s3" not in str(main)
+        [sidecar] = [each for each in pod["status"]["initContainerStatuses"] if "shard-cache" in each["name"]]
+        assert sidecar["restartCount"] == 0
+        assert sidecar["state"]["terminated"]["exitCode"] == 0
