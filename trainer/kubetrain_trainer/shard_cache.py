@@ -29,7 +29,8 @@ PARTS = {TRAINING: 0.75, EVALUATION: 0.25}
 MAX_ADDRESS_BYTES = 100
 """Addresses of sockets are limited to 108 bytes, on some systems to 104."""
 ABSENT_SECONDS, PAUSE_SECONDS = 300.0, 0.2
-COUNTS_SECONDS = 1.0
+HINT_TIMEOUT_SECONDS = 1.0
+"""For what the training can do without."""
 
 
 class ShardUnavailable(KubetrainError):
@@ -75,12 +76,12 @@ class ShardCache:
 
     def announce(self, shards: Iterable[StoredShard]) -> None:
         """Say which shards will be needed next. This may be lost: what is needed is asked for."""
-        with contextlib.suppress(OSError), self._connected() as connection:
+        with contextlib.suppress(OSError), self._connected(HINT_TIMEOUT_SECONDS) as connection:
             connection.sendall(self._line({"announce": list(shards)}))
 
     def counts(self) -> dict[str, int]:
-        """Return how many shards were fetched, and how many of them were not there when they were needed."""
-        with contextlib.suppress(OSError, ValueError), self._connected(COUNTS_SECONDS) as connection:
+        """Return how many shards were fetched, and how often one was not there when it was needed; empty if unknown."""
+        with contextlib.suppress(OSError, ValueError), self._connected(HINT_TIMEOUT_SECONDS) as connection:
             connection.sendall(self._line({"counts": True}))
             counts: dict[str, int] = json.loads(connection.makefile().readline())
             return counts

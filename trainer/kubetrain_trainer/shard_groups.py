@@ -63,6 +63,7 @@ class ShardGroups:
     def read_ahead(self, batches: Iterable[Sequence[int]], processes: int) -> Iterator[Sequence[int]]:
         """Yield the batches of one of several processes, and announce the shards of those that follow: as many as it
         reads while a group is in use."""
+        most = self._group_samples // processes
         window, samples, used = deque[tuple[Sequence[int], list[int]]](), 0, Counter[int]()
         for batch in batches:
             shards = list(dict.fromkeys(map(self.cached.shard_of, batch)))
@@ -71,7 +72,7 @@ class ShardGroups:
             used.update(shards)
             window.append((batch, shards))
             samples += len(batch)
-            while samples > self._group_samples // processes:
+            while samples > most:
                 first, shards = window.popleft()
                 used.subtract(shards)
                 samples -= len(first)

@@ -38,10 +38,8 @@ def with_cache(parameters: RunParameters) -> RunParameters:
     disk = str(config.cache_bytes + BESIDE_BYTES)
     folder = {"name": CACHE_MOUNT["name"], "emptyDir": {"sizeLimit": disk}}
     transfer = transfer_placement(parameters)
-    limits = {
-        "cpu": transfer.cpu,
-        "memory": transfer.memory,
-    }  # as requests, so that pods of class Guaranteed stay in it
+    # Requests and limits are equal, so that pods of the class Guaranteed stay in it.
+    limits = {"cpu": transfer.cpu, "memory": transfer.memory}
     resources = {"requests": {**limits, "ephemeral-storage": disk}, "limits": limits}
     cache = {"container": {**made["container"], "resources": resources}, "volumes": [folder, *made["volumes"]]}
     return replace(parameters, placement=replace(parameters.placement, shard_cache=cache))
