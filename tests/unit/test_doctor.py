@@ -396,6 +396,14 @@ def test_kubeflow_pipelines(health: dict[str, Any] | None, status: Status, evide
     check(installed.judge_kfp(health, "http://kfp"), status, evidence)
 
 
+def test_a_cache_of_shards_needs_sidecars() -> None:
+    for release in ("v1.29.0", "v1.34.4-gke.100"):
+        check(installed.judge_kubernetes(release, needs_sidecars=True), OK, f"Kubernetes {release}")
+    check(installed.judge_kubernetes("v1.28.9", needs_sidecars=False), OK, "Kubernetes v1.28.9")
+    old = installed.judge_kubernetes("v1.28.9", needs_sidecars=True)
+    check(old, MISSING, "Kubernetes v1.28.9 has no sidecars", "update it to 1.29 or later")
+
+
 def test_istio() -> None:
     check(installed.judge_istio({}, is_wanted=False), OK, "does not inject")
     check(installed.judge_istio({"istio-injection": "enabled"}, is_wanted=False), OK, "opt out")

@@ -144,7 +144,7 @@ class Examination:
         version = (self.cluster.get("/version") or {}).get("gitVersion")
         if not version:
             raise KubernetesError("the server in your KUBECONFIG is not a Kubernetes API server: correct its address")
-        return ok(f"Kubernetes {version}")
+        return installed.judge_kubernetes(version, needs_sidecars=self.parameters.train_config.uses_cache)
 
     def _launcher(self) -> Finding:
         run = self.parameters

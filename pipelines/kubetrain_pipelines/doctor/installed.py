@@ -15,6 +15,8 @@ INSTALL_OPERATOR = (
     "kubectl apply --server-side -k "
     f"'github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v{OPERATOR_VERSION}'"
 )
+SIDECARS = (1, 29)
+"""The first version of Kubernetes that runs init containers as sidecars unless that is switched off."""
 KFP_VERSION = (2, 17)
 OLDER_KFP = (
     "schedules cannot have a --service-account, a launcher that is lost with its node is not started again, and logs "
@@ -162,6 +164,16 @@ def _flag(operator: Manifest, name: str) -> str:
         if word.startswith("-") and flag == name:
             return value if equals else " ".join(words[index + 1 : index + 2])
     return ""
+
+
+def judge_kubernetes(release: str, *, needs_sidecars: bool) -> Finding:
+    version = _version(release)
+    if needs_sidecars and version and version < SIDECARS:
+        return missing(
+            f"Kubernetes {release} has no sidecars, which data_access=cache needs",
+            "update it to 1.29 or later, or sync the shards to a volume: --set data_access=volume",
+        )
+    return ok(f"Kubernetes {release}")
 
 
 def _version(tag: str) -> tuple[int, int] | None:
