@@ -85,7 +85,7 @@ FLOORS = {
         {""},
     ],
     PYTHON: [{""}],
-    PIPELINES: [{"cli"}, {"doctor"}, {"kubeflow", "local_run", "translate"}, {""}],
+    PIPELINES: [{"cli"}, {"doctor", "diagnose"}, {"kubeflow", "local_run", "translate"}, {""}],
     TRAINER: [{*FRAMEWORKS, "callbacks"}, {""}],
 }
 # They choose an adapter when they are called.

@@ -26,6 +26,8 @@ class TransientFailure(KubetrainError):
 
 @dataclass(frozen=True)
 class KnownFailure:
+    name: str
+    """The name of the rule by which `kubetrain diagnose` recognizes it in a log."""
     patterns: tuple[str, ...]
     """Strings to look for in the error's text, because errors of libraries and loading processes often have no type."""
     sentence: str
@@ -34,17 +36,20 @@ class KnownFailure:
 
 KNOWN_FAILURES = (
     KnownFailure(
+        "shared-memory",
         ("</torch_", "killed by signal: Bus error"),
         "shared memory, through which data loading processes pass their batches, is full {where}: give each pod a "
         "larger /dev/shm (mount an emptyDir of medium Memory there), or lower loader_workers",
     ),
     KnownFailure(
+        "loader-killed",
         ("killed by signal: Killed", "exited unexpectedly", "multiprocessing/resource_sharer.py"),
         "a data loading process was killed {where}, probably because memory ran out: give each pod more memory, or "
         "lower loader_workers",
         TransientFailure,
     ),
     KnownFailure(
+        "out-of-memory",
         (
             "MemoryError",
             "OutOfMemoryError",
@@ -59,24 +64,29 @@ KNOWN_FAILURES = (
         "(or a larger GPU)",
     ),
     KnownFailure(
+        "no-compiler",
         ("InvalidCxxCompiler", "Failed to find C compiler"),
         'no C++ compiler was found {where}: build the image with SYSTEM_PACKAGES="g++", or set compile to false',
     ),
     KnownFailure(
+        "unused-parameter",
         ("Expected to have finished reduction in the prior iteration",),
         "a parameter of the model took no part in the loss {where}: set find_unused_parameters=True in the Task, or "
         "freeze the parameters that no step uses",
     ),
     KnownFailure(
+        "changed-graph",
         ("Your training graph has changed in this iteration",),
         "a step computed other operations than the first one {where}: set static_graph=False in the Task",
     ),
     KnownFailure(
+        "memory-format",
         ("view size is not compatible with input tensor's size and stride",),
         "the model uses view() on a tensor of another memory format {where}: use reshape() instead, or set "
         "memory_format=torch.contiguous_format in the Task",
     ),
     KnownFailure(
+        "peer-lost",
         ("/gloo/", "ncclRemoteError", "Collective ops is aborted"),
         "another process was lost {where}: look for the one that failed first",
         TransientFailure,

@@ -229,6 +229,23 @@ def doctor(**options: Any) -> None:
     sys.exit(examine_and_show(DoctorOptions(**options)))
 
 
+@kubetrain.command()
+@click.argument("targets", nargs=-1, metavar="[RUN | JOB | LOGFILE...]")
+@click.option("--bundle", type=FILE, help="Archive (.tar.gz) to write what was read into, without secrets.")
+@AS_JSON
+@click.option("--namespace", default="", help="Namespace of the job; with an endpoint, your profile if multi-user.")
+@with_options(*LOGIN)
+def diagnose(**options: Any) -> None:
+    """Name the causes of a failure, with evidence and remedies.
+
+    RUN is an ID or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a job in the
+    cluster; LOGFILE is a log of any training, and - reads the standard input. Default: ./kubetrain-workspace.
+    """
+    from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
+
+    sys.exit(diagnose_and_show(DiagnoseOptions(**options)))
+
+
 for command in COMMANDS:
     kubetrain.add_command(command)
 

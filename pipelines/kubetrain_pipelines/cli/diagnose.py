@@ -1,0 +1,153 @@
+"""`kubetrain diagnose`: print the causes of a failure, with evidence and remedies."""
+
+import json
+import tempfile
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import Misconfigured
+from kubetrain_pipelines.diagnose.bundle import write_bundle
+from kubetrain_pipelines.diagnose.case import Case, Outcome
+from kubetrain_pipelines.diagnose.causes import Cause
+from kubetrain_pipelines.diagnose.cluster_case import ClusterReader
+from kubetrain_pipelines.diagnose.diagnosis import Diagnosis, diagnose
+from kubetrain_pipelines.diagnose.kubeflow_case import read_kubeflow_run
+from kubetrain_pipelines.diagnose.local_case import STDIN, read_path, read_stdin
+from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
+from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
+from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+
+WORKSPACE = "kubetrain-workspace"
+WIDTH = 80
+MAX_QUOTE = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseOptions:
+    targets: Sequence[str] = ()
+    namespace: str = ""
+    endpoint: str = ""
+    token_file: Path | None = None
+    cookie_file: Path | None = None
+    ca_file: Path | None = None
+    bundle: Path | None = None
+    as_json: bool = False
+
+    def connection(self) -> Connection | None:
+        """Return the connection to Kubeflow Pipelines, or None if no endpoint is configured."""
+        if not configured_endpoint(self.endpoint):
+            return None
+        return Connection(
+            endpoint=self.endpoint,
+            namespace=self.namespace,
+            token_file=self.token_file,
+            cookie_file=self.cookie_file,
+            ca_file=self.ca_file,
+        )
+
+
+def diagnose_and_show(options: DiagnoseOptions) -> int:
+    """Print the causes and return the exit code."""
+    with tempfile.TemporaryDirectory(prefix="kubetrain-diagnose-") as folder:
+        found = diagnose(_read(options, Path(folder)))
+        if options.bundle:
+            write_bundle(found, options.bundle)
+    print(json.dumps(_report(found), indent=2) if options.as_json else "\n".join(lines(found)))
+    if options.bundle and not options.as_json:
+        print(f"\nwrote what was read, without secrets, to {options.bundle}")
+    return found.exit_code
+
+
+def _read(options: DiagnoseOptions, folder: Path) -> Case:
+    case = Case()
+    for target in options.targets or [_workspace()]:
+        if target == STDIN:
+            read_stdin(case, folder)
+        elif Path(target).exists():
+            read_path(case, Path(target))
+        else:
+            _read_named(case, target, options, folder)
+    return case
+
+
+def _workspace() -> str:
+    if not Path(WORKSPACE, "run.json").exists():
+        raise InvalidSetting(f"there is no {WORKSPACE} here: name a run, a job, a workspace or log files")
+    return WORKSPACE
+
+
+def _read_named(case: Case, name: str, options: DiagnoseOptions, folder: Path) -> None:
+    """
+    Raises:
+        KubetrainError: if neither Kubeflow Pipelines nor the cluster has a run or job of this name.
+    """
+    connection = options.connection()
+    if connection:
+        try:
+            return read_kubeflow_run(case, KfpApi(connection), name, folder)
+        except NotFound:
+            pass  # it may be the name of a job
+    namespace = connection.pods_namespace if connection else options.namespace
+    try:
+        api = KubernetesApi.connect(namespace, RETRY_SECONDS)
+    except Misconfigured as error:
+        raise KubetrainError(
+            f"'{name}' is not a file or folder, and no cluster can be asked for a job of this name: {error}"
+        ) from error
+    if not ClusterReader(api, case, folder).read_named(name):
+        unread = f" ({'; '.join(case.gaps)})" if case.gaps else ""
+        raise KubetrainError(
+            f"'{name}' is not a file or folder, and namespace {api.namespace} has no job or run of this name{unread}: "
+            "check the name and --namespace; a run in Kubeflow Pipelines needs --endpoint"
+        )
+    return None
+
+
+def _report(found: Diagnosis) -> dict[str, object]:
+    return {
+        "names": found.case.names,
+        "outcome": found.case.outcome,
+        "causes": [cause.to_dict() for cause in found.causes],
+        "not_read": found.case.gaps,
+    }
+
+
+def lines(found: Diagnosis) -> Iterator[str]:
+    case = found.case
+    logs = f"{len(case.logs)} log{'s' * (len(case.logs) != 1)} read"
+    yield from _filled(", ".join([*(f"{name}: {case.outcome}" for name in case.names[-1:]), logs]))
+    for number, cause in enumerate(found.causes, 1):
+        yield ""
+        yield from _cause(number, cause)
+    if not found.causes:
+        yield from ("", _nothing(case))
+    for gap in case.gaps:
+        yield from _filled(f"could not be read: {gap}", before="\n")
+
+
+def _cause(number: int, cause: Cause) -> Iterator[str]:
+    yield from _filled(f"{number}. {cause.rule.title} ({cause.certainty.words})", indent="   ")
+    others = f" and {len(cause.others)} more" if cause.others else ""
+    yield f"   {cause.place}{others}:"
+    quote = cause.quote if len(cause.quote) <= MAX_QUOTE else f"{cause.quote[:MAX_QUOTE]} …"
+    yield from _filled(quote, before="     ", indent="     ")
+    if cause.rule.explanation:
+        yield from _filled(cause.rule.explanation, before="   ", indent="   ")
+    yield from _filled(f"Remedy: {cause.rule.remedy}", before="   ", indent="   ")
+
+
+def _filled(text: str, before: str = "", indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=before, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _nothing(case: Case) -> str:
+    if case.outcome is Outcome.SUCCEEDED:
+        return "nothing is wrong"
+    return "no rule matches, and no error was found: pass the logs of all pods"

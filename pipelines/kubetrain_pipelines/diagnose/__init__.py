@@ -1,0 +1,1 @@
+"""Name the known causes of a failure, from its logs and its jobs."""

@@ -1,0 +1,68 @@
+"""Write what a diagnosis has read into one archive, without secrets, for the people who help."""
+
+import io
+import json
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from kubetrain_components.secret_values import HIDDEN, is_secret, without_secrets
+from kubetrain_pipelines.diagnose.diagnosis import Diagnosis
+from kubetrain_trainer.errors import KubetrainError
+
+VARIABLES = "env"
+"""The field of a container that lists its variables."""
+
+
+def write_bundle(diagnosis: Diagnosis, path: Path) -> None:
+    """
+    Raises:
+        KubetrainError: if the archive cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.partial")
+    try:
+        with tarfile.open(draft, "w:gz", compresslevel=1) as archive:
+            _write(archive, diagnosis)
+        draft.rename(path)
+    except OSError as error:
+        raise KubetrainError(f"cannot write {path} ({error.strerror}): choose another file with --bundle") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write(archive: tarfile.TarFile, diagnosis: Diagnosis) -> None:
+    case = diagnosis.case
+    reports = {"outcome": case.outcome, "reports": case.statements, "not read": case.gaps}
+    causes = [cause.to_dict() for cause in diagnosis.causes]
+    for name, content in {**case.documents, "reports.json": reports, "diagnosis.json": causes}.items():
+        _add(archive, name, io.BytesIO(json.dumps(hidden("", content), indent=2).encode()))
+    for number, (name, path) in enumerate(case.logs.items()):
+        with path.open("rb") as log, tempfile.TemporaryFile() as copy:
+            copy.writelines(hidden("", line.decode(errors="replace")).encode() for line in log)
+            _add(archive, f"logs/{number}-{Path(name).name}", copy)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: IO[bytes]) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime = content.seek(0, io.SEEK_END), int(time.time())
+    content.seek(0)
+    archive.addfile(member, content)
+
+
+def hidden(path: str, value: Any) -> Any:
+    """Return a document without what may be secret. The names of variables stay, and values that are none."""
+    if isinstance(value, Mapping):
+        return {name: hidden(f"{path}.{name}", each) for name, each in value.items()}
+    if isinstance(value, list) and path.rpartition(".")[2] == VARIABLES:
+        return [_variable(each) for each in value]
+    if isinstance(value, list | tuple) and not all(isinstance(each, str) for each in value):
+        return [hidden(path, each) for each in value]
+    return without_secrets(path, list(value) if isinstance(value, tuple) else value)
+
+
+def _variable(variable: Mapping[str, Any]) -> dict[str, Any]:
+    value = str(variable.get("value", ""))
+    return {**variable, "value": HIDDEN} if is_secret(str(variable.get("name")), value) else dict(variable)

@@ -1,0 +1,41 @@
+"""A diagnosis: what was read, and the causes found in it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kubetrain_pipelines.diagnose.case import Case, Outcome
+from kubetrain_pipelines.diagnose.causes import Cause, ranked
+from kubetrain_pipelines.diagnose.rule import Certainty
+from kubetrain_pipelines.diagnose.scan import LogScan, Match
+from kubetrain_pipelines.diagnose.stragglers import stragglers
+
+FOUND_CODE, UNKNOWN_CODE = 1, 3
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    case: Case
+    causes: list[Cause]
+
+    @property
+    def exit_code(self) -> int:
+        if any(cause.certainty < Certainty.SLOW for cause in self.causes):
+            return FOUND_CODE
+        return UNKNOWN_CODE if self.case.outcome is Outcome.FAILED or self.case.gaps else 0
+
+
+def diagnose(case: Case) -> Diagnosis:
+    matches = [*_matches(case)]
+    causes = ranked([*matches, *stragglers(matches)], case.culprits)
+    if case.outcome is Outcome.SUCCEEDED:  # the other failures in its logs were overcome
+        causes = [cause for cause in causes if cause.certainty is Certainty.SLOW]
+    return Diagnosis(case, causes)
+
+
+def _matches(case: Case) -> Iterator[Match]:
+    for source, text in case.statements:
+        scan = LogScan(source, is_log=False)
+        scan.add(" ".join(text.split()).encode())
+        yield from scan.matches()
+    for source, path in case.logs.items():
+        yield from LogScan(source).read(path).matches()

@@ -1,0 +1,96 @@
+"""Read what files and runs on this machine tell."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from kubetrain_components.jobs.local.record import LocalRecord
+from kubetrain_pipelines.diagnose.case import ERROR, RUN_ID_ANNOTATION, Case, Outcome
+from kubetrain_trainer.durable_files import read_json
+from kubetrain_trainer.errors import InvalidSetting
+
+STDIN = "-"
+RECORD, JOB, TRAIN_JOBS = "run.json", "job.json", ".jobs"
+LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
+
+
+def read_stdin(case: Case, folder: Path) -> None:
+    path = folder / "standard-input.log"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    case.logs["standard input"] = path
+
+
+def read_path(case: Case, path: Path) -> None:
+    """
+    Raises:
+        InvalidSetting: if nothing in the folder can be diagnosed.
+    """
+    if path.is_file():
+        case.logs[str(path)] = path
+    elif (path / RECORD).is_file():
+        _read_workspace(case, path)
+    elif (path / JOB).is_file():
+        _read_jobs(case, [path])
+    elif (path / TRAIN_JOBS).is_dir():
+        _read_jobs(case, _newest(path / TRAIN_JOBS))
+    elif (path.parent / TRAIN_JOBS).is_dir():
+        _read_jobs(case, _jobs_of(path.parent / TRAIN_JOBS, path.resolve().name))
+    else:
+        _read_logs(case, path)
+
+
+def _read_workspace(case: Case, workspace: Path) -> None:
+    record = read_json(workspace / RECORD)
+    jobs = _jobs_of(workspace / "jobs", record["run_id"])
+    _read_jobs(case, jobs)
+    case.names = [f"run {record['run_id']}"]
+    case.outcome = {"succeeded": Outcome.SUCCEEDED, "running": Outcome.RUNNING}.get(record["status"], Outcome.FAILED)
+    case.documents[RECORD] = record
+    case.statements += [("the run", f"{ERROR}{record['error']}")] if record["error"] else []
+    case.logs |= {path.name: path for path in sorted((workspace / "logs").glob("*.log"))}
+
+
+def _jobs_of(folder: Path, run_id: str) -> list[Path]:
+    """Return the jobs of a run, in the order of their starts."""
+    states = [(path, LocalRecord(path).state()) for path in _by_age(folder)]
+    return [path for path, state in states if state and state.annotations.get(RUN_ID_ANNOTATION) == run_id]
+
+
+def _newest(folder: Path) -> list[Path]:
+    return _by_age(folder)[-1:]
+
+
+def _by_age(folder: Path) -> list[Path]:
+    return sorted((path.parent for path in folder.glob(f"*/{JOB}")), key=lambda path: path.stat().st_mtime)
+
+
+def _read_jobs(case: Case, folders: Iterable[Path]) -> None:
+    for folder in folders:
+        record = LocalRecord(folder)
+        if state := record.state():
+            case.add_job(folder.name, state)
+            if case.outcome is Outcome.RUNNING and not record.is_alive():
+                case.outcome = Outcome.FAILED
+                case.statements.append(("the job", "error: its launcher was killed, and its pods ended with it"))
+        case.documents |= {f"{folder.name}/{path.name}": _json(path) for path in sorted(folder.glob("*.json"))}
+        case.logs |= {path.name: path for path in sorted(folder.glob("*.log"))}
+
+
+def _json(path: Path) -> object:
+    try:
+        return read_json(path)
+    except (OSError, json.JSONDecodeError) as error:
+        return f"unreadable: {error}"
+
+
+def _read_logs(case: Case, folder: Path) -> None:
+    found = sorted(path for name in LOG_NAMES for path in folder.rglob(name))
+    if not found:
+        raise InvalidSetting(
+            f"{folder} has no logs ({', '.join(LOG_NAMES)}), and is neither a workspace nor the output of a training: "
+            "pass log files"
+        )
+    case.logs |= {str(path.relative_to(folder)): path for path in found}

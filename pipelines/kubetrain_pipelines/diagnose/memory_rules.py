@@ -1,0 +1,155 @@
+"""Rules about memory: of the GPU, of the pod, of /dev/shm."""
+
+from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
+from kubetrain_pipelines.diagnose.trainer_failures import explanation, patterns_of, remedy, said
+
+RULES = (
+    Rule(
+        name="shared-memory",
+        title="Shared memory is too small",
+        texts=(
+            *patterns_of("shared-memory"),
+            said("shared-memory"),
+            "Error while creating shared memory segment *No space left on device",
+            "failed to create shared memory file /dev/shm/nccl-",
+            "failed to extend /dev/shm/nccl-",
+            "It is possible that dataloader's workers are out of shared memory",
+        ),
+        explanation="Data loading processes pass batches through /dev/shm, and so does NCCL between GPUs of a node.",
+        remedy="Set shm_size in placement, such as --set shm_size=16Gi: it counts as memory, so raise memory as much. "
+        "Outside of kubetrain, mount an emptyDir of medium Memory at /dev/shm. Or lower loader_workers.",
+        samples=(
+            Sample(
+                "RuntimeError: unable to allocate shared memory(shm) for file </torch_27170_1539129087_0>: "
+                "No space left on device (28)",
+                "provoked by tests: a data loader with a /dev/shm of 128 kB",
+            ),
+            Sample(
+                "RuntimeError: DataLoader worker (pid 18) is killed by signal: Bus error. It is possible that "
+                "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+                "torch/utils/data/_utils/signal_handling.py and DataLoader.cpp of PyTorch 2.15",
+            ),
+            Sample(
+                "node1:71:92 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment "
+                "/dev/shm/nccl-VXzHpz (size 9637888), error: No space left on device (28)",
+                "libnccl 2 of PyTorch 2.15, which has this format",
+            ),
+        ),
+    ),
+    Rule(
+        name="gpu-memory",
+        title="The memory of a GPU ran out",
+        texts=(
+            "CUDA out of memory",
+            "Cuda failure 2 'out of memory'",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "CUDNN_STATUS_ALLOC_FAILED",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "OOM when allocating tensor *GPU:",
+        ),
+        explanation="The model, its optimizer and a batch do not fit into the memory of the GPU.",
+        remedy=remedy("out-of-memory"),
+        samples=(
+            Sample(
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+                "79.11 GiB of which 1.35 GiB is free.",
+                "CUDACachingAllocator.cpp of PyTorch 2.15",
+            ),
+            Sample(
+                "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with "
+                "shape[64,512,56,56] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator "
+                "GPU_0_bfc",
+                "the message of TensorFlow 2.21",
+            ),
+        ),
+    ),
+    Rule(
+        name="pod-memory",
+        title="A pod exceeded its memory limit",
+        texts=(
+            "ran out of memory (limit ",
+            "ran out of memory: raise memory",
+            "OOMKilled",
+            "Memory cgroup out of memory",
+            "Out of memory: Killed process",
+            "oom-kill:constraint",
+        ),
+        explanation="The kernel killed a process because the pod's memory limit, or the node's memory, was used up.",
+        remedy="Raise memory in placement, or lower batch_size, loader_workers or shm_size, which counts as memory.",
+        samples=(
+            Sample(
+                "launch_training failed: worker-0 ran out of memory (limit 64Mi): raise memory, or lower batch_size or "
+                "loader_workers (after 3 restarts)",
+                "recorded on a cluster",
+            ),
+            Sample(
+                "Memory cgroup out of memory: Killed process 4213 (python) total-vm:18220264kB, anon-rss:8388212kB",
+                "mm/oom_kill.c of Linux",
+            ),
+        ),
+    ),
+    Rule(
+        name="loader-killed",
+        title="A data loading process was killed",
+        texts=(
+            "killed by signal: Killed",
+            "DataLoader worker (pid*) exited unexpectedly",
+            said("loader-killed"),
+        ),
+        explanation=explanation("loader-killed"),
+        remedy=remedy("loader-killed"),
+        after=("pod-memory", "shared-memory"),
+        samples=(
+            Sample(
+                "RuntimeError: DataLoader worker (pid(s) 27307) exited unexpectedly",
+                "provoked by tests: a killed data loading process",
+            ),
+        ),
+    ),
+    Rule(
+        name="out-of-memory",
+        title="Memory ran out",
+        texts=(
+            " MemoryError",
+            "MemoryError: ",
+            *(each for each in patterns_of("out-of-memory") if not each.endswith("MemoryError")),
+            said("out-of-memory"),
+        ),
+        explanation="An allocation failed in a process.",
+        remedy=remedy("out-of-memory"),
+        after=("gpu-memory",),
+        samples=(
+            Sample(
+                "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
+                "memory: you tried to allocate 1677721600 bytes. Error code 12 (Cannot allocate memory)",
+                "provoked by tests: an allocation above the process's limit",
+            ),
+            Sample(
+                "error: out of memory in the first step, with batch_size=8: lower batch_size, raise accumulate, set "
+                "precision=bf16, or give each pod more memory (or a larger GPU)",
+                "provoked by tests: a training that allocates too much",
+            ),
+        ),
+    ),
+    Rule(
+        name="killed",
+        title="A process was killed, probably because memory ran out",
+        certainty=Certainty.LIKELY,
+        texts=(
+            "Signal 9 (SIGKILL) received by PID",
+            "failed (exitcode: -9)",
+            "was killed by SIGKILL (exit code 137)",
+            "ended with exit code 137",
+        ),
+        explanation="Nothing says who killed it. Most often it is the kernel, when memory runs out.",
+        remedy="Look for the reason OOMKilled in `kubectl describe pod`, or at the node's `dmesg`. Raise memory in "
+        "placement, or lower batch_size or loader_workers.",
+        after=("pod-memory", "preempted", "evicted", "node-lost"),
+        samples=(
+            Sample(
+                "  traceback : Signal 9 (SIGKILL) received by PID 27344",
+                "provoked by tests: a killed rank under torchrun",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,360 @@
+"""Rules about processes that cannot reach each other, and about NCCL, gloo and gRPC."""
+
+from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
+from kubetrain_pipelines.diagnose.trainer_failures import explanation, said
+
+LOOK_AT_FIRST = "Look for the process that failed first: its log has the cause. Pass the logs of all pods."
+PEER_CAUSES = (
+    *("shared-memory", "gpu-memory", "pod-memory", "out-of-memory", "loader-killed", "killed", "disk-full", "hang"),
+    *("permission", "read-only", "missing-module", "nan", "driver", "no-gpu", "gpu-fault", "device-assert"),
+    *("wrong-interface", "unused-parameter", "preempted", "evicted", "node-lost", "credentials", "nccl-versions"),
+)
+WORK = Rule(
+    name="collective-work",
+    title="A process reports its last collective operation",
+    certainty=Certainty.FACT,
+    texts=("last enqueued NCCL work: ", "last enqueued work: "),
+    pattern=r"\[(PG .*?Rank \d+)\].*last enqueued (?:NCCL )?work: (\d+)",
+)
+STRAGGLER = Rule(
+    name="straggler",
+    title="A rank is behind the others",
+    certainty=Certainty.LIKELY,
+    texts=(" has started * collective operations, and rank ",),
+    explanation="It did not start an operation in which the others wait: it is slow, stands still or has left.",
+    remedy="Read the log of this rank first. If it has no error, compare its node with the others (`nvidia-smi`, data, "
+    "CPU), or give all ranks the same work: as many batches, and no collective operation on some ranks only.",
+    after=PEER_CAUSES,
+    samples=(
+        Sample("rank 3 has started 1580 collective operations, and rank 0 has started 1582", "computed from the logs"),
+    ),
+)
+"""Found by comparing what all ranks report; see stragglers.py."""
+RULES = (
+    Rule(
+        name="wrong-interface",
+        title="The network interface does not exist",
+        texts=(
+            "Bootstrap : no socket interface found",
+            "no NCCL_SOCKET_IFNAME interface found",
+            "Unable to find address for: ",
+            "is neither AF_INET(2) nor AF_INET6(10)",
+        ),
+        explanation="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that this pod does not have.",
+        remedy="Remove the variable, or name an interface that `ip -brief address` lists in the pod, such as "
+        """--set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'. With host_network the names are those of the node.""",
+        samples=(
+            Sample(
+                "vm:28060:28060 [0] bootstrap.cc:126 (bootstrapNetInit) NCCL WARN Bootstrap : no socket interface "
+                "found",
+                "provoked by tests: NCCL with NCCL_SOCKET_IFNAME=eth7",
+            ),
+            Sample(
+                "RuntimeError: [enforce fail at /gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find "
+                "address for: eth7",
+                "provoked by tests: gloo with GLOO_SOCKET_IFNAME=eth7",
+            ),
+            Sample(
+                "ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)",
+                "https://github.com/NVIDIA/nccl/issues/1837",
+            ),
+        ),
+    ),
+    Rule(
+        name="port-in-use",
+        title="The port is already in use",
+        texts=(
+            "The server socket has failed to listen on *EADDRINUSE",
+            "The server socket has failed to bind",
+            "OSError: [Errno 98] Address already in use",
+            "Could not start gRPC server",
+        ),
+        explanation="Another process listens on the port that this one must open.",
+        remedy="End the other process (`ss -ltnp` names it). With host_network, kubetrain gives each job its own port; "
+        "elsewhere set another MASTER_PORT.",
+        samples=(
+            Sample(
+                "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+                "address. port: 29513, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+                "provoked by tests: a port that is taken",
+            ),
+        ),
+    ),
+    Rule(
+        name="no-dns",
+        title="A host name cannot be resolved",
+        certainty=Certainty.LIKELY,
+        texts=(
+            "cannot be retrieved (gai error: ",
+            "Name or service not known",
+            "Temporary failure in name resolution",
+            "No address associated with hostname",
+            "Name does not resolve",
+        ),
+        explanation="The cluster's DNS does not know the name. At the start of a job that is normal for some seconds.",
+        remedy="Check that the Service of the job exists (`kubectl get service,endpoints`), that the first pod runs, "
+        "and that the namespace's NetworkPolicy allows DNS (port 53, UDP and TCP) to kube-system.",
+        samples=(
+            Sample(
+                "[W1126 05:21:06.320964453 socket.cpp:764] [c10d] The IPv6 network addresses of (job-master-0.invalid, "
+                "18468) cannot be retrieved (gai error: -2 - Name or service not known).",
+                "provoked by tests: a MASTER_ADDR that does not exist",
+            ),
+        ),
+    ),
+    Rule(
+        name="master-unreachable",
+        title="The first pod cannot be reached",
+        texts=(
+            "DistNetworkError: The client socket has timed out after ",
+            "DistNetworkError: The client socket has failed to connect",
+            "RendezvousConnectionError: The connection to the C10d store has failed",
+        ),
+        explanation="Nothing answers at MASTER_ADDR and MASTER_PORT, where the processes of a training meet.",
+        remedy="Check that the first pod (master-0 or worker-0) runs, that its log has no error, and that no "
+        "NetworkPolicy blocks its port between the pods of the job (`kubectl get networkpolicy`).",
+        after=("no-dns", "port-in-use", *PEER_CAUSES),
+        samples=(
+            Sample(
+                "torch.distributed.DistNetworkError: The client socket has timed out after 5000ms while trying to "
+                "connect to (127.0.0.1, 1).",
+                "provoked by tests: a port on which nothing listens",
+            ),
+        ),
+    ),
+    Rule(
+        name="peers-missing",
+        title="Some of the pods did not come",
+        texts=(
+            "seconds waiting for clients. */",
+            "RendezvousTimeoutError",
+            "DistStoreError: wait timeout after ",
+            "Deadline Exceeded*Coordination",
+            "Barrier timed out",
+        ),
+        explanation="The processes that started waited for the others until the timeout.",
+        remedy="Check that all pods run (`kubectl get pods`): some may wait for nodes, images or a queue. If they need "
+        "longer to start, raise nccl_timeout_seconds.",
+        after=("no-dns", "unschedulable", "image-pull", "quota", "queue", *PEER_CAUSES),
+        samples=(
+            Sample(
+                "torch.distributed.DistStoreError: Timed out after 6 seconds waiting for clients. 1/2 clients joined.",
+                "provoked by tests: one of two processes",
+            ),
+            Sample(
+                "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+                "provoked by tests: one of two torchruns",
+            ),
+        ),
+    ),
+    Rule(
+        name="tf-config",
+        title="TF_CONFIG differs between the pods",
+        texts=(
+            "Unexpected task registered with task_name=",
+            "TF_CONFIG must",
+            "Task is not in the cluster",
+        ),
+        explanation="The pods have different lists of processes, or one has an index that is not in the list.",
+        remedy="Let the operator set TF_CONFIG: remove your own, and start all pods again together.",
+        samples=(
+            Sample(
+                "INVALID_ARGUMENT: Unexpected task registered with task_name=/job:worker/replica:0/task:2",
+                "provoked by tests: workers whose TF_CONFIG lists two and three",
+            ),
+        ),
+    ),
+    Rule(
+        name="tasks-missing",
+        title="Some of TensorFlow's processes have not come yet",
+        certainty=Certainty.LIKELY,
+        texts=(" tasks to connect.",),
+        explanation="TensorFlow waits for all processes of TF_CONFIG.",
+        remedy="Check that all pods run (`kubectl get pods`), and that the log of each that is missing has no error.",
+        after=("tf-config", "no-dns", "peer-lost", *PEER_CAUSES),
+        samples=(
+            Sample(
+                "I0000 00:00:1795670491.068282   28078 coordination_service.cc:502] Waiting for 1/2 tasks to connect.",
+                "provoked by tests: one of two workers",
+            ),
+        ),
+    ),
+    Rule(
+        name="nccl-versions",
+        title="The pods have different versions of NCCL",
+        texts=("Mismatched NCCL version detected", "NCCL version mismatch with remote peer"),
+        explanation="NCCL only works between equal versions.",
+        remedy="Give all pods the same image, by digest.",
+        samples=(
+            Sample(
+                "node2:6:6 [0] NCCL WARN Mismatched NCCL version detected : rank 0 version 22705 rank 1 version 22203",
+                "libnccl 2 of PyTorch 2.15, which has this format",
+            ),
+        ),
+    ),
+    Rule(
+        name="nccl-init",
+        title="NCCL cannot connect the pods",
+        texts=(
+            "is setting up NCCL communicator and retrieving ncclUniqueId*but*got error",
+            "NCCL WARN *connect to * failed : ",
+            "NCCL WARN *Call to connect failed : ",
+            "NCCL WARN *Connect to * failed : ",
+            "NCCL WARN *exceeded error retry count",
+        ),
+        explanation="The processes met, but NCCL's own connections, on random ports, fail.",
+        remedy="Allow all ports between the pods of the job (NetworkPolicy, firewall). If nodes have several networks, "
+        """name the one that connects them: --set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'. If a process only comes """
+        "late, raise nccl_timeout_seconds.",
+        after=("wrong-interface", *PEER_CAUSES),
+        samples=(
+            Sample(
+                "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by "
+                "key '0', but store->get('0') got error: Connection reset by peer",
+                "libtorch_cuda of PyTorch 2.15, which has this format",
+            ),
+            Sample(
+                "gpu-bql-144-103:18553:18611 [0] include/socket.h:360 NCCL WARN Call to connect failed : Connection "
+                "timed out",
+                "https://github.com/NVIDIA/nccl-tests/issues/15",
+            ),
+        ),
+    ),
+    Rule(
+        name="infiniband-missing",
+        title="InfiniBand was asked for, and NCCL has no device for it",
+        texts=("Failed to initialize any NET plugin", "Failed to initialize NET plugin IB"),
+        explanation="NCCL_NET is IB, but the pod has no InfiniBand device, or its image lacks the libraries.",
+        remedy="Request the device with rdma in placement, check it with `ibstat` in the pod, and build the image with "
+        "the libraries (docs/administrators/infiniband.md). To use TCP, set network=ethernet.",
+        samples=(
+            Sample(
+                "node1:60:81 [0] plugin/net.cc:375 NCCL WARN Failed to initialize any NET plugin",
+                "libnccl 2 of PyTorch 2.15, which has this format",
+            ),
+        ),
+    ),
+    Rule(
+        name="infiniband-asked",
+        title="InfiniBand is asked for",
+        certainty=Certainty.FACT,
+        texts=(
+            "NCCL_IB_DISABLE set by environment to 0",
+            "NCCL_IB_HCA set by environment to",
+            "NCCL_NET set by environment to IB",
+        ),
+    ),
+    Rule(
+        name="sockets-used",
+        title="InfiniBand was asked for, but TCP is in use",
+        certainty=Certainty.SLOW,
+        texts=("NCCL INFO Using network Socket", "NCCL INFO NET/IB : No device found"),
+        needs="infiniband-asked",
+        explanation="NCCL found no InfiniBand device, and fell back to sockets.",
+        remedy="Request the device with rdma in placement, and check it with `ibstat` in the pod. network=infiniband "
+        "makes NCCL fail instead of falling back.",
+        samples=(
+            Sample(
+                "ip-172-31-12-21:45361:45361 [0] NCCL INFO NET/IB : No device found.",
+                "https://github.com/NVIDIA/nccl/issues/226",
+            ),
+        ),
+    ),
+    Rule(
+        name="no-gpu-direct",
+        title="GPUDirect RDMA is not in use",
+        certainty=Certainty.SLOW,
+        texts=("GPU Direct RDMA Disabled for HCA",),
+        explanation="InfiniBand copies through the memory of the host.",
+        remedy="Load nvidia_peermem on the nodes (`lsmod | grep peermem`), or use a driver and kernel with DMA-BUF. "
+        "`nvidia-smi topo -m` shows which NIC is near which GPU.",
+        samples=(
+            Sample(
+                "hostname1:25668:27396 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
+                "https://github.com/NVIDIA/nccl/issues/1537",
+            ),
+        ),
+    ),
+    Rule(
+        name="infiniband-error",
+        title="An InfiniBand connection broke",
+        certainty=Certainty.LIKELY,
+        texts=("Got completion from peer * with error ", "Got completion from peer * with status="),
+        explanation="The other process ended, or the link between the two nodes has failed.",
+        remedy="If no process failed first, check the ports of both nodes with `ibstat` and `ibdiagnet`.",
+        after=PEER_CAUSES,
+        samples=(
+            Sample(
+                "NET/IB : Got completion from peer 10.10.23.6<40846> with error 5, opcode 0, len 0, vendor err 244",
+                "https://github.com/pytorch/pytorch/issues/122571",
+            ),
+        ),
+    ),
+    Rule(
+        name="collective-timeout",
+        title="A process was late, or stood still, in a collective operation",
+        certainty=Certainty.EFFECT,
+        texts=("Watchdog caught collective operation timeout",),
+        explanation="All processes must take part in each operation. This one waited until its timeout.",
+        remedy="Look for the rank that is behind: the one that hangs or does not appear among these lines, or whose "
+        "last enqueued work is lowest. If one legitimately takes longer, raise nccl_timeout_seconds. "
+        """--set 'nccl={"NCCL_DEBUG": "INFO"}' logs the network in use.""",
+        samples=(
+            Sample(
+                "[rank0]:[E1206 18:44:12.715298746 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "
+                "operation timeout: WorkNCCL(SeqNum=7753, OpType=_REDUCE_SCATTER_BASE, NumelIn=544997376, "
+                "NumelOut=68124672, Timeout(ms)=600000) ran for 600061 milliseconds before timing out.",
+                "https://github.com/hiyouga/LlamaFactory/issues/6269",
+            ),
+        ),
+    ),
+    WORK,
+    STRAGGLER,
+    Rule(
+        name="rendezvous-closed",
+        title="The job ended before this pod joined it",
+        certainty=Certainty.EFFECT,
+        texts=("RendezvousClosedError", "this pod lost contact with the others, or never reached them: "),
+        explanation="Another pod succeeded or failed, and closed the place where they meet.",
+        remedy=LOOK_AT_FIRST,
+        samples=(
+            Sample(
+                "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
+                "torch/distributed/elastic/rendezvous/api.py of PyTorch 2.15",
+            ),
+        ),
+    ),
+    Rule(
+        name="peer-lost",
+        title="Another process was lost",
+        certainty=Certainty.EFFECT,
+        texts=(
+            said("peer-lost"),
+            "Connection closed by peer [",
+            "/gloo/*Connection reset by peer",
+            "/gloo/*Timed out waiting ",
+            "ncclRemoteError",
+            "NCCL WARN *Connection closed by remote peer",
+            "Collective ops is aborted",
+            "errors_impl.UnavailableError: ",
+            "errors_impl.AbortedError: ",
+            "UNAVAILABLE: *failed to connect to all addresses",
+            "UNAVAILABLE: *Connection reset by peer",
+            "UNAVAILABLE: *Socket closed",
+        ),
+        explanation=explanation("peer-lost"),
+        remedy=LOOK_AT_FIRST,
+        samples=(
+            Sample(
+                "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed "
+                "by peer [127.0.0.1]:402. This is typically caused by a remote worker crashing.",
+                "provoked by tests: a process that ends",
+            ),
+            Sample(
+                "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+                "prematurely.",
+                "https://github.com/pytorch/pytorch/issues/122571",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,13 @@
+"""The table of all rules. If several match one line, the first counts, so rules of fewer lines come first."""
+
+from kubetrain_pipelines.diagnose import memory_rules, network_rules, scheduling_rules, storage_rules, training_rules
+
+AREAS = {
+    "Network, NCCL and rendezvous": network_rules.RULES,
+    "Memory": memory_rules.RULES,
+    "Disks, volumes and credentials": storage_rules.RULES,
+    "Pods, nodes and queues": scheduling_rules.RULES,
+    "Numbers, data, code and GPUs": training_rules.RULES,
+}
+START, FIRST_ERROR = training_rules.START, training_rules.FIRST_ERROR
+RULES = (*(rule for rules in AREAS.values() for rule in rules), START)

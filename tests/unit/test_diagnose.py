@@ -1,0 +1,232 @@
+"""Causes found in logs and job states: the right one first, and no wrong one called proven."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.kubernetes.state import job_state
+from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show, lines
+from kubetrain_pipelines.diagnose.bundle import write_bundle
+from kubetrain_pipelines.diagnose.case import Case, Outcome
+from kubetrain_pipelines.diagnose.diagnosis import Diagnosis, diagnose
+from kubetrain_pipelines.diagnose.local_case import read_path
+from kubetrain_pipelines.diagnose.rule import Certainty
+from kubetrain_pipelines.diagnose.scan import CHUNK_BYTES
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from support.provoked import FAILURES, HELD_OUT
+
+RECORDED = Path(__file__).parent / "recorded"
+OF_CLUSTER = {
+    "crash_loop": "crash-loop",
+    "deleted_by_force": "deleted",
+    "denied": "rejected",
+    "evicted_by_api": "evicted",
+    "evicted_for_storage": "disk-full",
+    "image_name": "image-name",
+    "image_pull": "image-pull",
+    "init_container_refused": "init-container",
+    "invalid_pod": "rejected",
+    "kueue_not_admitted": "queue-never",
+    "kueue_preempted_batch": "queue",
+    "missing_claim": "volume",
+    "missing_secret": "missing-reference",
+    "missing_secret_volume": "volume",
+    "node_lost": "node-lost",
+    "out_of_memory": "pod-memory",
+    "out_of_memory_batch": "pod-memory",
+    "own_words": "first-error",
+    "pod_security": "pod-security",
+    "preempted": "preempted",
+    "quota": "quota",
+    "quota_without_limits": "rejected",
+    "suspended": "queue",
+    "unschedulable": "unschedulable",
+    "volcano_not_admitted": "queue",
+    "webhook_fails": "webhook",
+}
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+PEER_LOST = "error: another process was lost in step 7: look for the one that failed first"
+
+
+def diagnosis_of(folder: Path, **logs: str) -> Diagnosis:
+    for name, text in logs.items():
+        (folder / f"{name}.log").write_text(text)
+    case = Case()
+    read_path(case, folder)
+    return diagnose(case)
+
+
+def names(found: Diagnosis) -> list[str]:
+    return [cause.rule.name for cause in found.causes]
+
+
+def proven(found: Diagnosis) -> set[str]:
+    return {cause.rule.name for cause in found.causes if cause.certainty is Certainty.CAUSE}
+
+
+@pytest.mark.parametrize("name", [*FAILURES, *HELD_OUT])
+def test_the_cause_of_a_provoked_failure_comes_first_and_no_other_is_proven(name: str) -> None:
+    found = diagnosis_of(RECORDED / "failures" / name)
+    rule = {**FAILURES, **HELD_OUT}[name].rule
+    assert names(found)[:1] == [rule]
+    assert proven(found) <= {rule}
+    assert found.exit_code == 1
+
+
+@pytest.mark.parametrize(("name", "rule"), OF_CLUSTER.items())
+def test_the_cause_in_a_recorded_state_of_a_cluster_comes_first(name: str, rule: str) -> None:
+    seen = yaml.safe_load((RECORDED / f"{name}.yaml").read_text())
+    case = Case()
+    kind = JobKind(seen["job"]["kind"])
+    case.add_job(name, job_state(kind, seen["job"], seen["pods"], seen.get("events", [])))
+    found = diagnose(case)
+    assert names(found)[:1] == [rule]
+    assert proven(found) <= {rule, "node"}, "a lost node does not respond either"
+
+
+def test_a_cause_comes_before_its_consequences_in_other_logs(tmp_path: Path) -> None:
+    found = diagnosis_of(tmp_path, rank0=PEER_LOST, rank1=f"{OOM}\n{PEER_LOST}")
+    assert [(cause.rule.name, cause.certainty, cause.place) for cause in found.causes] == [
+        ("gpu-memory", Certainty.CAUSE, "rank1.log:1"),
+        ("peer-lost", Certainty.EFFECT, "rank0.log:1"),
+    ]
+    assert found.causes[1].others == ("rank1.log",)
+
+
+def test_of_several_causes_the_earliest_comes_first(tmp_path: Path) -> None:
+    late = "2026-11-26 05:21:27 OSError: [Errno 28] No space left on device"
+    early = f"2026-11-26 05:21:26 {OOM}"
+    assert names(diagnosis_of(tmp_path, a=late, b=early)) == ["gpu-memory", "disk-full"]
+
+
+def test_what_came_before_the_last_start_was_overcome(tmp_path: Path) -> None:
+    start = "training starts: PyTorch, 2 processes"
+    overcome = diagnosis_of(tmp_path, rank0=f"{start}\n{OOM}\n{start}\nsaved step-00000004")
+    assert [(cause.rule.name, cause.certainty) for cause in overcome.causes] == [("gpu-memory", Certainty.OVERCOME)]
+    again = diagnosis_of(tmp_path, rank0=f"{start}\n{OOM}\n{start}\n{OOM}")
+    assert [(cause.place, cause.certainty) for cause in again.causes] == [("rank0.log:4", Certainty.CAUSE)]
+
+
+def test_a_failure_that_came_again_after_a_start_is_found_in_a_large_log(tmp_path: Path) -> None:
+    filler = "".join(f"step {number} of many\n" for number in range(CHUNK_BYTES // 10))
+    found = diagnosis_of(tmp_path, rank0=f"{OOM}\n{filler}training starts: again\n{filler}{OOM}\n")
+    assert [(cause.evidence.line, cause.certainty) for cause in found.causes] == [
+        (2 * filler.count("\n") + 3, Certainty.CAUSE)
+    ]
+
+
+def test_a_line_across_two_reads_is_found_with_its_number(tmp_path: Path) -> None:
+    filler = "x" * 99 + "\n"
+    lines_before = CHUNK_BYTES // len(filler)
+    found = diagnosis_of(tmp_path, rank0=filler * lines_before + f"{'y' * 40} {OOM}\n")
+    assert [(cause.rule.name, cause.evidence.line) for cause in found.causes] == [("gpu-memory", lines_before + 1)]
+
+
+def test_progress_bars_without_line_ends_are_split(tmp_path: Path) -> None:
+    found = diagnosis_of(tmp_path, rank0="\r".join(f"{percent}%" for percent in range(100)) + f"\r{OOM}")
+    assert found.causes[0].quote == OOM
+
+
+def test_an_unknown_failure_shows_the_first_error_of_the_process_that_did_not_just_lose_another(tmp_path: Path) -> None:
+    unknown = "Traceback (most recent call last):\nKeyError: 'label'\n\nValueError: a consequence\n"
+    found = diagnosis_of(tmp_path, rank0=PEER_LOST, rank1=unknown)
+    assert [cause.quote for cause in found.causes] == ["KeyError: 'label'", PEER_LOST]
+    assert found.causes[0].certainty is Certainty.UNKNOWN
+
+
+def test_the_rank_that_started_fewer_operations_is_named(tmp_path: Path) -> None:
+    report = (
+        "[rank{0}]:[E321 02:07:08.46 ProcessGroupNCCL.cpp:1664] [PG 1 Rank {0}] Exception (either an error or timeout) "
+        "detected by watchdog at work: 1580, last enqueued NCCL work: {1}, last completed NCCL work: 1579."
+    )
+    found = diagnosis_of(tmp_path, a=report.format(0, 1582), b=report.format(3, 1579), c=report.format(1, 1582))
+    (cause,) = found.causes
+    assert cause.rule.name == "straggler"
+    assert cause.quote == "rank 3 has started 1579 collective operations, and rank 0 has started 1582"
+    assert diagnosis_of(tmp_path, b=report.format(3, 1582)).causes == []
+
+
+def test_of_a_success_only_what_slows_training_down_is_shown() -> None:
+    statements = [("log", OOM), ("log", "the training waits for data 62% of the time: give each pod more CPUs")]
+    found = diagnose(Case(outcome=Outcome.SUCCEEDED, statements=statements))
+    assert (names(found), found.exit_code) == (["waits-for-data"], 0)
+    nothing = diagnose(Case(outcome=Outcome.SUCCEEDED))
+    assert [*lines(nothing)][-1] == "nothing is wrong"
+
+
+def test_a_failure_without_a_known_cause_is_no_success() -> None:
+    assert diagnose(Case(outcome=Outcome.FAILED)).exit_code == 3
+    assert diagnose(Case(gaps=["events: denied"])).exit_code == 3
+    assert diagnose(Case()).exit_code == 0
+
+
+def test_the_output_fits_a_terminal_and_hides_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text(f"{OOM} token=hf_abcdefghijklmnopqrstuvwxyz {'and more ' * 50}")
+    assert diagnose_and_show(DiagnoseOptions(targets=[str(log)])) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("1 log read\n\n1. The memory of a GPU ran out (proven)\n")
+    assert "Remedy: Lower batch_size" in shown
+    assert "hf_" not in shown
+    assert max(map(len, shown.replace(str(log), "").splitlines())) <= 80
+
+
+def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log").write_text(OOM)
+    diagnose_and_show(DiagnoseOptions(targets=[str(tmp_path)], as_json=True))
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    assert (cause["rule"], cause["source"], cause["evidence"]) == ("gpu-memory", "a.log:1", OOM)
+
+
+def test_the_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(OOM.encode())))
+    assert diagnose_and_show(DiagnoseOptions(targets=["-"])) == 1
+    assert "standard input:1:" in capsys.readouterr().out
+
+
+def test_a_folder_without_logs_and_no_folder_at_all_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidSetting, match="has no logs"):
+        diagnose_and_show(DiagnoseOptions(targets=[str(tmp_path)]))
+    with pytest.raises(InvalidSetting, match="no kubetrain-workspace here: name a run"):
+        diagnose_and_show(DiagnoseOptions())
+
+
+def test_a_name_that_no_cluster_can_be_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nosuch")
+    with pytest.raises(KubetrainError, match="'nosuch' is not a file or folder, and no cluster can be asked"):
+        diagnose_and_show(DiagnoseOptions(targets=["nosuch"]))
+
+
+def test_a_bundle_has_everything_that_was_read_without_secrets(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text(f"password: hunter2\n{OOM}\n")
+    variables = [{"name": "HF_TOKEN", "value": "hf_secret"}, {"name": "NCCL_DEBUG", "value": "INFO"}]
+    pod = {"spec": {"containers": [{"env": variables, "resources": {"limits": {"memory": "4Gi"}}}]}}
+    case = Case(logs={"rank-0.log": log}, documents={"job/pods.json": [pod]}, statements=[("pod", "api_key=abcdef")])
+    write_bundle(diagnose(case), tmp_path / "all.tar.gz")
+    with tarfile.open(tmp_path / "all.tar.gz") as archive:
+        texts = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+    assert texts.keys() == {"job/pods.json", "reports.json", "diagnosis.json", "logs/0-rank-0.log"}
+    assert texts["logs/0-rank-0.log"] == f"password: …\n{OOM}\n"
+    assert json.loads(texts["job/pods.json"]) == [
+        {
+            "spec": {
+                "containers": [{**pod["spec"]["containers"][0], "env": [{**variables[0], "value": "…"}, variables[1]]}]
+            }
+        }
+    ]
+    assert not any(secret in text for text in texts.values() for secret in ("hunter2", "hf_secret", "abcdef"))
+
+
+def test_a_bundle_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KubetrainError, match=r"cannot write .* choose another file with --bundle"):
+        write_bundle(diagnose(Case()), tmp_path / "nosuch" / "all.tar.gz")
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,114 @@
+"""`kubetrain diagnose` of runs and jobs: on this machine, in a cluster, in Kubeflow Pipelines."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.job import RestartPolicy
+from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
+from kubetrain_trainer.errors import KubetrainError
+from support.api_server import PODS, ApiServer
+from support.jobs import job, script
+from support.kfp_runs import Step, kfp_without_cluster, workflow
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory."
+JOBS = "/apis/batch/v1/namespaces/tests/jobs"
+EVENTS = "/api/v1/namespaces/tests/events"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A cluster with a job of one failed pod, whose log has the cause."""
+    with ApiServer() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        failed = {"type": "Failed", "status": "True", "message": "backoff limit"}
+        labels = {"kubetrain/run-id": "nightly"}
+        spec: dict[str, object] = {"template": {}}
+        server.put(
+            f"{JOBS}/train", uid="uid-job", metadata={"labels": labels}, spec=spec, status={"conditions": [failed]}
+        )
+        server.write(server.run("train-0"), f"{OOM}\n".encode())
+        ended = {"name": "main", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
+        server.put(
+            f"{PODS}/train-0",
+            metadata={"labels": {"kubetrain/role": "worker"}, "ownerReferences": [{"uid": "uid-job"}]},
+            spec={"containers": [{"name": "main"}], "nodeName": "node-1"},
+            status={"phase": "Failed", "containerStatuses": [ended]},
+        )
+        yield server
+
+
+def shown(capsys: pytest.CaptureFixture[str], *targets: str | Path, **options: object) -> tuple[int, str]:
+    code = diagnose_and_show(DiagnoseOptions(targets=[*map(str, targets)], **options))  # type: ignore[arg-type]
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["train", "nightly"])
+def test_a_job_in_the_cluster_is_found_by_its_name_or_run(
+    name: str, cluster: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, output = shown(capsys, name)
+    assert output.startswith(
+        "job train: failed, 1 log read\n\n1. The memory of a GPU ran out (proven)\n   worker-0.log:1:"
+    )
+    assert code == 1
+    assert not [each for each in cluster.requests if not each.startswith("GET")], "nothing is changed"
+
+
+def test_what_may_not_be_read_is_named(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    denied = 'events is forbidden: User "me" cannot list resource "events" in API group "" in the namespace "tests"'
+    cluster.fail("GET /api/v1/namespaces/tests/events", lambda handler: handler.refuse(403, denied) or True)
+    code, output = shown(capsys, "train")
+    assert "could not be read: events: me may not list events in the namespace tests" in output
+    assert code == 1
+
+
+def test_a_node_under_pressure_is_evidence(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    pressure = {"type": "DiskPressure", "status": "True", "message": "kubelet has disk pressure"}
+    cluster.put("/api/v1/nodes/node-1", status={"conditions": [pressure]})
+    assert "node node-1:\n     NodeHasDiskPressure: kubelet has disk pressure" in shown(capsys, "train")[1]
+
+
+def test_a_name_that_does_not_exist_is_an_error(cluster: ApiServer) -> None:
+    with pytest.raises(KubetrainError, match="namespace tests has no job or run of this name"):
+        diagnose_and_show(DiagnoseOptions(targets=["nosuch"]))
+
+
+def test_a_job_on_this_machine_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failing = job(script(f"print('{OOM}'); exit(1)"), policy=RestartPolicy.NEVER)
+    with LocalBackend(tmp_path / ".jobs") as backend:
+        handle = backend.create(failing)
+        states = backend.watch(handle)
+        while (state := next(states)) is not None and not state.is_over:
+            pass
+    (tmp_path / "run-1").mkdir()
+    for target in (tmp_path, tmp_path / "run-1", tmp_path / ".jobs" / handle.name):
+        code, output = shown(capsys, target)
+        assert output.startswith(f"job {handle.name}: failed, 1 log read\n\n1. The memory of a GPU ran out (proven)")
+        assert code == 1
+
+
+def test_a_workspace_has_the_error_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = "S3 at http://127.0.0.1:1 rejected the credentials for s3://bucket/data (ExpiredToken): renew them"
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "r-1", "status": "failed", "error": error}))
+    code, output = shown(capsys, tmp_path)
+    assert output.startswith("run r-1: failed, 0 logs read\n\n1. The credentials are invalid or expired (proven)")
+    assert code == 1
+
+
+def test_a_run_in_kubeflow_pipelines_is_read_with_the_logs_of_its_failed_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = Step(task="launch-training", state="FAILED")
+    with kfp_without_cluster() as server:
+        run = server.add("runs", workflow([Step(task="sync-dataset"), failed], "FAILED"))["run_id"]
+        server.logs[failed.pods()[0]] = (
+            f"[worker-0] {OOM}\nerror: launch_training failed: worker-0 exited with code 1\n"
+        )
+        code, output = shown(capsys, run, endpoint=server.endpoint)
+    assert output.startswith(f"run {run} (x): failed, 1 log read\n\n1. The memory of a GPU ran out (proven)")
+    assert "could not be read: jobs: " in output
+    assert code == 1
