@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.kubernetes.state import job_state
 from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show, lines
 from kubetrain_pipelines.diagnose.bundle import write_bundle
@@ -139,16 +140,35 @@ def test_an_unknown_failure_shows_the_first_error_of_the_process_that_did_not_ju
     assert found.causes[0].certainty is Certainty.UNKNOWN
 
 
+def test_an_unknown_error_is_not_shown_beside_a_proven_cause_or_after_a_known_failure(tmp_path: Path) -> None:
+    unknown = "ValueError: while the process ended"
+    assert names(diagnosis_of(tmp_path, rank0=unknown, rank1=OOM)) == ["gpu-memory"]
+    assert names(diagnosis_of(tmp_path, rank0=f"{PEER_LOST}\n{unknown}", rank1="")) == ["peer-lost"]
+
+
 def test_the_rank_that_started_fewer_operations_is_named(tmp_path: Path) -> None:
     report = (
         "[rank{0}]:[E321 02:07:08.46 ProcessGroupNCCL.cpp:1664] [PG 1 Rank {0}] Exception (either an error or timeout) "
         "detected by watchdog at work: 1580, last enqueued NCCL work: {1}, last completed NCCL work: 1579."
     )
-    found = diagnosis_of(tmp_path, a=report.format(0, 1582), b=report.format(3, 1579), c=report.format(1, 1582))
+    found = diagnosis_of(tmp_path, a=f"{report.format(0, 1582)}\n{report.format(1, 1582)}", b=report.format(3, 1579))
     (cause,) = found.causes
     assert cause.rule.name == "straggler"
     assert cause.quote == "rank 3 has started 1579 collective operations, and rank 0 has started 1582"
     assert diagnosis_of(tmp_path, b=report.format(3, 1582)).causes == []
+
+
+def test_the_log_of_the_pod_that_failed_first_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(OOM)
+    (tmp_path / "worker-1.log").write_text("OSError: [Errno 28] No space left on device")
+    case = Case()
+    pods = [
+        PodState(role="Worker", index=index, phase=Phase.FAILED, exit_code=1, finished=9 - index) for index in (0, 1)
+    ]
+    handle = JobHandle(kind=JobKind.PYTORCH_JOB, name="train", uid="1")
+    case.add_job("train", JobState(handle=handle, phase=Phase.FAILED, pods=tuple(pods)))
+    read_path(case, tmp_path)
+    assert names(diagnose(case)) == ["disk-full", "gpu-memory"]
 
 
 def test_of_a_success_only_what_slows_training_down_is_shown() -> None:
@@ -227,6 +247,9 @@ def test_a_bundle_has_everything_that_was_read_without_secrets(tmp_path: Path) -
 
 
 def test_a_bundle_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KubetrainError, match=r"cannot write .* choose another file with --bundle"):
-        write_bundle(diagnose(Case()), tmp_path / "nosuch" / "all.tar.gz")
-    assert [*tmp_path.iterdir()] == []
+    folder = tmp_path / "all.tar.gz"
+    folder.mkdir()
+    for path in (tmp_path / "nosuch" / "all.tar.gz", folder):
+        with pytest.raises(KubetrainError, match=r"cannot write .* choose another file with --bundle"):
+            write_bundle(diagnose(Case()), path)
+    assert [*tmp_path.iterdir()] == [folder]

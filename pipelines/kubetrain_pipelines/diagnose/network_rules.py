@@ -42,7 +42,7 @@ RULES = (
         ),
         explanation="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that this pod does not have.",
         remedy="Remove the variable, or name an interface that `ip -brief address` lists in the pod, such as "
-        """--set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'. With host_network the names are those of the node.""",
+        """`--set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'`. With host_network the names are those of the node.""",
         samples=(
             Sample(
                 "vm:28060:28060 [0] bootstrap.cc:126 (bootstrapNetInit) NCCL WARN Bootstrap : no socket interface "
@@ -129,7 +129,6 @@ RULES = (
             "seconds waiting for clients. */",
             "RendezvousTimeoutError",
             "DistStoreError: wait timeout after ",
-            "Deadline Exceeded*Coordination",
             "Barrier timed out",
         ),
         explanation="The processes that started waited for the others until the timeout.",
@@ -150,11 +149,7 @@ RULES = (
     Rule(
         name="tf-config",
         title="TF_CONFIG differs between the pods",
-        texts=(
-            "Unexpected task registered with task_name=",
-            "TF_CONFIG must",
-            "Task is not in the cluster",
-        ),
+        texts=("Unexpected task registered with task_name=",),
         explanation="The pods have different lists of processes, or one has an index that is not in the list.",
         remedy="Let the operator set TF_CONFIG: remove your own, and start all pods again together.",
         samples=(
@@ -204,7 +199,7 @@ RULES = (
         ),
         explanation="The processes met, but NCCL's own connections, on random ports, fail.",
         remedy="Allow all ports between the pods of the job (NetworkPolicy, firewall). If nodes have several networks, "
-        """name the one that connects them: --set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'. If a process only comes """
+        """name the one that connects them: `--set 'nccl={"NCCL_SOCKET_IFNAME": "eth0"}'`. If a process only comes """
         "late, raise nccl_timeout_seconds.",
         after=("wrong-interface", *PEER_CAUSES),
         samples=(
@@ -230,6 +225,20 @@ RULES = (
         samples=(
             Sample(
                 "node1:60:81 [0] plugin/net.cc:375 NCCL WARN Failed to initialize any NET plugin",
+                "libnccl 2 of PyTorch 2.15, which has this format",
+            ),
+        ),
+    ),
+    Rule(
+        name="locked-memory",
+        title="InfiniBand may not lock memory",
+        texts=("NCCL WARN *Call to ibv_*failed with error Cannot allocate memory",),
+        explanation="RDMA needs locked memory, and the container's limit is lower.",
+        remedy="Request the device with rdma in placement, which lets pods lock memory, or raise LimitMEMLOCK of the "
+        "nodes' container runtime (docs/administrators/infiniband.md). `ulimit -l` shows the limit.",
+        samples=(
+            Sample(
+                "node1:60:81 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
                 "libnccl 2 of PyTorch 2.15, which has this format",
             ),
         ),
@@ -298,7 +307,7 @@ RULES = (
         explanation="All processes must take part in each operation. This one waited until its timeout.",
         remedy="Look for the rank that is behind: the one that hangs or does not appear among these lines, or whose "
         "last enqueued work is lowest. If one legitimately takes longer, raise nccl_timeout_seconds. "
-        """--set 'nccl={"NCCL_DEBUG": "INFO"}' logs the network in use.""",
+        """`--set 'nccl={"NCCL_DEBUG": "INFO"}'` logs the network in use.""",
         samples=(
             Sample(
                 "[rank0]:[E1206 18:44:12.715298746 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "

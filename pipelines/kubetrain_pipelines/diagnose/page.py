@@ -52,7 +52,7 @@ ADVICE = (
     ),
     (
         "Check the network between pods (`ping`)",
-        "`kubetrain doctor` starts pods and tests what a run needs.",
+        "Processes that cannot reach each other end with a timeout, which `kubetrain diagnose` explains.",
         "`kubectl exec POD -- python -c 'import socket; socket.create_connection((\"OTHER\", PORT), 5)'` also works in "
         "images without `ping`, and where ICMP is blocked.",
     ),

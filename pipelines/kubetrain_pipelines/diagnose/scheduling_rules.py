@@ -38,7 +38,7 @@ RULES = (
     of_trouble(
         "volume",
         TroubleKind.VOLUME,
-        "MountVolume.",
+        "MountVolume.*failed",
         "persistentvolumeclaim * not found",
         "unbound immediate PersistentVolumeClaims",
         sample='worker-0: a volume cannot be mounted (persistentvolumeclaim "nope" not found): check that it exists',

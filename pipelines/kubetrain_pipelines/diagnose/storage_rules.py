@@ -92,7 +92,6 @@ RULES = (
             "OSError: [Errno 5]",
             "OSError: [Errno 116]",
             "Stale file handle",
-            "Transport endpoint is not connected",
         ),
         explanation="A read or write failed in the storage itself, or the connection to it was lost.",
         remedy="Check the storage's server and the node's `dmesg`, then start the run again: it resumes.",

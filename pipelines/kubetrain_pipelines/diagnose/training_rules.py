@@ -24,7 +24,7 @@ RULES = (
         title="The GPU driver does not fit the image",
         texts=(
             "CUDA driver version is insufficient for CUDA runtime version",
-            "The NVIDIA driver on your system is too old",
+            "RuntimeError: The NVIDIA driver on your system is too old",
             "Insufficient driver: ",
             "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
             "Driver/library version mismatch",
@@ -48,9 +48,9 @@ RULES = (
         name="no-gpu",
         title="The process has no GPU",
         texts=(
-            "No CUDA GPUs are available",
-            "Found no NVIDIA driver on your system",
-            "no CUDA-capable device is detected",
+            "RuntimeError: No CUDA GPUs are available",
+            "RuntimeError: Found no NVIDIA driver on your system",
+            "CUDA error: no CUDA-capable device is detected",
         ),
         explanation="The program asks for a GPU, and its pod has none.",
         remedy="Set gpus in placement, and check that nodes advertise them (`kubectl describe node`).",
