@@ -140,6 +140,12 @@ def test_an_unknown_failure_shows_the_first_error_of_the_process_that_did_not_ju
     assert found.causes[0].certainty is Certainty.UNKNOWN
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[worker-0] ", "2026-11-26T05:21:26.123Z "])
+def test_an_unknown_error_is_found_behind_what_launchers_write_before_it(prefix: str, tmp_path: Path) -> None:
+    assert names(diagnosis_of(tmp_path, a=f"{prefix}mine.BadLabels: 3\n{prefix}ValueError: 3")) == ["first-error"]
+    assert names(diagnosis_of(tmp_path, a=f"{prefix}no Error: in words")) == []
+
+
 def test_an_unknown_error_is_not_shown_beside_a_proven_cause_or_after_a_known_failure(tmp_path: Path) -> None:
     unknown = "ValueError: while the process ended"
     assert names(diagnosis_of(tmp_path, rank0=unknown, rank1=OOM)) == ["gpu-memory"]
@@ -151,11 +157,27 @@ def test_the_rank_that_started_fewer_operations_is_named(tmp_path: Path) -> None
         "[rank{0}]:[E321 02:07:08.46 ProcessGroupNCCL.cpp:1664] [PG 1 Rank {0}] Exception (either an error or timeout) "
         "detected by watchdog at work: 1580, last enqueued NCCL work: {1}, last completed NCCL work: 1579."
     )
-    found = diagnosis_of(tmp_path, a=f"{report.format(0, 1582)}\n{report.format(1, 1582)}", b=report.format(3, 1579))
+    found = diagnosis_of(tmp_path, a=f"{report.format(0, 1582)}\n{report.format(3, 1579)}", b=report.format(1, 1582))
     (cause,) = found.causes
     assert cause.rule.name == "straggler"
     assert cause.quote == "rank 3 has started 1579 collective operations, and rank 0 has started 1582"
-    assert diagnosis_of(tmp_path, b=report.format(3, 1582)).causes == []
+    assert diagnosis_of(tmp_path, a=report.format(0, 1582), b="").causes == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E0000 00:00:1795670405.711269 27085 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: Failed",
+        "UserWarning: CUDA initialization: Found no NVIDIA driver on your system. Please check that you have one",
+        "mkdir -p failed for path /.config/matplotlib: [Errno 30] Read-only file system: '/.config'",
+        "cannot serve metrics on port 8000 (Address already in use), retrying: set metrics_port to a free one or to 0",
+        "skipped a step: the loss of rank 0 is nan at step 7, with a learning rate of 0.0052 (7 skipped so far)",
+        'MountVolume.SetUp succeeded for volume "data"',
+        "node:1:1 [0] NCCL INFO NET/IB : No device found.",
+    ],
+)
+def test_warnings_of_healthy_logs_are_no_causes(line: str, tmp_path: Path) -> None:
+    assert names(diagnosis_of(tmp_path, rank0=line)) == []
 
 
 def test_the_log_of_the_pod_that_failed_first_comes_first(tmp_path: Path) -> None:

@@ -58,6 +58,19 @@ def test_a_job_in_the_cluster_is_found_by_its_name_or_run(
     assert not [each for each in cluster.requests if not each.startswith("GET")], "nothing is changed"
 
 
+def test_only_the_newest_attempt_of_a_stage_counts(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = {"kubetrain/run-id": "nightly"}
+    done = [{"type": "Complete", "status": "True"}]
+    later = "2027-01-01T00:00:00Z"
+    cluster.put(
+        f"{JOBS}/train-a2",
+        metadata={"labels": labels, "creationTimestamp": later},
+        spec={"template": {}},
+        status={"conditions": done},
+    )
+    assert shown(capsys, "nightly") == (0, "job train-a2: succeeded, 0 logs read\n\nnothing is wrong\n")
+
+
 def test_what_may_not_be_read_is_named(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     denied = 'events is forbidden: User "me" cannot list resource "events" in API group "" in the namespace "tests"'
     cluster.fail("GET /api/v1/namespaces/tests/events", lambda handler: handler.refuse(403, denied) or True)

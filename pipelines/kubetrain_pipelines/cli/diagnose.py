@@ -120,7 +120,7 @@ def _report(found: Diagnosis) -> dict[str, object]:
 def lines(found: Diagnosis) -> Iterator[str]:
     case = found.case
     logs = f"{len(case.logs)} log{'s' * (len(case.logs) != 1)} read"
-    yield from _filled(", ".join([*(f"{name}: {case.outcome}" for name in case.names[-1:]), logs]))
+    yield from _filled(f"{', '.join(case.names)}: {case.outcome}, {logs}" if case.names else logs)
     for number, cause in enumerate(found.causes, 1):
         yield ""
         yield from _cause(number, cause)

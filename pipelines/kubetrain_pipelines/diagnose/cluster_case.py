@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.jobs.annotations import LABEL_PREFIX
 from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -15,7 +14,7 @@ from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state, replica_name
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.diagnose.case import Case
+from kubetrain_pipelines.diagnose.case import RUN_ID, STAGE, Case
 
 LOG_TIMEOUT_SECONDS = 30.0
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
@@ -36,12 +35,14 @@ class ClusterReader:
         return self._read(name, fieldSelector=f"metadata.name={name}") or self.read_run(name)
 
     def read_run(self, run_id: str) -> bool:
-        return self._read("", labelSelector=f"{LABEL_PREFIX}run-id={slug(run_id, LABEL_LENGTH)}")
+        return self._read("", labelSelector=f"{RUN_ID}={slug(run_id, LABEL_LENGTH)}")
 
     def _read(self, name: str, **selector: str) -> bool:
         found = [(kind, job) for kind in JobKind for job in self._jobs(kind, selector)]
         jobs = [(kind, job) for kind, job in found if name in ("", job["metadata"]["name"])]
-        for kind, job in sorted(jobs, key=lambda each: str(each[1]["metadata"].get("creationTimestamp"))):
+        jobs.sort(key=lambda each: str(each[1]["metadata"].get("creationTimestamp")))
+        newest = {(job["metadata"].get("labels") or {}).get(STAGE): (kind, job) for kind, job in jobs}
+        for kind, job in newest.values():  # earlier attempts of a stage were overcome
             self._read_job(kind, {"kind": kind.value, **job})
         return bool(jobs)
 

@@ -25,8 +25,9 @@ def read_kubeflow_run(case: Case, api: KfpApi, wanted: str, folder: Path) -> Non
         NotFound: if the run does not exist.
     """
     status = read_status(api, wanted)
+    names = [*case.names, f"run {status.run.id} ({status.run.name})"]
     _read_jobs(case, api, status.run.id, folder)
-    case.names = [f"run {status.run.id} ({status.run.name})"]
+    case.names = names
     case.outcome = OUTCOMES.get(status.run.state, Outcome.RUNNING)
     case.documents["run.json"] = status.to_dict()
     case.statements += [("the run", f"{ERROR}{cause}") for cause in status.causes]

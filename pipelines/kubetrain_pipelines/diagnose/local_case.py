@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kubetrain_components.jobs.local.record import LocalRecord
-from kubetrain_pipelines.diagnose.case import ERROR, RUN_ID_ANNOTATION, Case, Outcome
+from kubetrain_pipelines.diagnose.case import ERROR, RUN_ID, STAGE, Case, Outcome
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -44,9 +44,9 @@ def read_path(case: Case, path: Path) -> None:
 
 def _read_workspace(case: Case, workspace: Path) -> None:
     record = read_json(workspace / RECORD)
-    jobs = _jobs_of(workspace / "jobs", record["run_id"])
-    _read_jobs(case, jobs)
-    case.names = [f"run {record['run_id']}"]
+    names = [*case.names, f"run {record['run_id']}"]
+    _read_jobs(case, _jobs_of(workspace / "jobs", record["run_id"]))
+    case.names = names
     case.outcome = {"succeeded": Outcome.SUCCEEDED, "running": Outcome.RUNNING}.get(record["status"], Outcome.FAILED)
     case.documents[RECORD] = record
     case.statements += [("the run", f"{ERROR}{record['error']}")] if record["error"] else []
@@ -54,9 +54,10 @@ def _read_workspace(case: Case, workspace: Path) -> None:
 
 
 def _jobs_of(folder: Path, run_id: str) -> list[Path]:
-    """Return the jobs of a run, in the order of their starts."""
+    """Return the newest job of each stage of a run."""
     states = [(path, LocalRecord(path).state()) for path in _by_age(folder)]
-    return [path for path, state in states if state and state.annotations.get(RUN_ID_ANNOTATION) == run_id]
+    of_run = [(path, state) for path, state in states if state and state.annotations.get(RUN_ID) == run_id]
+    return [*{state.annotations.get(STAGE): path for path, state in of_run}.values()]
 
 
 def _newest(folder: Path) -> list[Path]:

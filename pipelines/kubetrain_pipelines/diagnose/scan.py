@@ -92,7 +92,10 @@ class LogScan:
     def _keep(self, rule: Rule, number: int, line: bytes) -> None:
         if rule is START:
             self._started_at = number
-        key = (rule.name, _group(rule, line))
+        group = _group(rule, line)
+        if group:  # lines of other groups may differ from this one only in numbers
+            self._seen.discard(hash(line.translate(None, HEX_DIGITS)))
+        key = (rule.name, group)
         earlier = self._found.get(key)
         if earlier is None or earlier.line < self._started_at:
             text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()

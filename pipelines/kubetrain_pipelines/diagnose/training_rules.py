@@ -224,8 +224,8 @@ FIRST_ERROR = Rule(
     title="No rule knows this error",
     certainty=Certainty.UNKNOWN,
     texts=("Error", "Exception", "error: ", "Segmentation fault", "terminate called"),
-    pattern=r"^(?:\[?\w+\]?: ?)?(?:[A-Za-z_][\w.]*(?:Error|Exception)(?:: |$)|error: |Fatal Python error: )"
-    "|Segmentation fault|^terminate called",
+    pattern=r"^(?:\d\S+Z )?(?:\[[\w.-]+\]:? )?"
+    r"(?:[A-Za-z_][\w.]*(?:Error|Exception)(?:: |$)|error: |Fatal Python error: |terminate called)|Segmentation fault",
     explanation="It is the first error of the process that failed first, as far as the logs show.",
     remedy="Read the lines around it in the log.",
 )
