@@ -10,13 +10,13 @@ from support.cli import kubetrain
 from support.provoked import FAILURES, HELD_OUT, Failure, provoke
 
 QUICK = ("host_memory", "nccl_wrong_interface", "missing_module")
+IN_CI = ("shared_memory", "killed_rank", "permission", "no_dns", "loss_of_nan", "rendezvous_timeout")
 ALL: dict[str, Failure] = {**FAILURES, **HELD_OUT}
 
 
 def marked(name: str) -> object:
-    is_of_tensorflow = "tensorflow" in name or "keras" in name
-    marks = [] if name in QUICK else [pytest.mark.slow, *([pytest.mark.thorough] if is_of_tensorflow else [])]
-    return pytest.param(name, marks=marks)
+    is_thorough = [] if name in IN_CI else [pytest.mark.thorough]
+    return pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow, *is_thorough])
 
 
 @pytest.mark.parametrize("name", map(marked, ALL))

@@ -1,6 +1,7 @@
 """`kubetrain diagnose` of runs and jobs: on this machine, in a cluster, in Kubeflow Pipelines."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from kubetrain_components.jobs.job import RestartPolicy
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import PODS, ApiServer
 from support.jobs import job, script
 from support.kfp_runs import Step, kfp_without_cluster, workflow
@@ -102,6 +103,29 @@ def test_a_job_on_this_machine_is_read_from_its_folder(tmp_path: Path, capsys: p
         code, output = shown(capsys, target)
         assert output.startswith(f"job {handle.name}: failed, 1 log read\n\n1. The memory of a GPU ran out (proven)")
         assert code == 1
+
+
+def test_a_job_that_its_launcher_ended_keeps_its_logs_until_it_runs_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    restarting = job(script(f"print('{OOM}'); exit(1)"), policy=RestartPolicy.ALWAYS)
+    with LocalBackend(tmp_path / ".jobs") as backend:
+        handle = backend.create(restarting)
+        log = tmp_path / ".jobs" / handle.name / "chief-0.log"
+        while not log.read_text():
+            time.sleep(0.01)
+        backend.fail(handle, "it restarted too often")
+        code, output = shown(capsys, tmp_path)
+        assert backend.find(restarting) is None
+        assert output.startswith(f"job {handle.name}.failed: failed, 1 log read\n\n1. The memory of a GPU ran out")
+        assert code == 1
+        (tmp_path / "run-1").mkdir()
+        assert shown(capsys, tmp_path / "run-1")[0] == 1
+        backend.create(restarting)
+        assert shown(capsys, tmp_path)[1].startswith(f"job {handle.name}: running, 1 log read")
+    (tmp_path / "other-run").mkdir()
+    with pytest.raises(InvalidSetting, match="no longer has the job of run other-run"):
+        diagnose_and_show(DiagnoseOptions(targets=[str(tmp_path / "other-run")]))
 
 
 def test_a_workspace_has_the_error_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

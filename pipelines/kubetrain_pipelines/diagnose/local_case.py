@@ -37,7 +37,7 @@ def read_path(case: Case, path: Path) -> None:
     elif (path / TRAIN_JOBS).is_dir():
         _read_jobs(case, _newest(path / TRAIN_JOBS))
     elif (path.parent / TRAIN_JOBS).is_dir():
-        _read_jobs(case, _jobs_of(path.parent / TRAIN_JOBS, path.resolve().name))
+        _read_jobs(case, _jobs_left(path.parent / TRAIN_JOBS, path.resolve().name))
     else:
         _read_logs(case, path)
 
@@ -58,6 +58,12 @@ def _jobs_of(folder: Path, run_id: str) -> list[Path]:
     states = [(path, LocalRecord(path).state()) for path in _by_age(folder)]
     of_run = [(path, state) for path, state in states if state and state.annotations.get(RUN_ID) == run_id]
     return [*{state.annotations.get(STAGE): path for path, state in of_run}.values()]
+
+
+def _jobs_left(folder: Path, run_id: str) -> list[Path]:
+    if not (jobs := _jobs_of(folder, run_id)):
+        raise InvalidSetting(f"{folder} no longer has the job of run {run_id}: pass log files")
+    return jobs
 
 
 def _newest(folder: Path) -> list[Path]:

@@ -114,6 +114,7 @@ class LocalBackend:
                 time.sleep(POLL_SECONDS)
 
     def fail(self, handle: JobHandle, reason: str) -> None:
+        LocalRecord(self._directory / handle.name).keep_as_failed(reason)
         self.delete(handle)
 
     def run_outlives_launcher(self) -> bool:

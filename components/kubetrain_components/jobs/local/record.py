@@ -99,5 +99,14 @@ class LocalRecord:
     def is_stop_requested(self) -> bool:
         return (self.path / "delete").exists()
 
+    def keep_as_failed(self, reason: str) -> None:
+        """Keep a copy of the folder, in which `kubetrain diagnose` finds the logs when the job is deleted."""
+        kept = LocalRecord(self.path.with_name(f"{self.path.name}.failed"))
+        kept.remove()
+        with contextlib.suppress(OSError):  # a full disk must not keep the job from ending
+            if state := self.state():
+                shutil.copytree(self.path, kept.path, ignore=shutil.ignore_patterns(".*"))
+                kept.write_state(Phase.FAILED, state.pods, reason)
+
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
