@@ -201,10 +201,16 @@ def test_of_a_success_only_what_slows_training_down_is_shown() -> None:
     assert [*lines(nothing)][-1] == "nothing is wrong"
 
 
+def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    found = diagnose(Case(logs={"a": tmp_path / "nosuch"}))
+    assert (found.case.gaps, found.exit_code) == ([f"{tmp_path}/nosuch: No such file or directory"], 3)
+
+
 def test_a_failure_without_a_known_cause_is_no_success() -> None:
     assert diagnose(Case(outcome=Outcome.FAILED)).exit_code == 3
     assert diagnose(Case(gaps=["events: denied"])).exit_code == 3
     assert diagnose(Case()).exit_code == 0
+    assert diagnose(Case(outcome=Outcome.SUCCEEDED, gaps=["events: denied"])).exit_code == 0
 
 
 def test_the_output_fits_a_terminal_and_hides_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,15 +75,19 @@ def test_only_the_newest_attempt_of_a_stage_counts(cluster: ApiServer, capsys: p
 def test_what_may_not_be_read_is_named(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     denied = 'events is forbidden: User "me" cannot list resource "events" in API group "" in the namespace "tests"'
     cluster.fail("GET /api/v1/namespaces/tests/events", lambda handler: handler.refuse(403, denied) or True)
+    jobs = 'pytorchjobs is forbidden: User "me" cannot list resource "pytorchjobs"'
+    cluster.serve("kubeflow.org/v1", "pytorchjobs")
+    cluster.fail("/pytorchjobs", lambda handler: handler.refuse(403, jobs) or True)
     code, output = shown(capsys, "train")
     assert "could not be read: events: me may not list events in the namespace tests" in output
+    assert "pytorchjobs" not in output, "the job is of another kind"
     assert code == 1
 
 
 def test_a_node_under_pressure_is_evidence(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     pressure = {"type": "DiskPressure", "status": "True", "message": "kubelet has disk pressure"}
     cluster.put("/api/v1/nodes/node-1", status={"conditions": [pressure]})
-    assert "node node-1:\n     NodeHasDiskPressure: kubelet has disk pressure" in shown(capsys, "train")[1]
+    assert "(likely)\n   node node-1:\n     NodeHasDiskPressure: kubelet has disk pressure" in shown(capsys, "train")[1]
 
 
 def test_a_name_that_does_not_exist_is_an_error(cluster: ApiServer) -> None:

@@ -50,6 +50,10 @@ class Case:
         if (culprit := culprit_of(state.pods)) is not None:
             self.culprits += [culprit.name, f"{culprit.name}.log"]
 
+    def note_gap(self, sentence: str) -> None:
+        if sentence not in self.gaps:
+            self.gaps.append(sentence)
+
 
 def _statements(state: JobState) -> Iterator[tuple[str, str]]:
     for pod in state.pods:

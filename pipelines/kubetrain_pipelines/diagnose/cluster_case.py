@@ -38,8 +38,10 @@ class ClusterReader:
         return self._read("", labelSelector=f"{RUN_ID}={slug(run_id, LABEL_LENGTH)}")
 
     def _read(self, name: str, **selector: str) -> bool:
+        gaps = list(self._case.gaps)
         found = [(kind, job) for kind in JobKind for job in self._jobs(kind, selector)]
         jobs = [(kind, job) for kind, job in found if name in ("", job["metadata"]["name"])]
+        self._case.gaps = gaps if jobs else self._case.gaps  # kinds that may not be read no longer matter
         jobs.sort(key=lambda each: str(each[1]["metadata"].get("creationTimestamp")))
         newest = {(job["metadata"].get("labels") or {}).get(STAGE): (kind, job) for kind, job in jobs}
         for kind, job in newest.values():  # earlier attempts of a stage were overcome
@@ -111,7 +113,7 @@ class ClusterReader:
         try:
             return read()
         except (KubernetesError, StreamCut) as error:
-            self._case.gaps.append(f"{what}: {error}")
+            self._case.note_gap(f"{what}: {error}")
             return None
 
 

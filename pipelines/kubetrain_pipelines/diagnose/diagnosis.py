@@ -21,7 +21,8 @@ class Diagnosis:
     def exit_code(self) -> int:
         if any(cause.certainty < Certainty.SLOW for cause in self.causes):
             return FOUND_CODE
-        return UNKNOWN_CODE if self.case.outcome is Outcome.FAILED or self.case.gaps else 0
+        is_unknown = self.case.outcome is Outcome.FAILED or self.case.gaps
+        return UNKNOWN_CODE if is_unknown and self.case.outcome is not Outcome.SUCCEEDED else 0
 
 
 def diagnose(case: Case) -> Diagnosis:
@@ -38,4 +39,7 @@ def _matches(case: Case) -> Iterator[Match]:
         scan.add(" ".join(text.split()).encode())
         yield from scan.matches()
     for source, path in case.logs.items():
-        yield from LogScan(source).read(path).matches()
+        try:
+            yield from LogScan(source).read(path).matches()
+        except OSError as error:
+            case.note_gap(f"{path}: {error.strerror}")

@@ -40,7 +40,7 @@ def _read_jobs(case: Case, api: KfpApi, run_id: str, folder: Path) -> None:
             run_id
         )
     except KubernetesError as error:
-        case.gaps.append(f"jobs: {error}")
+        case.note_gap(f"jobs: {error}")
 
 
 def _read_step_logs(case: Case, api: KfpApi, run: Run, folder: Path) -> None:

@@ -28,7 +28,7 @@ def read_path(case: Case, path: Path) -> None:
     Raises:
         InvalidSetting: if nothing in the folder can be diagnosed.
     """
-    if path.is_file():
+    if not path.is_dir():
         case.logs[str(path)] = path
     elif (path / RECORD).is_file():
         _read_workspace(case, path)

@@ -135,6 +135,16 @@ RULES = (
         sample="master-0: its node does not respond (node2): bring the node back",
     ),
     Rule(
+        name="node-pressure",
+        title="A node runs out of memory, disk or processes",
+        certainty=Certainty.LIKELY,
+        texts=("NodeHasMemoryPressure", "NodeHasDiskPressure", "NodeHasPIDPressure"),
+        explanation="The node evicts pods until it has enough again.",
+        remedy="Free what the node lacks (`kubectl describe node`), or raise the requests of pods.",
+        after=("evicted", "disk-full", "pod-memory"),
+        samples=(Sample("NodeHasDiskPressure: kubelet has disk pressure", "the conditions of nodes"),),
+    ),
+    Rule(
         name="preempted",
         title="A pod was preempted",
         texts=(DISRUPTIONS["PreemptionByScheduler"],),

@@ -14,7 +14,6 @@ RULES = (
             "usage of volume * exceeds the limit",
             "Pod ephemeral local storage usage exceeds",
             "The node was low on resource: ephemeral-storage",
-            "NodeHasDiskPressure",
         ),
         explanation="A file could not be written.",
         remedy="Find the volume in the message, and free space on it (`df -h` in a pod) or enlarge its PVC. The same "
