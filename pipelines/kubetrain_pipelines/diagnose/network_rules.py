@@ -1,7 +1,7 @@
 """Rules about processes that cannot reach each other, and about NCCL, gloo and gRPC."""
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
-from kubetrain_pipelines.diagnose.trainer_failures import explanation, said
+from kubetrain_pipelines.diagnose.trainer_failures import said
 
 LOOK_AT_FIRST = "Look for the process that failed first: its log has the cause. Pass the logs of all pods."
 PEER_CAUSES = (
@@ -351,7 +351,7 @@ RULES = (
             "UNAVAILABLE: *Connection reset by peer",
             "UNAVAILABLE: *Socket closed",
         ),
-        explanation=explanation("peer-lost"),
+        explanation="It failed, was killed or hangs, and this process noticed.",
         remedy=LOOK_AT_FIRST,
         samples=(
             Sample(

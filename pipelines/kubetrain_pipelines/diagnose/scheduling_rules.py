@@ -19,12 +19,12 @@ def of_trouble(
     words, remedy = kind.value.words, kind.value.remedy
     return Rule(
         name=name,
-        title=f"Pods do not start or run: {words}",
+        title=f"Waiting: {words}",
         texts=(f": {words} (", *texts),
         remedy=f"{remedy[0].upper()}{remedy[1:]}.",
         certainty=certainty,
         after=after,
-        samples=(Sample(sample, ON_A_CLUSTER),),
+        samples=(Sample(sample, "the launcher's log, or an event of the cluster"),),
     )
 
 
@@ -95,7 +95,7 @@ RULES = (
         "denied the request: ",
         "denied request: ",
         "failed quota: ",
-        sample='admission webhook "teams" denied the request: every pod names its team',
+        sample='admission webhook "teams" denied request: every pod names its team',
     ),
     of_trouble(
         "missing-reference",
@@ -149,7 +149,8 @@ RULES = (
         title="A pod was preempted",
         texts=(DISRUPTIONS["PreemptionByScheduler"],),
         explanation="The scheduler gave its place to a pod of a higher priority.",
-        remedy="Start the run again: it resumes. Set priority_class in placement, or other nodes.",
+        remedy="Start the run again: it resumes. Set priority_class in placement, or choose other nodes "
+        "with node_selector.",
         samples=(
             Sample(
                 "transfer-0 was preempted by pods of a higher priority: default-scheduler: preempting to accommodate a "

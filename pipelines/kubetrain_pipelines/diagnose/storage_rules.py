@@ -154,7 +154,7 @@ RULES = (
             Sample(
                 'pytorchjobs.kubeflow.org is forbidden: User "system:serviceaccount:kubeflow:pipeline-runner" cannot '
                 "create resource",
-                "recorded on a cluster",
+                "the message of the API server",
             ),
         ),
     ),
