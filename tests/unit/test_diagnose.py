@@ -164,6 +164,15 @@ def test_the_rank_that_started_fewer_operations_is_named(tmp_path: Path) -> None
     assert diagnosis_of(tmp_path, a=report.format(0, 1582), b="").causes == []
 
 
+def test_versions_that_differ_between_logs_are_named(tmp_path: Path) -> None:
+    drivers = [f"node:1:1 [0] NCCL INFO cudaDriverVersion {version}" for version in (12020, 12010)]
+    found = diagnosis_of(tmp_path, a="\n".join([drivers[0]] * 2), b=drivers[1], c="NCCL version 2.27.5+cuda12.9")
+    (cause,) = found.causes
+    assert (cause.rule.name, cause.place) == ("mixed-versions", "a.log:1")
+    assert cause.quote == "cudaDriverVersion 12020 in one log, cudaDriverVersion 12010 in b.log"
+    assert names(diagnosis_of(tmp_path, b=drivers[0])) == []
+
+
 @pytest.mark.parametrize(
     "line",
     [

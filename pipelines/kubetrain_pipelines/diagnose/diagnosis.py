@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kubetrain_pipelines.diagnose.case import Case, Outcome
 from kubetrain_pipelines.diagnose.causes import Cause, ranked
+from kubetrain_pipelines.diagnose.mixed_versions import mixed_versions
 from kubetrain_pipelines.diagnose.rule import Certainty
 from kubetrain_pipelines.diagnose.scan import LogScan, Match
 from kubetrain_pipelines.diagnose.stragglers import stragglers
@@ -27,7 +28,7 @@ class Diagnosis:
 
 def diagnose(case: Case) -> Diagnosis:
     matches = [*_matches(case)]
-    causes = ranked([*matches, *stragglers(matches)], case.culprits)
+    causes = ranked([*matches, *stragglers(matches), *mixed_versions(matches)], case.culprits)
     if case.outcome is Outcome.SUCCEEDED:  # the other failures in its logs were overcome
         causes = [cause for cause in causes if cause.certainty is Certainty.SLOW]
     return Diagnosis(case, causes)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_pipelines.diagnose.case import ERROR, RUN_ID, STAGE, Case, Outcome
 from kubetrain_trainer.durable_files import read_json
@@ -55,8 +56,7 @@ def _read_workspace(case: Case, workspace: Path) -> None:
 
 def _jobs_of(folder: Path, run_id: str) -> list[Path]:
     """Return the newest job of each stage of a run."""
-    states = [(path, LocalRecord(path).state()) for path in _by_age(folder)]
-    of_run = [(path, state) for path, state in states if state and state.annotations.get(RUN_ID) == run_id]
+    of_run = [(path, state) for path, state in _by_age(folder) if state.annotations.get(RUN_ID) == run_id]
     return [*{state.annotations.get(STAGE): path for path, state in of_run}.values()]
 
 
@@ -67,11 +67,20 @@ def _jobs_left(folder: Path, run_id: str) -> list[Path]:
 
 
 def _newest(folder: Path) -> list[Path]:
-    return _by_age(folder)[-1:]
+    return [path for path, _ in _by_age(folder)[-1:]]
 
 
-def _by_age(folder: Path) -> list[Path]:
-    return sorted((path.parent for path in folder.glob(f"*/{JOB}")), key=lambda path: path.stat().st_mtime)
+def _by_age(folder: Path) -> list[tuple[Path, JobState]]:
+    """Return the jobs, the one whose state was written last at the end, without those that are being deleted."""
+    found = [(path.parent, LocalRecord(path.parent).state()) for path in folder.glob(f"*/{JOB}")]
+    return sorted(((path, state) for path, state in found if state), key=lambda each: _written(each[0]))
+
+
+def _written(folder: Path) -> float:
+    try:
+        return (folder / "state.json").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read_jobs(case: Case, folders: Iterable[Path]) -> None:

@@ -30,6 +30,33 @@ STRAGGLER = Rule(
     ),
 )
 """Found by comparing what all ranks report; see stragglers.py."""
+VERSIONS = (
+    Rule(
+        name="nccl-version",
+        title="A process reports its version of NCCL",
+        certainty=Certainty.FACT,
+        texts=("NCCL version ",),
+        pattern=r"(NCCL version \d[\w.+]+)",
+    ),
+    Rule(
+        name="driver-version",
+        title="A process reports the CUDA version of its driver",
+        certainty=Certainty.FACT,
+        texts=("cudaDriverVersion ",),
+        pattern=r"(cudaDriverVersion \d+)",
+    ),
+)
+MIXED_VERSIONS = Rule(
+    name="mixed-versions",
+    title="The pods have different versions of NCCL or of the driver",
+    certainty=Certainty.LIKELY,
+    texts=("NCCL version * in one log, NCCL version ", "cudaDriverVersion * in one log, cudaDriverVersion "),
+    explanation="NCCL only works between equal versions; different drivers may differ in what they can do.",
+    remedy="Give all pods the same image, by digest, and all nodes the same driver (`nvidia-smi` shows it).",
+    after=("nccl-versions", "driver"),
+    samples=(Sample("cudaDriverVersion 12020 in one log, cudaDriverVersion 12010 in w.log", "computed from the logs"),),
+)
+"""Found by comparing the logs; see mixed_versions.py."""
 RULES = (
     Rule(
         name="wrong-interface",
@@ -317,6 +344,8 @@ RULES = (
             ),
         ),
     ),
+    MIXED_VERSIONS,
+    *VERSIONS,
     WORK,
     STRAGGLER,
     Rule(
