@@ -18,6 +18,7 @@ from kubetrain_components.jobs.local.free_ports import free_ports
 from support.faulty_tasks import FAULTY_TASKS
 from support.process_groups import tf_config
 
+ROOT = str(Path(__file__).parents[2])
 SHARED_MEMORY_OF_128K = (
     *("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=128k tmpfs /dev/shm && exec "$@"', "sh"),
 )
@@ -452,7 +453,12 @@ def record(name: str, recorded: Path) -> None:
         folder = Path(temporary, name)
         for log in provoke(name, folder):
             text = log.read_text(errors="replace")
-            for path, instead in ((str(folder), "/job"), (sys.prefix, "/venv"), (sys.base_prefix, "/usr")):
+            for path, instead in (
+                (str(folder), "/job"),
+                (sys.prefix, "/venv"),
+                (sys.base_prefix, "/usr"),
+                (ROOT, "/kubetrain"),
+            ):
                 text = text.replace(path, instead)
             (recorded / name).mkdir(parents=True, exist_ok=True)
             (recorded / name / log.name).write_text(text)
