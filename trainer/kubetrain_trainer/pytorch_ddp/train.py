@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 def train(arguments: Arguments) -> None:
     """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
-    keep_freed_memory()
+    if arguments.config.sharding == "none":  # else layers that come and go would leave gaps of all sizes
+        keep_freed_memory()
     output = arguments.output
     with join_group(arguments.config, torchrun_role()) as group:
         if group.role.is_chief:
