@@ -1,6 +1,6 @@
 """The manifests of jobs, and the effect of each setting of a placement on them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -13,6 +13,7 @@ from kubetrain_components.jobs.annotations import TTL_ANNOTATION
 from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of, replica_specs
+from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
@@ -47,7 +48,7 @@ METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": UTILIZATIO
     ("name", "job"),
     [
         ("pytorch", pytorch()),
-        ("pytorch_with_every_setting", pytorch(EVERY_SETTING)),
+        ("pytorch_with_every_setting", pytorch(EVERY_SETTING, metrics_port=8000)),
         ("elastic", elastic(replace(PLAIN, scale_metrics=METRICS))),
         ("tensorflow", tensorflow()),
         ("batch", batch()),
@@ -74,7 +75,7 @@ def test_each_launcher_is_noted_on_its_jobs(launcher: Launcher, framework: str) 
 @pytest.mark.parametrize(
     ("name", "job"),
     [
-        ("indexed", indexed()),
+        ("indexed", indexed(metrics_port=8000)),
         ("indexed_elastic", indexed_elastic()),
         ("indexed_tensorflow", indexed(framework="tensorflow")),
         ("trainjob", trainjob()),
@@ -462,6 +463,22 @@ def test_jobs_on_a_nodes_network_have_their_own_ports() -> None:
     worker = job_manifest(tensorflow(placement))["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     assert worker["containers"][0]["ports"] != chief["containers"][0]["ports"], "both may run on one node"
     assert "ports" not in job_manifest(batch(placement))["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("job", [pytorch, elastic, tensorflow, indexed, trainjob], ids=lambda job: job.__name__)
+def test_the_role_of_the_chief_alone_declares_the_port_of_its_metrics(job: Callable[..., Job]) -> None:
+    made = job(metrics_port=9000)
+    for replica in made.replicas:
+        (container,) = pod_template(made, replica)["spec"]["containers"]
+        expected = [{"name": "metrics", "containerPort": 9000}] if replica.role == made.lead_role else None
+        assert container.get("ports") == expected
+
+
+def test_labels_of_yours_replace_the_recommended_ones() -> None:
+    job = pytorch(replace(PLAIN, labels={"app.kubernetes.io/name": "vision"}))
+    labels = pod_template(job, job.replicas[0])["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "vision"
+    assert labels["app.kubernetes.io/component"] == "training"
 
 
 @pytest.mark.parametrize(

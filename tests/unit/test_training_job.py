@@ -80,6 +80,21 @@ def test_a_launcher_adopts_the_job_of_a_release_without_max_workers(launcher: La
     assert training(min_workers=1, max_workers=4, launcher=launcher).to_job().spec_hash != older.spec_hash
 
 
+@pytest.mark.parametrize("launcher", [*Launcher])
+def test_a_launcher_adopts_the_job_of_a_release_that_declared_no_port(launcher: Launcher) -> None:
+    job = training(launcher=launcher).to_job()
+    assert job.metrics_port == TrainConfig().metrics_port
+    assert job.spec_hash == replace(job, metrics_port=0).spec_hash
+
+
+def test_the_declared_port_of_metrics_is_the_one_in_the_command() -> None:
+    job = training(placement=Placement(host_network=True)).to_job()
+    command = job.replicas[0].command
+    assert command[command.index("--metrics-port") + 1] == str(job.metrics_port)
+    without = replace(training(), config=TrainConfig(metrics_port=0))
+    assert without.to_job().metrics_port == 0
+
+
 def test_nothing_grows_on_one_machine() -> None:
     job = training(workers=2, min_workers=1, max_workers=8).to_job()
     pods = pod_environments(job, {(pod.role, pod.index): {} for pod in job.pods()}, {})

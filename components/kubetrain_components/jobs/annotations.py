@@ -1,7 +1,9 @@
 """Labels and annotations by which launchers find a job and know what has happened to it."""
 
 LABEL_PREFIX = "kubetrain/"
-MANAGED_BY = {"app.kubernetes.io/managed-by": "kubetrain"}
+APP_LABEL = "app.kubernetes.io/"
+"""Prefix of the labels that Kubernetes recommends."""
+MANAGED_BY = {APP_LABEL + "managed-by": "kubetrain"}
 """Label of everything that kubetrain creates on a cluster."""
 VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
 FAILURE_ANNOTATION = LABEL_PREFIX + "failure"

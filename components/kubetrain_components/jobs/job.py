@@ -74,6 +74,8 @@ class Job:
     """Settings of its pods; ignored on one machine."""
     mounts: tuple[ClaimMount, ...] = ()
     """PVCs that its pods mount; empty on one machine, where pods use its folders."""
+    metrics_port: int = 0
+    """Port on which the chief of a training serves metrics, as its command says; 0: none."""
 
     def __post_init__(self) -> None:
         for role in [replica.role for replica in self.replicas if replica.count < 1]:
@@ -84,9 +86,9 @@ class Job:
         """The hash of the job without its identity: it is the same for every attempt of one launch.
 
         It covers only what differs from the defaults, so that a launcher of a release with more settings still
-        recognizes its job.
+        recognizes its job. The port of metrics is not covered, because the command names it.
         """
-        spec = {name: value for name, value in _spec(self).items() if name != "identity"}
+        spec = {name: value for name, value in _spec(self).items() if name not in ("identity", "metrics_port")}
         return hashlib.sha256(json.dumps([DEFAULTS_VERSION, spec], sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -104,6 +104,7 @@ class TrainingJob:
             backoff_limit=self.placement.max_restarts * self.most_workers + 1,
             placement=self.placement,
             mounts=self.mounts,
+            metrics_port=self._config().metrics_port,
         )
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kubetrain_components.jobs.annotations import LABEL_PREFIX
+from kubetrain_components.jobs.annotations import APP_LABEL, LABEL_PREFIX
 from kubetrain_components.jobs.job import ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
@@ -54,6 +54,7 @@ ANY_NODE = "kubernetes.io/os"
 """A label with one value on all nodes that run these pods."""
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARED_MEMORY = "shared-memory"
+METRICS_PORT_NAME = "metrics"
 RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -70,6 +71,7 @@ def pod_template(
     return {
         "metadata": {
             "labels": {
+                **_app_labels(job),
                 **_strings(placement.labels),
                 **_istio(placement),
                 **job.labels,
@@ -147,10 +149,20 @@ def _command(job: Job, replica: Replica) -> list[str]:
 
 
 def _ports(job: Job, replica: Replica) -> list[Manifest]:
+    ports = {**_rendezvous_ports(job, replica), **_metrics_ports(job, replica)}
+    return [{"name": name, "containerPort": port} for name, port in ports.items()]
+
+
+def _rendezvous_ports(job: Job, replica: Replica) -> dict[str, int]:
     """Declare the port on a node's network, so that the scheduler puts pods with the same port on different nodes."""
     if not job.placement.host_network or not job.is_training:
-        return []
-    return [{"name": job.kind.traits.port_name, "containerPort": rendezvous_port(job, replica.role)}]
+        return {}
+    return {job.kind.traits.port_name: rendezvous_port(job, replica.role)}
+
+
+def _metrics_ports(job: Job, replica: Replica) -> dict[str, int]:
+    """Declare the port in the role that the chief has, where monitoring finds it by its name."""
+    return {METRICS_PORT_NAME: job.metrics_port} if job.metrics_port and replica.role == job.lead_role else {}
 
 
 def rendezvous_port(job: Job, role: str) -> int:
@@ -298,6 +310,14 @@ def _after_the_first(job: Job) -> list[Manifest]:
         return []
     first = {"matchLabels": {**_own_pods(job)["matchLabels"], job.kind.traits.index_label: "0"}}
     return [{"labelSelector": first, "topologyKey": ANY_NODE}]
+
+
+def _app_labels(job: Job) -> dict[str, str]:
+    """Return the labels by which monitoring and other tools of the cluster find the pods of trainings."""
+    if not job.is_training:
+        return {}
+    run = job.labels[LABEL_PREFIX + "run-id"]
+    return {APP_LABEL + "name": "kubetrain", APP_LABEL + "component": "training", APP_LABEL + "instance": run}
 
 
 def _own_pods(job: Job) -> Manifest:
