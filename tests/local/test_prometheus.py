@@ -71,11 +71,11 @@ def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digi
             assert server.query(query) or any(name in query for name in OF_GPUS), query
         for group in server.ask("rules")["groups"]:
             assert {rule["health"] for rule in group["rules"]} == {"ok"}, group
-        assert server.firing() == set()
+        assert not server.firing() & OF_A_HANG
         second = [each for each in processes_of(output) if each.environ().get("RANK") == "1"]
         with stopped(second):
-            wait_until(lambda: server.firing() == OF_A_HANG)
-        wait_until(lambda: server.firing() == set())
+            wait_until(lambda: server.firing() >= OF_A_HANG)
+        wait_until(lambda: not server.firing() & OF_A_HANG)
 
 
 @pytest.mark.parametrize(
