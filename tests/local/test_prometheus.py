@@ -63,6 +63,7 @@ def stopped(processes: list[psutil.Process]) -> Iterator[None]:
             process.resume()
 
 
+@pytest.mark.thorough
 def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digits: Path, tmp_path: Path) -> None:
     port, output = free_port(), tmp_path / "output"
     with training(digits, output, port), prometheus(tmp_path, port) as server:
