@@ -188,7 +188,6 @@ def test_a_sharded_training_is_the_same_with_two_three_and_one_process(whole: Pa
         assert_same_training(tmp_path / name, whole)
 
 
-@pytest.mark.thorough
 def test_parts_within_each_pod(whole: Path, tmp_path: Path) -> None:
     run(tmp_path, 4, {"hybrid": {"sharding": "hybrid"}}, LOCAL_WORLD_SIZE="2")
     assert files_of(newest(tmp_path / "hybrid")) == ["state-00000-of-00002.pt", "state-00001-of-00002.pt"]

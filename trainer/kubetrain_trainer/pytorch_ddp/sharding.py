@@ -29,6 +29,14 @@ def is_part(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
+def keep_parts_only(model: nn.Module) -> None:
+    """Give back the weights that a forward pass has brought together. Without a backward pass they would stay, and the
+    next forward pass would use them, even if they have changed since."""
+    sharded: list[Any] = [each for each in model.modules() if hasattr(each, "reshard")]
+    for each in sharded:
+        each.reshard()
+
+
 @contextlib.contextmanager
 def without_exchange(model: nn.Module) -> Iterator[None]:
     """Add up gradients in this process alone."""
