@@ -280,7 +280,7 @@ class TestPyTorch:
         assert again["model"]["weights"].tolist() == [2, 2, 2]
         assert again["model"]["weights"].data_ptr() == staged["model"]["weights"].data_ptr()
 
-    def test_a_state_is_not_copied_if_the_processes_of_the_pod_have_no_memory_for_copies(
+    def test_there_is_room_for_copies_of_all_processes_of_the_pod_or_for_none(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         import torch
@@ -290,12 +290,13 @@ class TestPyTorch:
         state = {"weights": torch.ones(1_000_000)}
         monkeypatch.setattr(staging, "free_memory", lambda: 8_000_000)
         alone, pair = staging.Staging(), staging.Staging(in_pod=2)
-        assert alone.copy(state)["weights"] is not state["weights"]
-        assert alone.fits
-        for _ in range(2):
-            assert pair.copy(state)["weights"] is state["weights"]
-            assert not pair.fits
+        assert alone.has_room(state)
+        assert not pair.has_room(state)
+        assert not pair.has_room(state)
         assert caplog.text.count("a copy of the state takes 0.0 GB and 0.0 GB are free") == 1
+        alone.copy(state)
+        monkeypatch.setattr(staging, "free_memory", lambda: 0)
+        assert alone.has_room(state), "the memory of the copy is there already"
 
     def test_a_custom_function_must_return_a_task(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from kubetrain_trainer.pytorch_ddp.task import build_task

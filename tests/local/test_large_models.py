@@ -37,6 +37,11 @@ def test_the_layers_are_the_members_of_the_outermost_lists_unless_the_task_names
     assert layers_of(model, task_of(model, layers=lambda own: [own["last"]])) == [model["last"]]
 
 
+def test_lists_of_lists_are_not_layers() -> None:
+    model = nn.ModuleList([nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), nn.ModuleList([nn.Linear(2, 2)])])
+    assert layers_of(model, task_of(model)) == [model[0][0], model[0][1], model[1][0]]
+
+
 def test_activations_are_computed_again_with_the_same_dropout() -> None:
     def gradients(again: bool) -> tuple[list[Tensor], list[int]]:
         torch.manual_seed(3)
@@ -57,6 +62,21 @@ def test_activations_are_computed_again_with_the_same_dropout() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_running_statistics_count_each_batch_once() -> None:
+    def statistics(again: bool) -> dict[str, Tensor]:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), nn.BatchNorm1d(3, momentum=None))
+        if again:
+            recompute_activations(model, task_of(model))
+        for _ in range(2):
+            model(torch.randn(5, 3)).sum().backward()
+        return dict(model.named_buffers())
+
+    kept, computed = statistics(again=False), statistics(again=True)
+    assert computed["0.1.num_batches_tracked"] == 2
+    torch.testing.assert_close(computed, kept)
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -73,6 +93,7 @@ def test_a_model_without_content_is_filled_and_stays_tied() -> None:
     assert model.scores.weight is model.words.weight
     assert model.words.weight.std() > 0
     assert model.attention.in_proj_weight.std() > 0
+    assert not model.attention.out_proj.bias.any(), "as its constructor sets it"
     assert model.norm.running_var.tolist() == [1, 1, 1]
     assert not model.norm.weight.requires_grad
 

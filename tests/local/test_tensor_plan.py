@@ -36,8 +36,10 @@ def test_what_the_plan_leaves_out_is_computed_whole() -> None:
 def test_a_plan_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidSetting, match=r"the model has no module 'blocks.\*'"):
         styles(nn.Linear(2, 2), {"blocks.*": ColwiseParallel()})
-    with pytest.raises(InvalidSetting, match=r"'0.table' belongs to a module with others inside"):
+    with pytest.raises(InvalidSetting, match=r"'0.table', which belongs to a module with others inside"):
         styles(nn.Sequential(Positions()), {"0.inner": ColwiseParallel()})
+    with pytest.raises(InvalidSetting, match=r"no style covers '1.weight', which belongs to a module with buffers"):
+        styles(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), {"0": ColwiseParallel()})
 
 
 def test_the_processes_of_a_pod_are_divided_evenly() -> None:

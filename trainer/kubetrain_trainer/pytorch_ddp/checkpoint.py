@@ -39,7 +39,7 @@ def state_of(
 
 def save(
     writer: CheckpointWriter,
-    staging: Staging,
+    staging: Staging | None,
     progress: TrainingProgress,
     details: Mapping[str, Any],
     state: Mapping[str, Any],
@@ -49,13 +49,15 @@ def save(
     """Copy the state, and let the writer write the copy while the next steps run.
 
     Args:
+        staging: Memory for the copy; None: the state itself is written, and must not change until then.
         joint: How the processes that hold parts of the state write them, each calling this.
     """
     writer.wait()  # the previous checkpoint is written from the same memory
-    staged = staging.copy(state, changed_by_forward=buffers)
+    staged = staging.copy(state, changed_by_forward=buffers) if staging else state
 
     def write(path: Path) -> None:
-        staging.wait()
+        if staging:
+            staging.wait()
         save_state(staged, path)
 
     if joint is None:
@@ -83,26 +85,29 @@ def restore(
     """
     if is_sharded(config, group):
         states, kept = read_files(checkpoint.path), copied
-    else:
+    else:  # shared_state() has copied it
         states, kept = [shared_state(lambda: whole_state(checkpoint.path), group)], lambda state: state
     try:
-        load_all(model, [each["model"] for each in states])
+        load_weights(model, [each["model"] for each in states], config, group)
         others = [{name: each[name] for name in each if name not in ("model", "averages")} for each in states]
         rest = kept(joined(others, {"optimizer": optimizers.parameters()}))
         optimizers.load_state_dict(rest["optimizer"], keep_hyperparameters=keep_hyperparameters)
         if averages is not None:
-            load_all(averages.model, [evaluated_weights(each) for each in states])
+            load_weights(averages.model, [evaluated_weights(each) for each in states], config, group)
     except (RuntimeError, ValueError, KeyError) as error:
         raise misfit_error(checkpoint, config) from error
     positions: Sequence[Position] | None = to_device(rest.get("positions"), torch.device("cpu"))
     return positions
 
 
-def load_all(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
+def load_weights(model: nn.Module, states: Sequence[Mapping[str, Any]], config: TrainConfig, group: Group) -> None:
     """
     Raises:
-        ValueError: if it is the state of another model.
+        RuntimeError, ValueError: if it is the state of another model.
     """
+    if not is_sharded(config, group):
+        model.load_state_dict(states[0])
+        return
     if model.state_dict().keys() != states[0].keys():
         raise ValueError("the state of another model")
     load_tensors(model, states)

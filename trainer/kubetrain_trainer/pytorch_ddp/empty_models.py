@@ -18,7 +18,7 @@ def fill(model: nn.Module, device: torch.device) -> None:
     filled: dict[int, Tensor] = {}  # one tensor may belong to several modules
     for module in empty:
         _allocate(module, device, filled)
-    for module in empty:
+    for module in reversed(empty):  # what is inside a module first, as when it was built
         _reset(module)
     model.to(device)
 

@@ -25,7 +25,7 @@ def export(output: TrainingOutput, checkpoint: Checkpoint, details: Mapping[str,
 
 def _write_pytorch(folder: Path, weights: list[Any]) -> None:
     """Write a file for `model.load_state_dict(torch.load("model.pt"))` anywhere."""
-    save_state(joined(weights) if len(weights) > 1 else weights[0], folder / PYTORCH)
+    save_state(joined(weights), folder / PYTORCH)
 
 
 def _write_safetensors(folder: Path, weights: list[Any]) -> None:

@@ -18,7 +18,7 @@ from kubetrain_trainer.failures import describe_os_error, os_error_behind
 from kubetrain_trainer.pytorch_ddp.state_files import part_file
 
 PATIENCE = timedelta(days=1)
-"""Storage may be slow. If a process is lost, the next step fails."""
+"""Storage may be slow. The main thread notices if a process is lost, in the next step or in wait_for_parts()."""
 WriteFile = Callable[[Path], None]
 
 

@@ -9,22 +9,24 @@ from kubetrain_trainer.pytorch_ddp.loading import Loaded
 
 
 def in_lockstep(batches: Iterator[Loaded], group: Group, stop: Any) -> Iterator[Loaded]:
-    """Yield as many batches in each process, until one of them stops. A process that has no more gets its last one
-    again, with 0 samples.
+    """Yield the same number of batches in every process, until one is asked to stop. A process that has no more gets
+    its last one again, with 0 samples.
 
     Raises:
         KubetrainError: if a process has none.
     """
     batch = last = next(batches, None)
     while True:
-        remaining, stopping = group.sum([float(batch is not None), float(stop.is_requested)])
+        marks = [batch is not None, stop.is_requested, last is None]
+        remaining, stopping, lacking = group.sum([float(mark) for mark in marks])
         if not remaining or stopping:
             return
-        if last is None:
+        if lacking:
             raise KubetrainError(
-                f"the validation split has no batch for rank {group.role.rank}: with sharding, it needs a sample for "
-                "each process at least"
+                f"{lacking:.0f} of {group.role.world_size} processes have no sample of the validation split: with "
+                "sharding, each needs one"
             )
-        yield batch or last._replace(samples=0)
+        filler = last._replace(samples=0)  # type: ignore[union-attr]
+        yield batch or filler
         batch = next(batches, None)
         last = batch or last

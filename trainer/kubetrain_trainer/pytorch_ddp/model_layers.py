@@ -1,9 +1,11 @@
 """The layers of a model, which are brought together and computed again one at a time."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from kubetrain_trainer.pytorch_ddp.task import Task
@@ -17,19 +19,43 @@ def forwarded(model: nn.Module, task: Task) -> list[nn.Module]:
 def layers_of(model: nn.Module, task: Task) -> list[nn.Module]:
     """Return the layers that the task names, or else the members of the model's outermost lists and sequences."""
     found = task.layers(model) if task.layers else _members(model)
-    return [layer for layer in found if any(True for _ in layer.parameters())]
+    return [layer for layer in dict.fromkeys(found) if any(True for _ in layer.parameters())]
 
 
 def recompute_activations(model: nn.Module, task: Task) -> None:
     """Let the backward pass compute each layer again, so that what it computed need not be kept."""
     for root in forwarded(model, task):
         for layer in layers_of(root, task):
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+            contexts = partial(_contexts, layer)
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, context_fn=contexts)
+
+
+def _contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of the forward pass and of its repetition."""
+    return nullcontext(), _keeping_statistics(layer)
+
+
+@contextmanager
+def _keeping_statistics(layer: nn.Module) -> Iterator[None]:
+    """Let normalizations add nothing to their running statistics, which have the batch already."""
+    norms = [each for each in layer.modules() if isinstance(each, _NormBase) and each.track_running_stats]
+    kept = [(each.momentum, each.num_batches_tracked) for each in norms]
+    for each in norms:
+        each.momentum, each.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for each, (momentum, counter) in zip(norms, kept, strict=True):
+            each.momentum, each.num_batches_tracked = momentum, counter
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, nn.ModuleList | nn.Sequential):
-        yield from module
+        for member in module:
+            if isinstance(member, nn.ModuleList):  # it cannot be called
+                yield from _members(member)
+            else:
+                yield member
     else:
         for child in module.children():
             yield from _members(child)

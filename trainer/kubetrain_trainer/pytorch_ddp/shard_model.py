@@ -11,11 +11,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _NormBase
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.group import Group, collective_timeout
 from kubetrain_trainer.pytorch_ddp.model_layers import forwarded, layers_of
 from kubetrain_trainer.pytorch_ddp.precision import REDUCED, precision_of
-from kubetrain_trainer.pytorch_ddp.sharding import shards
+from kubetrain_trainer.pytorch_ddp.sharding import is_part, shards
+from kubetrain_trainer.pytorch_ddp.structures import as_bytes
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.pytorch_ddp.tensor_parallel import split, styles_of
 
@@ -47,16 +49,55 @@ def shard(model: nn.Module, task: Task, config: TrainConfig, group: Group, mesh:
     policy = policy_of(config, group.device)
     for root in forwarded(model, task):
         styles = styles_of(root, task) if group.together > 1 else {}
-        units = [*statistics_of(root), *layers_of(root, task), root]
-        for module in dict.fromkeys(units):
+        units = units_of(root, task)
+        check_shared(root, units, is_split=bool(styles))
+        root.to(memory_format=torch.contiguous_format)
+        for module in units:
             fill(module, group.device)
+            send_from_chief(module)
             if styles:
                 split(module, styles, mesh["tensor"])
             if config.compile:
                 module.compile()
             # Normalizations with statistics in fp32 compute only with weights in fp32.
             used = WITH_STATISTICS if isinstance(module, _NormBase) else policy
-            fully_shard(module, mesh=data_part(mesh), mp_policy=used)
+            # A step of the task's own may call a model without a backward pass, after which its weights would stay.
+            gives_back = True if task.step else None
+            fully_shard(module, mesh=data_part(mesh), mp_policy=used, reshard_after_forward=gives_back)
+
+
+def units_of(root: nn.Module, task: Task) -> list[nn.Module]:
+    """Return the modules whose weights are brought together at once: those inside others first."""
+    depth = {module: len(name.split(".")) for name, module in root.named_modules() if name}
+    inner = {*statistics_of(root), *layers_of(root, task)} - {root}
+    return [*sorted(inner, key=lambda module: -depth[module]), root]
+
+
+def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> None:
+    """
+    Raises:
+        InvalidSetting: for a parameter of several modules that would become several parameters.
+    """
+    unit_of: dict[nn.Module, nn.Module] = {}
+    for unit in units:
+        for module in unit.modules():
+            unit_of.setdefault(module, unit)
+    first: dict[int, tuple[str, nn.Module]] = {}
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        unit = unit_of[root.get_submodule(name.rpartition(".")[0])]
+        other, its_unit = first.setdefault(id(parameter), (name, unit))
+        if other != name and (is_split or its_unit is not unit):
+            raise InvalidSetting(
+                f"sharding cannot split '{name}', which is also '{other}': "
+                + ("tensor_parallel needs parameters of one module each" if is_split else "let both be in one layer")
+            )
+
+
+def send_from_chief(module: nn.Module) -> None:
+    """Let all processes start with the same values, also where they draw others."""
+    parameters = [each for each in module.parameters() if not is_part(each)]
+    for each in (*parameters, *module.buffers()):
+        dist.broadcast(as_bytes(each.detach()), 0)
 
 
 def statistics_of(model: nn.Module) -> list[nn.Module]:

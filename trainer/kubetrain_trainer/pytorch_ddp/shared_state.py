@@ -1,6 +1,5 @@
 """A state that the chief has read, sent to every process tensor by tensor: storage is read once, however many train."""
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from kubetrain_trainer.pytorch_ddp.group import Group
-from kubetrain_trainer.pytorch_ddp.structures import outline, tensors_in, with_tensors
+from kubetrain_trainer.pytorch_ddp.structures import as_bytes, outline, tensors_in, with_tensors
 
 
 def shared_state(read: Callable[[], Any], group: Group) -> Any:
@@ -25,6 +24,5 @@ def _sent(outlined: Tensor, own: Iterator[Tensor], group: Group) -> Tensor:
     if group.role.is_chief:
         tensor.copy_(next(own))  # reads the file if it is mapped, for as long as the storage needs
     if group.role.world_size > 1:
-        # As bytes, because gloo does not send tensors of every kind, nor in every memory format.
-        dist.broadcast(tensor.as_strided((math.prod(tensor.shape),), (1,)).view(torch.uint8), 0, group.patient)
+        dist.broadcast(as_bytes(tensor), 0, group.patient)
     return tensor.to(group.device)

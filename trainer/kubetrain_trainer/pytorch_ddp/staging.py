@@ -23,8 +23,7 @@ class Staging:
     def __init__(self, in_pod: int = 1) -> None:
         """`in_pod` is the number of this pod's processes that copy at the same time."""
         self._in_pod = in_pod
-        self.fits = True
-        """False if the memory is too small for a copy: the next steps have to wait until the state is written."""
+        self._is_warned = False
         self._copies: list[Tensor] = []
         self._sources: list[Tensor] = []
         """What is being copied. Its memory must not be used again before, even if nothing else needs it."""
@@ -37,13 +36,10 @@ class Staging:
         """Return the state with a copy on the CPU of each tensor.
 
         GPUs copy asynchronously: call wait() before using the copy, and before_update() before changing the state,
-        except for the tensors that a forward pass changes. If there is no memory for a copy, return the state itself.
+        except for the tensors that a forward pass changes.
         """
         tensors = list(tensors_in(state))
-        if [_kind(tensor) for tensor in tensors] != [_kind(tensor) for tensor in self._copies]:
-            self._copies.clear()
-            if not self._has_room(sum(each.nbytes for each in tensors) * self._in_pod):
-                return state
+        if not self._has_copies(tensors):
             self._copies = [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in tensors]
         self._sources = tensors
         first = {each.data_ptr() for each in changed_by_forward}
@@ -75,18 +71,24 @@ class Staging:
         self._copy_done = self._wait = None
         return {"checkpoint_gpu_stall_seconds": round(began.elapsed_time(ended) / 1000, 6)}
 
-    def _has_room(self, needed: int) -> bool:
-        """Return True if the memory has room for this many bytes more, and for a little besides."""
-        free = free_memory()
-        fitted, self.fits = self.fits, free is None or needed <= 0.9 * free
-        if fitted and not self.fits:
+    def has_room(self, state: Any) -> bool:
+        """Return True if the memory has room for copies of this state, and for a little besides. Call it in all
+        processes before any of them copies."""
+        tensors = list(tensors_in(state))
+        needed, free = sum(map(_bytes_of_copy, tensors)) * self._in_pod, free_memory()
+        fits = self._has_copies(tensors) or free is None or needed <= 0.9 * free
+        if not fits and not self._is_warned:
+            self._is_warned = True
             log.warning(
                 "the training waits while its checkpoints are written, because a copy of the state takes %.1f GB and "
                 "%.1f GB are free: give each pod more memory to train on meanwhile",
                 needed / 1e9,
                 (free or 0) / 1e9,
             )
-        return self.fits
+        return fits
+
+    def _has_copies(self, tensors: list[Tensor]) -> bool:
+        return [_kind(each) for each in tensors] == [_kind(each) for each in self._copies]
 
     @contextlib.contextmanager
     def _own_stream(self, on_gpu: bool) -> Iterator[None]:
@@ -107,6 +109,11 @@ def _timed_event() -> Any:
 def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     for copied, tensor in pairs:
         copied.copy_(tensor, non_blocking=True)
+
+
+def _bytes_of_copy(tensor: Tensor) -> int:
+    """Return what its copy takes. Memory that a GPU copies to comes in powers of two."""
+    return 1 << (tensor.nbytes - 1).bit_length() if tensor.is_cuda and tensor.nbytes else tensor.nbytes
 
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:

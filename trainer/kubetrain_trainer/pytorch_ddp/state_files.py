@@ -28,12 +28,20 @@ def save_state(state: Any, path: Path) -> None:
 
 def read_files(checkpoint: Path) -> list[Any]:
     """Return the state in each file, whose tensors are read when they are needed."""
-    return [load_state(path, torch.device("cpu"), mmap=True) for path in sorted(checkpoint.glob("state*.pt"))]
+    return [load_state(path, torch.device("cpu"), mmap=True) for path in _files(checkpoint)]
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    """Return all files, whether or not a list of the folder is up to date."""
+    one = next(checkpoint.glob("state-*-of-*.pt"), None)
+    if one is None:
+        return [checkpoint / STATE_FILE]
+    processes = int(one.stem.rpartition("-")[2])
+    return [checkpoint / part_file(rank, processes) for rank in range(processes)]
 
 
 def whole_state(checkpoint: Path) -> Any:
-    first, *others = read_files(checkpoint)
-    return joined([first, *others]) if others else first
+    return joined(read_files(checkpoint))
 
 
 def load_state(path: Path, device: torch.device, *, mmap: bool = False) -> Any:

@@ -5,6 +5,7 @@ A part of a tensor is saved as {"part": the values, "offsets": where they begin 
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,9 @@ def joined(states: Sequence[Any], like: Any = None) -> Any:
 @torch.no_grad()
 def load_tensors(model: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
     """Load what these files hold of the model's state. Of a sharded model, no tensor but one is in memory twice."""
-    own, others = model.state_dict(), dict[str, Any]()
+    own, others = model.state_dict(), OrderedDict[str, Any]()
+    if hasattr(states[0], "_metadata"):
+        others._metadata = states[0]._metadata  # type: ignore[attr-defined]  # the versions of its modules
     for name in states[0]:
         value = joined([each[name] for each in states], own.get(name))
         if is_part(value):

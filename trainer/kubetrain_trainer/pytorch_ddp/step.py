@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.pytorch_ddp.precision import forward, precision_of
-from kubetrain_trainer.pytorch_ddp.sharding import is_part, without_exchange
+from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded, without_exchange
 from kubetrain_trainer.pytorch_ddp.structures import split
 from kubetrain_trainer.pytorch_ddp.training import Training
 from kubetrain_trainer.sample_values import check_sample_values
@@ -18,6 +18,8 @@ from kubetrain_trainer.sampling import Batch
 def take_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:
     """Take a step with this fraction of the peak learning rates. Return False if it was skipped."""
     training.optimizers.set_rates(factor)
+    if training.task.broadcast_buffers and is_sharded(training.config, training.group):  # DDP does that by itself
+        training.group.broadcast_statistics(training.task.model)
     if training.task.step:
         return take_own_step(training, inputs, targets, batch, step, factor)
     training.optimizers.zero_grad()

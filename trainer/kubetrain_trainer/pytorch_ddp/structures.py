@@ -1,6 +1,7 @@
 """Batches and outputs of any structure: their tensors change, their classes and everything else in them stay."""
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
@@ -42,6 +43,11 @@ def with_tensors(state: Any, tensors: Iterable[Any]) -> Any:
 def outline(tensor: Tensor) -> Tensor:
     """Return a tensor of the same shape and kind without content, which takes no memory."""
     return torch.empty_like(tensor, device="meta")
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the memory of a dense tensor: gloo does not send tensors of every kind, nor in every memory format."""
+    return tensor.as_strided((math.prod(tensor.shape),), (1,)).view(torch.uint8)
 
 
 def split(batch: Any, parts: int, samples: int) -> list[Any]:

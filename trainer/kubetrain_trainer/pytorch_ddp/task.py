@@ -77,7 +77,8 @@ class Task:
     with it."""
     broadcast_buffers: bool | None = None
     """True if the chief's buffers must replace those of the other processes at each step, not only before they are
-    validated and saved. By default, they do if there are others than the statistics of normalizations."""
+    validated and saved. By default, they do if there are others than the statistics of normalizations, and not with
+    `sharding`."""
     find_unused_parameters: bool = False
     """True if a step may leave out parameters of the model. Looking for them takes time."""
     static_graph: bool = False

@@ -87,6 +87,8 @@ def run_epochs(training: Training) -> None:
             training.watchdog.beat(f"step {progress.step + 1}")
     if validated_step != progress.step:
         save_checkpoint(training, validate, progress, report, validated_step)
+    with training.watchdog.paused():
+        training.wait_for_parts()
     report.end()
 
 

@@ -84,12 +84,22 @@ class Training(AnyTraining):
     def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
         loader, model = self.loader, self.task.model
         positions = self.group.collect(loader.position()) if isinstance(loader, StreamLoader) else None
-        if self.group.role.rank < shards(self.config, self.group):
-            state = state_of(model, self.optimizers, self.averages, positions)
-            save(self.writer, self.staging, progress, details, state, model.buffers(), self.joint)
-        if any(self.group.gather(float(not self.staging.fits))):
+        holds_part = self.group.role.rank < shards(self.config, self.group)
+        state = state_of(model, self.optimizers, self.averages, positions) if holds_part else {}
+        has_room = all(self.group.collect(self.staging.has_room(state)))
+        if holds_part:
+            staging = self.staging if has_room else None
+            save(self.writer, staging, progress, details, state, model.buffers(), self.joint)
+        if not has_room:
+            self.wait_for_parts()
+            self.group.from_chief(self.writer.wait, takes_long=True)  # else the next step would wait, with its timeout
+
+    def wait_for_parts(self) -> None:
+        """Wait until this process has written, and for the others, of which one may be lost while it writes."""
+        if not self.group.role.is_chief:
             self.writer.wait()
-            self.group.from_chief(lambda: None, takes_long=True)  # else the next step would wait, with its timeout
+        if self.joint:
+            self.group.collect(None)
 
     def export(self, checkpoint: Checkpoint) -> None:
         export(self.output, checkpoint, {"classes": self.task.classes}, as_safetensors=self.config.exports_safetensors)
