@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -173,6 +174,17 @@ def test_a_shard_that_is_damaged_in_the_store_is_refused_by_name(s3: FaultyS3, c
     assert not sum(file_sizes(cache.folder))
 
 
+def test_a_write_that_is_cut_short_is_not_published(s3: FaultyS3, url: str, tmp_path: Path) -> None:
+    shard, cache = put(s3, 1), ShardCache(tmp_path / "cache", TRAINING)
+    process = start(url, cache.folder)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (SIZE - 400, SIZE - 400))
+    with pytest.raises(KubetrainError, match=r"cannot write to the shard cache \(File too large\)"):
+        cache.open(shard)
+    assert not sum(file_sizes(cache.folder))
+    process.terminate()
+    assert process.wait(30) == 0
+
+
 def test_lasting_trouble_ends_with_its_cause(s3: FaultyS3, cache: ShardCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "GIVE_UP_SECONDS", 0.2)
     shard, other = put(s3, 1), put(s3, 2)
@@ -200,20 +212,20 @@ def test_a_reader_that_was_killed_holds_nothing(s3: FaultyS3, cache: ShardCache)
         assert read(cache, shard)
 
 
+def start(url: str, folder: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "kubetrain_components.serve_shards.serve", "--uri", "s3://bucket/data"]
+    command += ["--endpoint", url, "--cache-bytes", str(CACHE_BYTES), "--to", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == f"serving the shards of s3://bucket/data from {folder}\n"
+    return process
+
+
 def test_a_process_that_restarts_is_asked_again(s3: FaultyS3, url: str, tmp_path: Path) -> None:
     shards = [put(s3, number) for number in range(2)]
     folder = tmp_path / ("long-" * 30) / "cache"
     cache = ShardCache(folder, TRAINING)
-
-    def start() -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "kubetrain_components.serve_shards.serve", "--uri", "s3://bucket/data"]
-        command += ["--endpoint", url, "--cache-bytes", str(CACHE_BYTES), "--to", str(folder)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout
-        assert process.stdout.readline() == f"serving the shards of s3://bucket/data from {folder}\n"
-        return process
-
-    first = start()
+    first = start(url, folder)
     assert read(cache, shards[0])
     asked = threading.Event()
     s3.fail(f"data/{shards[1].key}", lambda handler, stored: asked.set() or s3.is_over.wait(30) or True)
@@ -222,7 +234,7 @@ def test_a_process_that_restarts_is_asked_again(s3: FaultyS3, url: str, tmp_path
         assert asked.wait(30)
         first.kill()
         first.wait()
-        second = start()
+        second = start(url, folder)
         assert waiting.result(timeout=60) == bytes([1]) * SIZE
     second.terminate()
     assert second.wait(30) == 0

@@ -17,7 +17,7 @@ import pytest
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import Access, ObjectContent, ObjectStore, StoredObject
-from kubetrain_components.sync_dataset import copy_file, fetch, locks, space
+from kubetrain_components.sync_dataset import fetch, locks, space
 from kubetrain_components.sync_dataset.large_object import LargeObject
 from kubetrain_components.sync_dataset.locks import version_locked
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
@@ -76,7 +76,7 @@ class TestCopies:
         sync(source, staging)
         (source / "source-0").write_bytes(b"changed")
         pwrite = os.pwrite
-        monkeypatch.setattr(copy_file.os, "pwrite", lambda file, chunk, at: pwrite(file, chunk[:1000], at))
+        monkeypatch.setattr(os, "pwrite", lambda file, chunk, at: pwrite(file, chunk[:1000], at))
         monkeypatch.setattr(os, "write", lambda file, chunk: pytest.fail("a write that may be short"))
         assert sync(source, staging).copied == 3
         assert_intact(staging)

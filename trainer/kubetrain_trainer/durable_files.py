@@ -1,4 +1,4 @@
-"""Atomic and flushed writes: a killed writer leaves the old file or the new one."""
+"""Writes that leave the old file or the new one if the writer is killed, and that lose no bytes."""
 
 import contextlib
 import hashlib
@@ -31,6 +31,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 def append(path: Path, data: bytes) -> None:
     with with_filename(path), path.open("ab") as file:
         file.write(data)
+
+
+def write_at(file: int, chunk: bytes | memoryview, at: int) -> int:
+    """Write the whole chunk at an offset, which a single write might not, and return the offset after it."""
+    left = memoryview(chunk)
+    while left:
+        count = os.pwrite(file, left, at)
+        at, left = at + count, left[count:]
+    return at
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kubetrain_components.object_store.retries import AnnouncedRetries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreError, StoreUnavailable
+from kubetrain_trainer.durable_files import write_at
 from kubetrain_trainer.shard_cache import StoredShard
 
 MAX_CORRUPT_DOWNLOADS = 3
@@ -50,8 +51,7 @@ def _download(store: ObjectStore, shard: StoredShard, path: Path) -> str:
             try:
                 for chunk in store.read(shard.key, shard.etag, at, shard.size if at else None).chunks:
                     hasher.update(chunk)
-                    file.write(chunk)
-                    at += len(chunk)
+                    at = write_at(file.fileno(), chunk, at)
                 if at < shard.size:
                     raise StoreUnavailable(f"{_name(store, shard)} ended after {at} of {shard.size} bytes")
             except StoreUnavailable as error:

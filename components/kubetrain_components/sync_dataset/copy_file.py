@@ -1,22 +1,13 @@
-"""Writes that do not lose bytes: write() may write less than it was given, on a full disk for example."""
+"""Copies of files, which share their blocks with the original if the file system supports that."""
 
 import fcntl
 import os
 
 from kubetrain_components.object_store.checksums import HASHERS, algorithm_of, format_checksum
-from kubetrain_trainer.durable_files import CHUNK_BYTES
+from kubetrain_trainer.durable_files import CHUNK_BYTES, write_at
 
 FICLONE = 0x40049409
 """The ioctl that copies a file without using space until one of the copies changes, if the file system supports it."""
-
-
-def write_at(file: int, chunk: bytes | memoryview, at: int) -> int:
-    """Write a chunk at an offset and return the offset after it."""
-    left = memoryview(chunk)
-    while left:
-        count = os.pwrite(file, left, at)
-        at, left = at + count, left[count:]
-    return at
 
 
 def clone_file(source: int, target: int) -> bool:

@@ -22,11 +22,11 @@ from kubetrain_components.object_store.store import (
     StoreError,
     StoreUnavailable,
 )
-from kubetrain_components.sync_dataset.copy_file import write_at
 from kubetrain_components.sync_dataset.in_flight import InFlight
 from kubetrain_components.sync_dataset.large_object import LargeObject, Span
 from kubetrain_components.sync_dataset.manifest import Entry
 from kubetrain_components.sync_dataset.partial_version import PartialVersion
+from kubetrain_trainer.durable_files import write_at
 
 MAX_CORRUPT_DOWNLOADS = 3
 
