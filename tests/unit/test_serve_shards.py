@@ -10,16 +10,18 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from socketserver import StreamRequestHandler, UnixStreamServer
 from typing import Any
 
 import pytest
 
 from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.serve_shards import serve
 from kubetrain_components.serve_shards.bounded_cache import BoundedCache
 from kubetrain_components.serve_shards.serve import serving
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.shard_cache import EVALUATION, PARTS, TRAINING, ShardCache, ShardUnavailable, StoredShard
+from kubetrain_trainer.shard_cache import EVALUATION, PARTS, SOCKET, TRAINING, ShardCache, ShardUnavailable, StoredShard
 from support.disk import file_sizes
 from support.faulty_s3 import FaultyS3, cut_short, damaged, flipped, refused, replaced
 
@@ -113,6 +115,15 @@ def test_a_shard_stays_while_a_reader_opens_it(tmp_path: Path) -> None:
     assert not (tmp_path / "cache" / shards[0].file_name).exists()
 
 
+def test_only_one_of_two_readers_fetches(tmp_path: Path) -> None:
+    shard = StoredShard("0.tar", SIZE, "etag", "")
+    with contextlib.closing(BoundedCache(tmp_path / "cache", SIZE, lambda shard, path: None)) as cache:
+        (first, fetches), (second, fetches_too) = cache._hold(shard), cache._hold(shard)
+        assert first is second
+        assert (fetches, fetches_too) == (True, False)
+        assert not first.fetched.cancelled()
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     cache = BoundedCache(tmp_path / "cache", SIZE - 1, lambda shard, path: None)
     with (
@@ -120,6 +131,17 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         pytest.raises(KubetrainError, match=r"1,000 bytes does not fit .* 999 bytes: raise cache_gb"),
     ):
         cache.held(StoredShard("0.tar", SIZE, "etag", "")).__enter__()
+
+
+def test_files_that_another_program_deletes_are_fetched_again(s3: FaultyS3, cache: ShardCache) -> None:
+    shards = [put(s3, number) for number in range(9)]
+    for _ in range(2):
+        assert read(cache, shards[0])
+        (cache.folder / TRAINING / shards[0].file_name).unlink()
+    assert len(s3.gets("data/train/0.tar")) == 2
+    for shard in shards[1:]:
+        assert read(cache, shard), "deleted files take no space"
+    assert len(list((cache.folder / TRAINING).iterdir())) == LIMIT // SIZE
 
 
 @pytest.mark.parametrize(
@@ -172,6 +194,22 @@ def test_a_shard_that_is_damaged_in_the_store_is_refused_by_name(s3: FaultyS3, c
     with pytest.raises(KubetrainError, match=r"train/1.tar does not have the SHA-256 of its manifest"):
         cache.open(shard)
     assert not sum(file_sizes(cache.folder))
+
+
+def test_any_error_of_the_server_reaches_the_reader(
+    s3: FaultyS3, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("an error that nobody expected")
+
+    monkeypatch.setattr(serve, "fetch_shard", fail)
+    cache = ShardCache(tmp_path / "cache", TRAINING)
+    with serving(open_store("s3://bucket/data", url, was_reached=True), cache.folder, CACHE_BYTES):
+        message = r"the shard cache failed \(ValueError: an error that nobody expected\)"
+        with pytest.raises(KubetrainError, match=message):
+            cache.open(put(s3, 1))
+        with pytest.raises(KubetrainError, match=r"the shard cache failed \(KeyError: 'other'\)"):
+            ShardCache(cache.folder, "other").open(put(s3, 1))
 
 
 def test_a_write_that_is_cut_short_is_not_published(s3: FaultyS3, url: str, tmp_path: Path) -> None:
@@ -239,6 +277,23 @@ def test_a_process_that_restarts_is_asked_again(s3: FaultyS3, url: str, tmp_path
     second.terminate()
     assert second.wait(30) == 0
     assert read(cache, shards[1]), "what is there needs no process"
+
+
+def test_a_process_that_ends_at_each_request_is_not_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubetrain_trainer.shard_cache.ABSENT_SECONDS", 0.1)
+
+    class Ending(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(UnixStreamServer(str(tmp_path / SOCKET), Ending))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        with pytest.raises(ShardUnavailable, match=f"nothing serves the shard cache {tmp_path} \\(it ended\\)"):
+            ShardCache(tmp_path, TRAINING).open(StoredShard("0.tar", SIZE, "etag", ""))
 
 
 def test_without_a_process_the_cause_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ MAX_ADDRESS_BYTES = 100
 """Addresses of sockets are limited to 108 bytes, on some systems to 104."""
 ABSENT_SECONDS, PAUSE_SECONDS = 300.0, 0.2
 HINT_TIMEOUT_SECONDS = 1.0
-"""For what the training can do without."""
+"""Timeout of requests that the training can do without."""
 
 
 class ShardUnavailable(KubetrainError):
@@ -95,9 +95,10 @@ class ShardCache:
             with contextlib.ExitStack() as stack:
                 try:
                     connection = stack.enter_context(self._connected())
-                    deadline = time.monotonic() + ABSENT_SECONDS
                     connection.sendall(self._line(request))
+                    asked = time.monotonic()
                     line = connection.makefile().readline()
+                    deadline += time.monotonic() - asked  # a store in trouble may delay the answer for minutes
                 except OSError as error:
                     line, cause = "", str(error)
                 else:

@@ -85,24 +85,27 @@ class BoundedCache:
         """Return the shard's entry, and whether this thread has to fetch it: it does not queue behind others."""
         with self._changed:
             entry = self._entries.get(shard.file_name)
+            if entry and entry.fetched.done() and not self._path(shard).exists():  # another program deleted the file
+                self._free(shard.size)
+                entry = None
             self.waits += entry is None or not entry.fetched.done()
             is_mine = entry is None or entry.fetched.cancel()
             if entry is None or is_mine:
                 entry = self._entries[shard.file_name] = Entry(shard)
+                entry.fetched.set_running_or_notify_cancel()  # from here on, no other reader can cancel it
             entry.readers += 1
             return entry, is_mine
 
     def _fetch_ahead(self) -> None:
         while (entry := self._announced.get()) and not self._is_closed:
-            self._fill(entry)
+            if entry.fetched.set_running_or_notify_cancel():
+                self._fill(entry)
 
     def _fill(self, entry: Entry) -> None:
-        if not entry.fetched.set_running_or_notify_cancel():
-            return
         try:
             self._make_room(entry.shard.size)
             try:
-                self._fetch(entry.shard, self._folder / entry.shard.file_name)
+                self._fetch(entry.shard, self._path(entry.shard))
             except BaseException:
                 self._free(entry.shard.size)
                 raise
@@ -126,8 +129,8 @@ class BoundedCache:
                 if self._is_closed:
                     raise KubetrainError("the cache is closed")
                 if oldest := next((each for each in self._entries.values() if each.may_go), None):
+                    self._path(oldest.shard).unlink(missing_ok=True)
                     del self._entries[oldest.shard.file_name]
-                    (self._folder / oldest.shard.file_name).unlink()
                     self._used -= oldest.shard.size
                 else:
                     self._changed.wait()
@@ -136,3 +139,6 @@ class BoundedCache:
     def _free(self, size: int) -> None:
         with self._changed:
             self._used -= size
+
+    def _path(self, shard: StoredShard) -> Path:
+        return self._folder / shard.file_name

@@ -39,30 +39,39 @@ class Handler(StreamRequestHandler):
     server: Server
 
     def handle(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the reader was killed
-            request = json.loads(self.rfile.readline())
-            cache = self.server.caches[request["part"]]
-            if "announce" in request:
-                cache.announce(map(StoredShard._make, request["announce"]))
-            elif "need" in request:
-                self._hold(cache, StoredShard._make(request["need"]))
-            else:
-                self._answer(_counts(self.server.caches))
+        request = self._request()
+        if "announce" in request:
+            self.server.caches[request["part"]].announce(map(StoredShard._make, request["announce"]))
+        elif "need" in request:
+            self._hold(request)
+        elif request:
+            self._answer(_counts(self.server.caches))
 
-    def _hold(self, cache: BoundedCache, shard: StoredShard) -> None:
+    def _request(self) -> dict[str, Any]:
+        """Return the request; empty if the reader was killed."""
+        with contextlib.suppress(OSError, ValueError):
+            request: dict[str, Any] = json.loads(self.rfile.readline())
+            return request
+        return {}
+
+    def _hold(self, request: Mapping[str, Any]) -> None:
         with contextlib.ExitStack() as stack:
             error, is_curable = "", False
             try:
-                stack.enter_context(cache.held(shard))
+                cache = self.server.caches[request["part"]]
+                stack.enter_context(cache.held(StoredShard._make(request["need"])))
             except KubetrainError as cause:
                 error, is_curable = str(cause), isinstance(cause, StoreUnavailable)
             except OSError as cause:
                 error = f"cannot write to the shard cache ({cause.strerror}): lower cache_gb, or use larger disks"
+            except Exception as cause:  # noqa: BLE001 - without an answer, the reader would ask again and again
+                error = f"the shard cache failed ({type(cause).__name__}: {cause})"
             self._answer({"error": error, "is_curable": is_curable})
-            self.rfile.read()  # until the reader, which has opened the shard, closes the connection
 
     def _answer(self, answer: Mapping[str, Any]) -> None:
-        self.wfile.write(json.dumps(answer).encode() + b"\n")
+        with contextlib.suppress(OSError):  # the reader was killed
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+            self.rfile.read()  # until the reader, which has opened the shard, closes the connection
 
 
 def _counts(caches: Caches) -> dict[str, int]:
