@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.shard_cache import TRAINING, ShardCache, StoredShard
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
@@ -24,6 +25,11 @@ def groups(samples: list[int] = SAMPLES, config: TrainConfig = CONFIG) -> ShardG
     return ShardGroups.of(
         CachedShards(cache=ShardCache(Path("/absent"), TRAINING), shards=shards, starts=starts), config
     )
+
+
+def test_an_own_sampler_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"data_access=cache does not support .* use data_access=volume"):
+        plan_samples(SIZE, CONFIG, 1, sampler=lambda epoch: range(SIZE), groups=groups())
 
 
 def test_each_sample_once() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.epoch_order import EpochOrder
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.shard_groups import ShardGroups
 
@@ -147,7 +147,16 @@ class SamplePlan:
 def plan_samples(
     size: int, config: TrainConfig, world_size: int, sampler: Sampler | None, groups: ShardGroups | None = None
 ) -> SamplePlan:
-    """Plan epochs of all samples, or of those that the task's own sampler returns."""
+    """Plan epochs of all samples, or of those that the task's own sampler returns.
+
+    Raises:
+        InvalidSetting: if the task has a sampler, but shards are read from a cache.
+    """
+    if sampler and groups:
+        raise InvalidSetting(
+            "data_access=cache does not support a task with its own sampler, whose order would fetch a shard again for "
+            "almost every sample: use data_access=volume, or remove the sampler"
+        )
     return SamplePlan(
         size=len(sampled_order(sampler, epoch=0)) if sampler else size,
         global_batch=config.global_batch(world_size),
@@ -157,7 +166,7 @@ def plan_samples(
         sampler=sampler,
         available=size,
         together=2 if config.augmentation.mixes else 1,
-        groups=None if sampler else groups,
+        groups=groups,
     )
 
 
