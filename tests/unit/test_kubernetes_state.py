@@ -116,6 +116,14 @@ def test_a_pod_that_its_own_node_marks_unready_is_running() -> None:
     assert (state.is_under_way, state.troubles) == (True, ())
 
 
+def test_a_restart_of_a_sidecar_is_not_why_a_pod_failed() -> None:
+    killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-22T00:00:10Z"}
+    sidecar = {"name": "cache", "state": {"running": {}}, "lastState": {"terminated": killed}}
+    failed = pod(phase="Failed", message="The node was low on resources.", initContainerStatuses=[sidecar])
+    failed["spec"]["initContainers"] = [{"name": "cache", "restartPolicy": "Always"}]
+    assert (the_pod(failed).cause, the_pod(failed).finished) == ("failed: The node was low on resources", 0)
+
+
 def test_a_pod_ended_when_its_init_container_failed() -> None:
     worker = recorded("init_container_failed").pods[1]
     assert (worker.name, worker.finished) == ("worker-0", 1795307069.0)

@@ -1,6 +1,6 @@
 """The reasons why pods ended, according to their status. Pure functions of pod manifests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -169,13 +169,17 @@ def _failure(reason: str) -> str:
 
 
 def _failed_init_container(pod: Manifest) -> Mapping[str, Any]:
-    """Return the name and the end of the init container that failed."""
-    return _failed_container(pod, "initContainerStatuses")
+    """Return the name and the end of the init container that failed. A sidecar is restarted instead."""
+    containers = (pod.get("spec") or {}).get("initContainers") or []
+    sidecars = {each["name"] for each in containers if each.get("restartPolicy") == "Always"}
+    return _failed_container(pod, "initContainerStatuses", sidecars)
 
 
-def _failed_container(pod: Manifest, kind: str = "containerStatuses") -> Mapping[str, Any]:
+def _failed_container(
+    pod: Manifest, kind: str = "containerStatuses", ignored: Collection[str] = ()
+) -> Mapping[str, Any]:
     statuses = status_of(pod).get(kind) or []
-    ends = [{"name": status["name"], **_terminated(status)} for status in statuses]
+    ends = [{"name": status["name"], **_terminated(status)} for status in statuses if status["name"] not in ignored]
     return next((end for end in ends if end.get("exitCode")), {})
 
 
