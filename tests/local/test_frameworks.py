@@ -336,6 +336,8 @@ import itertools
 import os
 import re
 import sys
+from array import array
+from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 from pathlib import Path
@@ -343,7 +345,11 @@ from PIL import Image
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import KERAS
+from kubetrain_trainer.shard_cache import TRAINING, ShardCache, ShardUnavailable, StoredShard
+from kubetrain_trainer.shard_groups import CachedShards
+from kubetrain_trainer.tar_shards import list_images
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
+from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
 from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
@@ -396,6 +402,18 @@ assert_rejected(stored.split("damaged"), [[0, 1], [2, 3, 4]], sys.argv[3])
 for shard in (folder / "tar_shards" / "train").glob("*.tar"):
     os.truncate(shard, 600)
 assert_rejected(samples, [[0], *([index] for index in range(1, 20))], "was truncated while in use")
+
+opened = []
+class Unavailable(ShardCache):
+    def open(self, shard):
+        opened.append(shard)
+        raise ShardUnavailable("the store does not answer")
+
+shards = (StoredShard("a.tar", 1, "etag", "sha256"),)
+cached = CachedShards(cache=Unavailable(folder, TRAINING), shards=shards, starts=array("q", [0, 20]))
+images = replace(list_images(folder / "tar_shards", "train"), cached=cached)
+assert_rejected(StoredImages(images, TrainConfig(data="tar_shards", image_size=8)), [[0]], "the store does not answer")
+assert len(opened) == 1, "each further attempt would wait for minutes"
 
 kinds = image_data(TrainConfig(), folder / "kinds").split("train")
 whole = [kinds._decode(tf.constant(index), surplus=lambda _: 1.0).numpy() for index in range(len(kinds))]

@@ -91,7 +91,7 @@ def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
 def predictions(
     task: Task, samples: Any, indices: Sequence[int], config: TrainConfig, group: Group
 ) -> Iterator[list[Predicted]]:
-    """Yield a batch of each replica of this process at a time, and those that are left at last."""
+    """Yield a batch of each replica of this process at a time, and at the end those that are left."""
     batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
     predict_in_replicas = predictor(task.model, preparation(samples), group.strategy)
     loaded = zip(load(samples, batches, task.collate, processes=group.role.world_size), batches, strict=True)

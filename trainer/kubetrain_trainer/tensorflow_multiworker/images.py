@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.given_images import GivenImages
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import DEVIATION, FAITHFUL, MEAN, THUMBNAIL_PIXELS, shorter_side
@@ -29,6 +30,8 @@ class StoredImages:
         self._images = images
         self.notes = getattr(images, "notes", ())
         self.groups = groups_of(images, config)
+        self.failure: KubetrainError | None = None
+        """The reason why a shard could not be read, which a graph does not report."""
         self._paths = tf.constant(list(images.paths))
         self._labels = tf.constant(np.asarray(images.labels, np.int32))
         self._pixels, self._shorter_side = image_size(config), shorter_side(config)
@@ -86,7 +89,11 @@ class StoredImages:
         return tf.ensure_shape(tf.numpy_function(self._read_in_python, [indices], tf.string), indices.shape)
 
     def _read_in_python(self, indices: np.ndarray) -> np.ndarray:
-        return np.array([self._images.read(index) for index in indices], object)
+        try:
+            return np.array([self._images.read(index) for index in indices], object)
+        except KubetrainError as error:
+            self.failure = error
+            raise
 
 
 def for_shorter_side(pixels: int) -> Surplus:

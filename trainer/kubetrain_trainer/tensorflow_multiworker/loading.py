@@ -43,6 +43,8 @@ def load(
                 yield batch
             return
         except tf.errors.OpError:
+            if failure := getattr(samples, "failure", None):
+                raise failure from None
             pending = tuple(awaited.pending)
             candidates = islice(chain.from_iterable(pending), len(pending[0]) + IMAGES_PER_READ)
             if not leave_out_damaged(samples, candidates):
