@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import resource
+import stat
 import subprocess
 import sys
 import threading
@@ -17,9 +18,12 @@ import pytest
 
 from kubetrain_components.object_store import retries
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.serve_shards import serve
 from kubetrain_components.serve_shards.bounded_cache import BoundedCache
+from kubetrain_components.serve_shards.own_folder import own_folder
 from kubetrain_components.serve_shards.serve import serving
+from kubetrain_components.sites.local import LocalSite
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.shard_cache import EVALUATION, PARTS, SOCKET, TRAINING, ShardCache, ShardUnavailable, StoredShard
 from support.disk import file_sizes
@@ -264,6 +268,7 @@ def test_a_process_that_restarts_is_asked_again(s3: FaultyS3, url: str, tmp_path
     folder = tmp_path / ("long-" * 30) / "cache"
     cache = ShardCache(folder, TRAINING)
     first = start(url, folder)
+    assert stat.S_IMODE((folder / SOCKET).stat().st_mode) == 0o666, "the training may run as another user"
     assert read(cache, shards[0])
     asked = threading.Event()
     s3.fail(f"data/{shards[1].key}", lambda handler, stored: asked.set() or s3.is_over.wait(30) or True)
@@ -294,6 +299,36 @@ def test_a_process_that_ends_at_each_request_is_not_asked_for_ever(
         stack.callback(server.shutdown)
         with pytest.raises(ShardUnavailable, match=f"nothing serves the shard cache {tmp_path} \\(it ended\\)"):
             ShardCache(tmp_path, TRAINING).open(StoredShard("0.tar", SIZE, "etag", ""))
+
+
+def test_each_local_run_has_its_own_cache(s3: FaultyS3, url: str, tmp_path: Path) -> None:
+    shard = put(s3, 1)
+    stored = {"uri": "s3://bucket/data", "endpoint": url, "access": "credentials", "cache_bytes": CACHE_BYTES}
+    site, dataset = LocalSite(tmp_path / ("long-" * 30)), DatasetPlace(digest="0", shards=stored)
+    with site.shard_cache(dataset) as first:
+        assert first
+        with site.shard_cache(dataset) as second:
+            assert second
+            assert first != second
+            assert stat.S_IMODE((second / SOCKET).stat().st_mode) == 0o600
+            assert [read(ShardCache(each, TRAINING), shard) for each in (first, second)] == [bytes([1]) * SIZE] * 2
+        assert (first / TRAINING / shard.file_name).exists()
+        assert not second.exists()
+    assert list(site.workspace.iterdir()) == []
+
+
+def test_the_cache_of_a_killed_run_is_removed(tmp_path: Path) -> None:
+    program = (
+        "import sys, os, signal; from pathlib import Path\n"
+        "from kubetrain_components.serve_shards.own_folder import own_folder\n"
+        "with own_folder(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert killed.returncode == -9
+    [left] = tmp_path.iterdir()
+    with own_folder(tmp_path) as other:
+        assert not left.exists()
+        assert list(tmp_path.iterdir()) == [other]
 
 
 def test_without_a_process_the_cause_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

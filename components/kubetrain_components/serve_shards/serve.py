@@ -25,6 +25,8 @@ from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.shard_cache import PARTS, SOCKET, StoredShard, short_address
 
 Caches = Mapping[str, BoundedCache]
+SOCKET_MODE_IN_PODS = 0o666
+"""The training container may run as another user."""
 
 
 class Server(ThreadingMixIn, UnixStreamServer):
@@ -82,13 +84,13 @@ def _counts(caches: Caches) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def serving(store: ObjectStore, folder: Path, cache_bytes: int) -> Iterator[None]:
+def serving(store: ObjectStore, folder: Path, cache_bytes: int, socket_mode: int = 0o600) -> Iterator[None]:
     """Serve the shards of a store from a folder, which is emptied."""
     fetch = partial(fetch_shard, store)
     caches = {part: BoundedCache(folder / part, int(cache_bytes * share), fetch) for part, share in PARTS.items()}
     (folder / SOCKET).unlink(missing_ok=True)
     with short_address(folder) as address, Server(address, Handler) as server:
-        (folder / SOCKET).chmod(0o666)  # the training may run as another user
+        (folder / SOCKET).chmod(socket_mode)
         server.caches = caches
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -108,10 +110,11 @@ def main() -> int:
     parser.add_argument("--cache-bytes", type=int, required=True, help="most that the shards take")
     parser.add_argument("--to", type=Path, required=True, help="folder of the cache")
     parsed = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the training is over, or will ask the next process
+    # The training is over, or will ask the process that replaces this one.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         store = open_store(parsed.uri, parsed.endpoint, parsed.access, was_reached=True)
-        with serving(store, parsed.to, parsed.cache_bytes):
+        with serving(store, parsed.to, parsed.cache_bytes, SOCKET_MODE_IN_PODS):
             print(f"serving the shards of {store.uri} from {parsed.to}", flush=True)
             threading.Event().wait()
     except KubetrainError as error:

@@ -19,6 +19,7 @@ from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.events import EventLog
 from kubetrain_components.run.parameters import RunParameters
 from kubetrain_components.run.stage import Stage, running_stage
+from kubetrain_components.serve_shards.own_folder import own_folder
 from kubetrain_components.serve_shards.serve import serving
 from kubetrain_components.sync_dataset.sync import sync_dataset, transfer_job
 from kubetrain_trainer.training_output import TrainingOutput
@@ -66,7 +67,7 @@ class LocalSite:
             yield None
             return
         store = open_store(stored["uri"], stored["endpoint"], Access(stored["access"]), was_reached=True)
-        with serving(store, folder := self.workspace / "shard-cache", int(stored["cache_bytes"])):
+        with own_folder(self.workspace) as folder, serving(store, folder, int(stored["cache_bytes"])):
             yield folder
 
     def backend(self) -> AbstractContextManager[JobBackend]:
