@@ -107,6 +107,14 @@ def test_volumes_of_the_transfer_are_mounted_by_the_sidecar_too() -> None:
     assert training["initContainers"][1]["resources"]["limits"] == {"cpu": "2", "memory": "1Gi"}
 
 
+def test_resources_that_the_transfer_leaves_out_are_not_requested() -> None:
+    found = pods("pytorch", "job", storage={"transfer": {"cpu": "", "memory": "2Gi"}})
+    [training] = [spec for name, spec in found.items() if "launch-training" in name]
+    [sidecar] = [each for each in training["initContainers"] if each["name"] == MOUNT["name"]]
+    assert sidecar["resources"]["requests"] == {"memory": "2Gi", "ephemeral-storage": "51073741824"}
+    assert sidecar["resources"]["limits"] == {"memory": "2Gi"}
+
+
 def test_a_mount_of_your_own_in_its_place_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="volume_mounts has /shard-cache, where the cache of shards is"):
         pods("pytorch", "job", placement={"volume_mounts": [{"name": "own", "mountPath": "/shard-cache/"}]})

@@ -34,7 +34,7 @@ class DataSettings(Settings):
     cache_gb: float = setting(
         100.0,
         "data_access=cache: space of each pod for shards, in gigabytes. Samples are shuffled among the shards that fit "
-        "a quarter of it",
+        "into a quarter of it",
         above=0,
     )
     image_size: int = setting(0, "image size in pixels; 0: the model's default (digits_cnn 8, others 224)", minimum=0)

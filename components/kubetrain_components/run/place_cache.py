@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kubetrain_components.jobs.kubernetes.pod_template import without_empty
 from kubetrain_components.jobs.kubernetes.shard_cache import CACHE_MOUNT
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.parameters import RunParameters
@@ -12,7 +13,7 @@ from kubetrain_components.run.transfer_placement import transfer_placement
 
 PROGRAM = "kubetrain_components.serve_shards.serve"
 BESIDE_BYTES = 1 << 30
-"""Space that is not for shards: a node ends a pod at the limit, also if only its measurement of it is inexact."""
+"""Space that is not for shards: a node evicts a pod at the limit, even if only its measurement is inexact."""
 
 
 def stored_shards(parameters: RunParameters) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def with_cache(parameters: RunParameters) -> RunParameters:
     folder = {"name": CACHE_MOUNT["name"], "emptyDir": {"sizeLimit": disk}}
     transfer = transfer_placement(parameters)
     # Requests and limits are equal, so that pods of the class Guaranteed stay in it.
-    limits = {"cpu": transfer.cpu, "memory": transfer.memory}
+    limits = without_empty({"cpu": transfer.cpu, "memory": transfer.memory})
     resources = {"requests": {**limits, "ephemeral-storage": disk}, "limits": limits}
     cache = {"container": {**made["container"], "resources": resources}, "volumes": [folder, *made["volumes"]]}
     return replace(parameters, placement=replace(parameters.placement, shard_cache=cache))

@@ -79,7 +79,7 @@ def pod_template(
             },
             "annotations": {**_strings(placement.annotations), **_istio(placement), **job.identity.annotations()},
         },
-        "spec": _without_empty(
+        "spec": without_empty(
             {
                 "initContainers": _secured(
                     [*code_fetchers(placement), *cache_sidecars(placement), *placement.init_containers]
@@ -117,7 +117,7 @@ def pod_template(
 
 def _container(job: Job, replica: Replica, environment: Sequence[Manifest]) -> Manifest:
     placement = placement_of(job, replica)
-    return _without_empty(
+    return without_empty(
         {
             "name": job.kind.traits.container,
             "image": placement.image,
@@ -220,8 +220,8 @@ def _resources(placement: Placement) -> Manifest:
     claims = [{"name": claim["name"]} for claim in placement.resource_claims]
     return {
         **({"claims": claims} if claims else {}),
-        "requests": _without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
-        "limits": _without_empty(
+        "requests": without_empty({"cpu": placement.cpu, "memory": placement.memory, **exact}),
+        "limits": without_empty(
             {"cpu": placement.cpu_limit, "memory": placement.memory_limit or placement.memory, **exact}
         ),
     }
@@ -348,5 +348,5 @@ def _strings(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
-def _without_empty(values: Manifest) -> Manifest:
+def without_empty(values: Manifest) -> Manifest:
     return {name: value for name, value in values.items() if value not in ("", [], {})}
