@@ -69,8 +69,8 @@ def shard(model: nn.Module, task: Task, config: TrainConfig, group: Group, mesh:
 def units_of(root: nn.Module, task: Task) -> list[nn.Module]:
     """Return the modules whose weights are brought together at once: those inside others first."""
     depth = {module: len(name.split(".")) for name, module in root.named_modules() if name}
-    inner = {*statistics_of(root), *layers_of(root, task)} - {root}
-    return [*sorted(inner, key=lambda module: -depth[module]), root]
+    inner = dict.fromkeys([*statistics_of(root), *layers_of(root, task)])  # in the same order in every process
+    return [*sorted((each for each in inner if each is not root), key=lambda module: -depth[module]), root]
 
 
 def check_shared(root: nn.Module, units: list[nn.Module], *, is_split: bool) -> None:
