@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 
-from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.model_layers import layers_of, recompute_activations
+from kubetrain_trainer.pytorch_ddp.shard_model import check_shared, units_of
+from kubetrain_trainer.pytorch_ddp.state_parts import load_tensors
 from kubetrain_trainer.pytorch_ddp.task import Task
 
 CPU = torch.device("cpu")
@@ -115,3 +118,22 @@ def test_a_module_that_cannot_fill_itself_is_named() -> None:
         model = nn.Sequential(nn.Linear(2, 2), Table())
     with pytest.raises(KubetrainError, match=r"its Table cannot fill its own tensors: give it a method reset_param"):
         fill(model, CPU)
+
+
+def test_parameters_that_splitting_would_untie_are_refused() -> None:
+    def check(*, in_layers: bool, is_split: bool) -> None:
+        model = nn.ModuleDict({"tied": Tied(), "layers": nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])})
+        if in_layers:
+            model["layers"][1].weight = model["layers"][0].weight
+        check_shared(model, units_of(model, task_of(model)), is_split=is_split)
+
+    check(in_layers=False, is_split=False)
+    with pytest.raises(InvalidSetting, match=r"'layers\.1\.weight', which is also 'layers\.0\.weight'"):
+        check(in_layers=True, is_split=False)
+    with pytest.raises(InvalidSetting, match=r"'tied\.scores\.weight', which is also 'tied\.words\.weight'"):
+        check(in_layers=False, is_split=True)
+
+
+def test_the_versions_of_modules_are_loaded_too() -> None:
+    model = torchvision.models.mnasnet0_5()  # it refuses a state without
+    load_tensors(model, [model.state_dict()])
