@@ -16,7 +16,7 @@ from kubetrain_pipelines.diagnose.cluster_case import ClusterReader
 from kubetrain_pipelines.diagnose.diagnosis import Diagnosis, diagnose
 from kubetrain_pipelines.diagnose.kubeflow_case import read_kubeflow_run
 from kubetrain_pipelines.diagnose.local_case import STDIN, read_path, read_stdin
-from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
+from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
@@ -28,27 +28,10 @@ MAX_QUOTE = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseOptions:
+class DiagnoseOptions(ConnectionOptions):
     targets: Sequence[str] = ()
-    namespace: str = ""
-    endpoint: str = ""
-    token_file: Path | None = None
-    cookie_file: Path | None = None
-    ca_file: Path | None = None
     bundle: Path | None = None
     as_json: bool = False
-
-    def connection(self) -> Connection | None:
-        """Return the connection to Kubeflow Pipelines, or None if no endpoint is configured."""
-        if not configured_endpoint(self.endpoint):
-            return None
-        return Connection(
-            endpoint=self.endpoint,
-            namespace=self.namespace,
-            token_file=self.token_file,
-            cookie_file=self.cookie_file,
-            ca_file=self.ca_file,
-        )
 
 
 def diagnose_and_show(options: DiagnoseOptions) -> int:

@@ -17,7 +17,7 @@ from kubetrain_components.run.parameters import RunParameters
 from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.doctor.examine import Examination, Say, cluster_missing
 from kubetrain_pipelines.doctor.finding import Finding, Status
-from kubetrain_pipelines.kubeflow.connection import Connection, configured_endpoint
+from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
 from kubetrain_pipelines.planned_run import planned_run
 from kubetrain_trainer.errors import KubetrainError
 
@@ -34,31 +34,14 @@ MARKS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
+class DoctorOptions(ConnectionOptions):
     pipeline: str = "train-pytorch"
-    namespace: str = ""
     account: str = ""
-    endpoint: str = ""
-    token_file: Path | None = None
-    cookie_file: Path | None = None
-    ca_file: Path | None = None
     pairs: Sequence[str] = ()
     params: Path | None = None
     code: Path | None = None
     no_pods: bool = False
     as_json: bool = False
-
-    def connection(self) -> Connection | None:
-        """Return the connection to Kubeflow Pipelines, or None if no endpoint is configured."""
-        if not configured_endpoint(self.endpoint):
-            return None
-        return Connection(
-            endpoint=self.endpoint,
-            namespace=self.namespace,
-            token_file=self.token_file,
-            cookie_file=self.cookie_file,
-            ca_file=self.ca_file,
-        )
 
 
 def examine_and_show(options: DoctorOptions) -> int:

@@ -97,6 +97,29 @@ class Connection:
         return cookie
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """Options of commands that ask Kubeflow Pipelines only if there is one."""
+
+    namespace: str = ""
+    endpoint: str = ""
+    token_file: Path | None = None
+    cookie_file: Path | None = None
+    ca_file: Path | None = None
+
+    def connection(self) -> Connection | None:
+        """Return the connection to Kubeflow Pipelines, or None if no endpoint is configured."""
+        if not configured_endpoint(self.endpoint):
+            return None
+        return Connection(
+            endpoint=self.endpoint,
+            namespace=self.namespace,
+            token_file=self.token_file,
+            cookie_file=self.cookie_file,
+            ca_file=self.ca_file,
+        )
+
+
 def configured_endpoint(given: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the endpoint that was given or set in the environment, or an empty string."""
     return given or next(filter(None, map(environment.get, ENDPOINT_VARIABLES)), "")
