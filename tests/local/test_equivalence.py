@@ -20,7 +20,7 @@ from kubetrain_trainer.schedule import averaging_decay
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start, tf_config, torchrun_variables
 from support.tiers import ONE_IN_CI
-from support.training import copy_killed_at, parameters
+from support.training import TRAIN_AND_EVALUATE, copy_killed_at, parameters
 
 SAMPLES = 45
 STEPS = 12  # five of eight samples and one of the rest, twice
@@ -63,23 +63,6 @@ def build(config, data_dir):
     return Task(model=model, data=lambda split: Points(), loss=loss, metrics=metrics)
 """,
 }
-TRAIN_AND_EVALUATE = """
-import json, os, sys
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
-from kubetrain_trainer.entry_point import training_arguments
-from kubetrain_trainer.PACKAGE.evaluate import evaluate
-from kubetrain_trainer.PACKAGE.train import train
-
-CheckpointWriter.is_free = lambda writer, step: writer.wait() is None  # check every step: skip no checkpoint
-folder, ports = sys.argv[1], iter(os.environ["PORTS"].split())
-for name, flags in json.loads(os.environ["TRAININGS"]).items():
-    os.environ["MASTER_PORT"] = next(ports)
-    sys.argv[1:] = ["--data-dir", folder, "--output-dir", f"{folder}/{name}", *flags]
-    arguments = training_arguments("")
-    train(arguments)
-    if os.environ["WORLD_SIZE"] == "1":
-        evaluate(arguments)
-"""
 SETTINGS = TrainConfig(
     precision="fp32",
     model="points:build",
@@ -111,6 +94,7 @@ def start_group(framework: str, folder: Path, world_size: int, trainings: dict[s
             TRAIN_AND_EVALUATE.replace("PACKAGE", package),
             folder,
             TRAININGS=json.dumps(flags),
+            EVALUATES="0" if world_size == 1 else "",
             TF_CONFIG=tf_config(ports[:world_size], rank),
             **torchrun_variables(ports, rank, world_size),
         )

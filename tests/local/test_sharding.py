@@ -15,7 +15,7 @@ from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.pytorch_ddp.state_files import whole_state
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start, torchrun_variables
-from support.training import assert_same, copy_killed_at, newest
+from support.training import TRAIN_AND_EVALUATE, assert_same, copy_killed_at, newest
 
 pytestmark = pytest.mark.slow
 TASK = """
@@ -70,23 +70,7 @@ def build(config, data_dir):
     plan = {"layers.*.wide": ColwiseParallel(), "layers.*.narrow": RowwiseParallel()}
     return Task(model=model, data=lambda split: Words(), loss=loss, tensor_plan=plan)
 """
-TRAIN = """
-import json, os, sys
-from kubetrain_trainer.checkpoint_writer import CheckpointWriter
-from kubetrain_trainer.entry_point import training_arguments
-from kubetrain_trainer.pytorch_ddp.evaluate import evaluate
-from kubetrain_trainer.pytorch_ddp.train import train
-
-CheckpointWriter.is_free = lambda writer, step: writer.wait() is None  # skip no checkpoint
-folder, ports = sys.argv[1], iter(os.environ["PORTS"].split())
-for name, flags in json.loads(os.environ["TRAININGS"]).items():
-    os.environ["MASTER_PORT"] = next(ports)
-    sys.argv[1:] = ["--data-dir", folder, "--output-dir", f"{folder}/{name}", *flags]
-    arguments = training_arguments("")
-    train(arguments)
-    if os.environ["RANK"] == "0":
-        evaluate(arguments)
-"""
+TRAIN = TRAIN_AND_EVALUATE.replace("PACKAGE", "pytorch_ddp")
 SETTINGS: dict[str, Any] = {
     "model": "words:build",
     "precision": "fp32",
@@ -112,7 +96,7 @@ def begin(
     (folder / "words.py").write_text(TASK)
     flags = {name: TrainConfig.from_dict({**SETTINGS, **changes}).to_flags() for name, changes in trainings.items()}
     ports = free_ports(1 + len(trainings))
-    common = {"TRAININGS": json.dumps(flags), **environment}
+    common = {"TRAININGS": json.dumps(flags), "EVALUATES": "0", **environment}
     return [
         start(program, folder, **(torchrun_variables(ports, rank, world_size) | common)) for rank in range(world_size)
     ]

@@ -13,6 +13,25 @@ from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.training_output import TrainingOutput
 
+TRAIN_AND_EVALUATE = """
+import json, os, sys
+from kubetrain_trainer.checkpoint_writer import CheckpointWriter
+from kubetrain_trainer.entry_point import training_arguments
+from kubetrain_trainer.PACKAGE.evaluate import evaluate
+from kubetrain_trainer.PACKAGE.train import train
+
+CheckpointWriter.is_free = lambda writer, step: writer.wait() is None  # skip no checkpoint
+folder, ports = sys.argv[1], iter(os.environ["PORTS"].split())
+for name, flags in json.loads(os.environ["TRAININGS"]).items():
+    os.environ["MASTER_PORT"] = next(ports)
+    sys.argv[1:] = ["--data-dir", folder, "--output-dir", f"{folder}/{name}", *flags]
+    arguments = training_arguments("")
+    train(arguments)
+    if os.environ["RANK"] == os.environ["EVALUATES"]:
+        evaluate(arguments)
+"""
+"""Trains with the flags that TRAININGS has by name, one after the other. The process of rank EVALUATES evaluates."""
+
 
 def newest(output: Path) -> Checkpoint:
     return complete_checkpoints(TrainingOutput(output).checkpoints)[-1]
