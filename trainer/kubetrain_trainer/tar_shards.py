@@ -51,7 +51,7 @@ class TarShards:
     """The index of the first sample of each shard."""
     index: ShardIndex
     cached: CachedShards | None = None
-    """Where to read the shards, if they are not files of the dataset version."""
+    """The cache that has the shards, if they are not files of the dataset version."""
 
     @property
     def labels(self) -> "array[int]":

@@ -18,7 +18,8 @@ class DatasetPlace:
     """PVC with the version; empty on one machine, where pods read the staging folder."""
     sub_path: str = ""
     shards: dict[str, Any] = field(default_factory=dict)
-    """Where the shards of the version stayed: uri, endpoint, access and cache_bytes; empty if the version has them."""
+    """The store that kept the shards of the version: uri, endpoint, access and cache_bytes; empty if the version has
+    them."""
 
     @classmethod
     def of_report(cls, report: dict[str, Any], shards: dict[str, Any] | None = None) -> Self:

@@ -81,7 +81,7 @@ class Staging:
             self._is_warned = True
             log.warning(
                 "the training waits while its checkpoints are written, because a copy of the state takes %.1f GB and "
-                "%.1f GB are free: give each pod more memory to train on meanwhile",
+                "%.1f GB are free: give each pod more memory to avoid that",
                 needed / 1e9,
                 (free or 0) / 1e9,
             )

@@ -20,7 +20,7 @@ INDEX = f"{SAFETENSORS}.index.json"
 EXPORT_FILES = (PYTORCH, SAFETENSORS, INDEX)
 """The file that stands for an export: it has the first of these."""
 LARGEST_FILE = 2 << 30
-"""What is written to one file is in memory at once."""
+"""The weights of a file are in memory at once."""
 
 
 def write_safetensors(
