@@ -36,8 +36,9 @@ def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group) ->
         gradient_as_bucket_view=True,
         find_unused_parameters=task.find_unused_parameters,
         static_graph=task.static_graph and config.accumulate == 1 and not config.global_batch_size,
-        forward_sync_buffers=changes_buffers(task),  # broadcast_statistics() copies the others when needed
     )
+    # Set afterwards, or PyTorch 2.11 would not send the first buffers. broadcast_statistics() sends the others.
+    wrapped.broadcast_buffers = changes_buffers(task)
     if config.exchange_precision == "bf16":
         wrapped.register_comm_hook(None, bf16_compress_hook)
     return wrapped
