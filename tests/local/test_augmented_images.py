@@ -94,6 +94,21 @@ def test_validation_sees_images_as_they_are(pictures: Path) -> None:
     assert not plain.data("train")[0][0].equal(augmented.training_data()[0][0])  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("size", [(120, 90), (40, 60), (500, 70)])
+def test_images_are_resized_as_by_pillow(size: tuple[int, int]) -> None:
+    from PIL import Image
+
+    from kubetrain_trainer.pytorch_ddp.images import fit_image
+
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+    scale = 64 / min(size)
+    height, width = (max(56, round(side * scale)) for side in size)
+    pillows = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+    top, left = (height - 56) // 2, (width - 56) // 2
+    seen = fit_image(image, 56, 64).permute(1, 2, 0).numpy().astype(int)
+    np.testing.assert_allclose(seen, pillows[top : top + 56, left : left + 56], atol=1)
+
+
 def test_evaluation_may_see_only_the_center(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -101,8 +116,8 @@ def test_evaluation_may_see_only_the_center(tmp_path: Path) -> None:
     from kubetrain_trainer.pytorch_ddp.images import fit_image
 
     config = TrainConfig(image_size=80, evaluation_crop=0.8)
-    image = Image.fromarray(np.indices((100, 100)).sum(0).astype(np.uint8))
-    seen = np.asarray(fit_image(image, 80, 100))
+    image = Image.fromarray(np.indices((100, 100)).sum(0).astype(np.uint8)).convert("RGB")
+    seen = fit_image(image, 80, 100).permute(1, 2, 0).numpy()
     np.testing.assert_array_equal(seen, np.asarray(image)[10:90, 10:90])
     description = {"framework": "pytorch", "input": describe_input(config, "pytorch")}
     assert description["input"]["shorter_side"] == 100  # type: ignore[index]

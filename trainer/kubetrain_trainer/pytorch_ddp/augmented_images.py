@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import interpolate, one_hot
+from torch.nn.functional import one_hot
 from torch.utils.data import default_collate
 
 from kubetrain_trainer.augmentation import UNCHANGED, Affine, Box, Drawn, draw
@@ -15,7 +15,7 @@ from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
 from kubetrain_trainer.left_out import LeftOut
 from kubetrain_trainer.pytorch_ddp.image_colors import recolor
-from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first
+from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize
 from kubetrain_trainer.tar_shards import TarShards
 
 GRAY = tuple(round(255 * each) for each in MEAN)
@@ -32,15 +32,14 @@ class AugmentedImages(StoredImages):
         """Return the pixels and the label, and how to mix them with the next sample's if the recipe mixes."""
         drawn = draw(self._recipe, random)  # which the loader has seeded for this sample
         is_cropped = self._recipe.crop_area < 1
-        pixels = self._cropped(index, drawn) if is_cropped else channels_first(self._fitted(index))
+        pixels = self._cropped(index, drawn) if is_cropped else self._fitted(index)
         sample = changed(pixels, drawn), int(self._images.labels[index])
         return (*sample, drawn.mixed) if self._recipe.mixes else sample
 
     def _cropped(self, index: int, drawn: Drawn) -> Tensor:
         image = self._decode(index, self._pixels, drawn.cropped)
         crop = channels_first(image.crop(inside(drawn.cropped(*image.size), *image.size)))
-        size = (self._pixels, self._pixels)
-        return interpolate(crop[None], size, mode="bilinear", antialias=True)[0]  # twice as fast as Pillow
+        return resize(crop, self._pixels, self._pixels)
 
 
 def changed(pixels: Tensor, drawn: Drawn) -> Tensor:

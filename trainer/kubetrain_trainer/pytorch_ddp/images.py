@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
 from kubetrain_trainer.augmentation import WHOLE, Box
@@ -39,7 +40,7 @@ class StoredImages(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         """Return uint8 pixels (3, height, width) and the label; `prepare` normalizes whole batches on the device."""
-        return channels_first(self._fitted(index)), int(self._images.labels[index])
+        return self._fitted(index), int(self._images.labels[index])
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what loading processes get."""
@@ -57,7 +58,7 @@ class StoredImages(Dataset[Any]):
         thumbnail.save(buffer, "PNG")
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
-    def _fitted(self, index: int) -> Image.Image:
+    def _fitted(self, index: int) -> Tensor:
         return fit_image(self._decode(index, FAITHFUL * self._shorter_side), self._pixels, self._shorter_side)
 
     def _decode(self, index: int, pixels: int, part: Part = lambda *_: WHOLE) -> Image.Image:
@@ -86,16 +87,19 @@ def enough(part: Box, pixels: int) -> tuple[int, int]:
     return math.ceil(pixels / (right - left)), math.ceil(pixels / (bottom - top))
 
 
-def fit_image(image: Image.Image, pixels: int, shorter_side: int) -> Image.Image:
+def fit_image(image: Image.Image, pixels: int, shorter_side: int) -> Tensor:
     """Scale the shorter side, and crop the center in the model's input size."""
     if image.size == (pixels, pixels) and pixels == shorter_side:
-        return image
+        return channels_first(image)
     scale = shorter_side / min(image.size)
-    scaled = image.resize(
-        (max(pixels, round(image.width * scale)), max(pixels, round(image.height * scale))), Image.Resampling.BILINEAR
-    )
-    left, top = (scaled.width - pixels) // 2, (scaled.height - pixels) // 2
-    return scaled.crop((left, top, left + pixels, top + pixels))
+    height, width = (max(pixels, round(side * scale)) for side in (image.height, image.width))
+    top, left = (height - pixels) // 2, (width - pixels) // 2
+    return resize(channels_first(image), height, width)[:, top : top + pixels, left : left + pixels].contiguous()
+
+
+def resize(image: Tensor, height: int, width: int) -> Tensor:
+    """Do what Pillow's resize() does in less than half of the time."""
+    return interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]
 
 
 def channels_first(image: Image.Image) -> Tensor:
