@@ -19,6 +19,7 @@ from support.training import TRAIN_AND_EVALUATE, assert_same, copy_killed_at, ne
 
 pytestmark = pytest.mark.slow
 TASK = """
+import os
 import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -50,25 +51,40 @@ class Scale(nn.Module):
         nn.init.ones_(self.factor)
 
 class Model(nn.Module):
-    def __init__(self, normalized):
+    def __init__(self, normalized, counts):
         super().__init__()
         self.words = nn.Embedding(11, 6)
         self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.counts = counts
+        if counts:
+            self.register_buffer("total", torch.randn(()))
         self.batch_norm = nn.BatchNorm1d(6) if normalized else nn.Identity()
         self.scores = nn.Linear(6, 11)
     def forward(self, words):
         states = self.words(words)
         for layer in self.layers:
             states = layer(states)
+        if self.counts:
+            if self.training:
+                self.total += words.sum() / 1000  # of this process's samples
+            states = states * torch.sigmoid(self.total)
         return self.scores(self.batch_norm(states.mean(1)))
 
 def build(config, data_dir):
     def loss(outputs, targets):
         return functional.cross_entropy(outputs, targets, reduction="none")
-    with torch.device(config.model_args.get("device", "cpu")):
-        model = Model(config.model_args.get("normalized", False))
-    plan = {"layers.*.wide": ColwiseParallel(), "layers.*.narrow": RowwiseParallel()}
-    return Task(model=model, data=lambda split: Words(), loss=loss, tensor_plan=plan)
+    arguments = config.model_args
+    if arguments.get("counts"):
+        torch.manual_seed(int(os.environ["RANK"]))  # each process starts with other values
+    with torch.device(arguments.get("device", "cpu")):
+        model = Model(arguments.get("normalized", False), arguments.get("counts", False))
+    return Task(
+        model=model,
+        data=lambda split: Words(),
+        loss=loss,
+        tensor_plan={"layers.*.wide": ColwiseParallel(), "layers.*.narrow": RowwiseParallel()},
+        broadcast_buffers=True if arguments.get("counts") else None,
+    )
 """
 TRAIN = TRAIN_AND_EVALUATE.replace("PACKAGE", "pytorch_ddp")
 SETTINGS: dict[str, Any] = {
@@ -117,6 +133,16 @@ def full(state, path):
         raise OSError(errno.ENOSPC, "No space left on device")
     save_state(state, path)
 checkpoint.save_state = full
+"""
+LOST = """
+import os, signal
+from kubetrain_trainer.pytorch_ddp import checkpoint
+save_state = checkpoint.save_state
+def lost(state, path):
+    if os.environ["RANK"] == os.environ["DIES"] and "00000006" in str(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+    save_state(state, path)
+checkpoint.save_state = lost
 """
 SHORT_OF_MEMORY = """
 import os, time
@@ -188,6 +214,28 @@ def test_processes_that_compute_layers_together(whole: Path, tmp_path: Path) -> 
         assert_same_training(tmp_path / name, whole)
 
 
+@pytest.mark.parametrize(
+    ("processes", "pod"), [(4, "2"), pytest.param(8, "4", marks=pytest.mark.thorough)], ids=["whole", "part"]
+)
+def test_pods_that_each_compute_layers_together(processes: int, pod: str, whole: Path, tmp_path: Path) -> None:
+    """Each process has a whole part of its layers, or a part of that."""
+    run(tmp_path, processes, {"hybrid": {"sharding": "hybrid", "tensor_parallel": 2}}, LOCAL_WORLD_SIZE=pod)
+    assert len(files_of(newest(tmp_path / "hybrid"))) == int(pod)
+    assert_same_training(tmp_path / "hybrid", whole)
+
+
+@pytest.mark.thorough
+def test_compiled_layers(whole: Path, tmp_path: Path) -> None:
+    run(tmp_path, 2, {"compiled": {"sharding": "full", "compile": True}})
+    assert_same_training(tmp_path / "compiled", whole)
+
+
+def test_the_values_of_the_chief_are_sent_at_the_start_and_its_buffers_at_each_step(tmp_path: Path) -> None:
+    settings = {"model_args": {"counts": True}}
+    run(tmp_path, 2, {"whole": settings, "sharded": {**settings, "sharding": "full"}})
+    assert_same_training(tmp_path / "sharded", tmp_path / "whole")
+
+
 def test_a_run_may_change_how_it_is_sharded(whole: Path, tmp_path: Path) -> None:
     copy_killed_at(4, whole, tmp_path / "sharded")
     run(tmp_path, 2, {"sharded": {"sharding": "full"}})
@@ -227,6 +275,20 @@ def test_a_part_that_cannot_be_written_fails_the_training_and_keeps_the_checkpoi
     run(tmp_path, 2, {"full": {"sharding": "full"}})
     state, expected = (whole_state(newest(output).path) for output in (tmp_path / "full", whole))
     assert_same(state["model"], expected["model"], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dies", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_process_lost_while_it_writes_its_part_ends_the_training_and_keeps_the_checkpoint_before(
+    dies: int, whole: Path, tmp_path: Path
+) -> None:
+    settings = {"full": {"sharding": "full", "nccl_timeout_seconds": 20}}
+    for process in begin(tmp_path, 2, settings, LOST + TRAIN, DIES=str(dies)):
+        text, _ = process.communicate(timeout=100)
+        assert process.returncode != 0, text
+    assert newest(tmp_path / "full").step == 4
+
+    run(tmp_path, 2, settings)
+    assert_same_training(tmp_path / "full", whole)
 
 
 def test_sigterm_in_one_process_saves_the_parts_of_all(tmp_path: Path) -> None:

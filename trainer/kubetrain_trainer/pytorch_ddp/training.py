@@ -118,7 +118,8 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     task.model.train()  # the models of some libraries come in evaluation mode
     freeze(task.model, config.freeze)
     at_peak = seconds_at_peak(task, config, loader, group)
-    averages = place(task, config, loader, group, initial_weights(arguments, group, EXPORT_FILES))
+    copied = place(task, config, loader, group, initial_weights(arguments, group, EXPORT_FILES))
+    parallel = data_parallel(config, task, group)
     writer = CheckpointWriter(arguments.output, config)
     optimizers = build_optimizers(config, task, config.global_batch(group.replicas))
     if group.role.is_chief:
@@ -130,9 +131,9 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         task=task,
         loader=loader,
         validation=validation,
-        model=data_parallel(config, task, group),
+        model=parallel,
         optimizers=optimizers,
-        averages=averages,
+        averages=Averages(config, task.model, copied) if copied else None,  # now that all have the chief's weights
         writer=writer,
         staging=Staging(min(shards(config, group), group.role.local_world_size)),
         recent=RecentSteps(config, group, writer.resume_hint),
@@ -144,8 +145,8 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     )
 
 
-def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weights: Path | None) -> Averages | None:
-    """Bring the model with these weights, or this process's part of it, to the device, and its averages if it has."""
+def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weights: Path | None) -> nn.Module | None:
+    """Bring the model with these weights, or this process's part of it, to the device, and a copy for its averages."""
     model = task.model
     copied = copy.deepcopy(model) if config.ema_decay else None  # now, because what is sharded cannot be copied
     models = [model, copied] if copied else [model]
@@ -165,7 +166,7 @@ def place(task: Task, config: TrainConfig, loader: AnyLoader, group: Group, weig
         load_initial_weights(weights, model)
     if config.activation_checkpointing:
         recompute_activations(model, task)
-    return Averages(config, model, copied) if copied else None
+    return copied
 
 
 def check_task(task: Task, config: TrainConfig) -> None:
