@@ -15,7 +15,7 @@ from kubetrain_components.jobs.local.free_ports import free_port
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from support.cli import KUBETRAIN, interrupt, processes_of
-from support.prometheus import alert_rules, dashboard_queries, prometheus, rule_groups, wait_until
+from support.prometheus import alert_rules, dashboard_queries, one_training, prometheus, rule_groups, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -66,7 +66,7 @@ def stopped(processes: list[psutil.Process]) -> Iterator[None]:
 @pytest.mark.thorough
 def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digits: Path, tmp_path: Path) -> None:
     port, output = free_port(), tmp_path / "output"
-    with training(digits, output, port), prometheus(tmp_path, port) as server:
+    with training(digits, output, port), prometheus(tmp_path, one_training(port)) as server:
         wait_until(lambda: server.query("kubetrain_checkpoint_stall_seconds_count > 1"))
         for query in dashboard_queries():
             assert server.query(query) or any(name in query for name in OF_GPUS), query
@@ -96,7 +96,7 @@ def test_what_a_page_shows_raises_alerts(
         return pages[-1].text()
 
     with ExitStack() as served:
-        server = served.enter_context(prometheus(tmp_path, port))
+        server = served.enter_context(prometheus(tmp_path, one_training(port)))
         served.callback(serve_metrics(port, newest))
         wait_until(lambda: server.query("kubetrain_step"))
         assert server.firing() == set()
