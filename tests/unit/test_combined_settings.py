@@ -9,7 +9,7 @@ from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.placement import Placement
-from kubetrain_components.launch_training.task_config import placement_settings
+from kubetrain_components.launch_training.task_config import placement_settings, without_mlflow
 from kubetrain_components.run.combined_settings import combine_settings, settings_of_form
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -128,3 +128,51 @@ def test_a_task_without_settings_changes_nothing() -> None:
         ("affinity", "tolerations", "node_selector", "env", "volumes", "volume_mounts", "resources")
     )
     assert placement_settings(nothing) == {}
+
+
+def from_mlflow_secret(key: str) -> dict[str, Any]:
+    return {"valueFrom": {"secretKeyRef": {"name": "kfp-mlflow-credentials", "key": key}}}
+
+
+OF_KFP = {
+    "env": [
+        {"name": "OWN", "value": "1"},
+        {"name": "MLFLOW_RUN_ID", "value": "7"},
+        {"name": "MLFLOW_TRACKING_URI", "value": "http://mlflow.mlflow:5000"},
+        {"name": "MLFLOW_EXPERIMENT_ID", "value": "1"},
+        {"name": "MLFLOW_TRACKING_TOKEN", **from_mlflow_secret("token")},
+    ]
+}
+"""What Kubeflow Pipelines 2.17 adds to a task, with authType bearer."""
+
+
+def env_of_pods(placement: dict[str, Any]) -> list[dict[str, Any]]:
+    sources = {
+        "the run's parameters": placement,
+        "the launch task": without_mlflow(placement_settings(OF_KFP), placement),
+    }
+    made = combine_settings(Placement, sources)
+    replica = Replica(role="Master", count=1, command=("train",))
+    identity = JobIdentity(pipeline="p", stage="s", run_id="r")
+    job = Job(identity=identity, kind=JobKind.PYTORCH_JOB, replicas=(replica,), placement=made)
+    environment: list[dict[str, Any]] = pod_template(job, replica)["spec"]["containers"][0]["env"]
+    return environment
+
+
+def test_pods_get_the_mlflow_run_of_kubeflow_pipelines_and_its_token_from_the_secret() -> None:
+    environment = env_of_pods({"env": {"MINE": "2"}})
+    assert all(each in environment for each in OF_KFP["env"])
+    assert {"name": "MINE", "value": "2"} in environment
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"env": {"MLFLOW_TRACKING_URI": "http://own"}},
+        {"secret_env": {"MLFLOW_TRACKING_TOKEN": "my-secret/token"}},
+    ],
+)
+def test_an_mlflow_server_of_your_own_replaces_that_of_kubeflow_pipelines(own: dict[str, Any]) -> None:
+    names = [each["name"] for each in env_of_pods(own)]
+    assert {"OWN", *(name for settings in own.values() for name in settings)} < {*names}
+    assert "MLFLOW_RUN_ID" not in names

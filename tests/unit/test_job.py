@@ -68,6 +68,9 @@ def test_the_spec_hash_covers_what_runs_not_who_runs_it() -> None:
     assert replace(JOB, processes_per_replica=2).spec_hash != JOB.spec_hash
     changed = (Replica(role="Master", count=1, command=("x",), env={"A": "1"}),)
     assert replace(JOB, replicas=changed).spec_hash != JOB.spec_hash
+    retried = Placement(env={"MLFLOW_RUN_ID": "7"})
+    assert replace(JOB, placement=retried).spec_hash == JOB.spec_hash
+    assert replace(JOB, placement=Placement(env={"A": "1"})).spec_hash != JOB.spec_hash
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import DEFAULTS_VERSION, changed_fields
 
+MLFLOW_RUN = "MLFLOW_RUN_ID"
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """Environment of every Python program in a pod, whose log is followed while it runs."""
 
@@ -86,9 +87,11 @@ class Job:
         """The hash of the job without its identity: it is the same for every attempt of one launch.
 
         It covers only what differs from the defaults, so that a launcher of a release with more settings still
-        recognizes its job. The port of metrics is not covered, because the command names it.
+        recognizes its job. The port of metrics is not covered, because the command names it, nor the MLflow run,
+        because Kubeflow Pipelines may create another one when the step is retried.
         """
-        spec = {name: value for name, value in _spec(self).items() if name not in ("identity", "metrics_port")}
+        same = replace(self, placement=self.placement.without_env(MLFLOW_RUN))
+        spec = {name: value for name, value in _spec(same).items() if name not in ("identity", "metrics_port")}
         return hashlib.sha256(json.dumps([DEFAULTS_VERSION, spec], sort_keys=True).encode()).hexdigest()[:16]
 
     @property

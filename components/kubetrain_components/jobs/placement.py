@@ -206,6 +206,9 @@ class Placement(Settings):
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)
 
+    def without_env(self, name: str) -> Self:
+        return replace(self, env={each: value for each, value in self.env.items() if each != name})
+
     def warnings(self) -> list[str]:
         """Return a warning for each setting that has no effect, or not the expected one."""
         return [f"{name} {OBSOLETE_NCCL[name]}" for name in self.nccl if name in OBSOLETE_NCCL]

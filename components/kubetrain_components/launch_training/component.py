@@ -68,7 +68,7 @@ def launch_training(
     from kubetrain_components.jobs.placement import Placement
     from kubetrain_components.launch_training.launch import launch_training, with_launcher
     from kubetrain_components.launch_training.summary import training_summary
-    from kubetrain_components.launch_training.task_config import placement_settings
+    from kubetrain_components.launch_training.task_config import placement_settings, without_mlflow
     from kubetrain_components.launch_training.training_job import TrainingJob
     from kubetrain_components.run.combined_settings import combine_settings
     from kubetrain_components.run.dataset_place import DatasetPlace
@@ -89,7 +89,7 @@ def launch_training(
         site.shard_cache(place) as shard_cache,
         site.backend() as backend,
     ):
-        of_task = placement_settings(asdict(task_config))
+        of_task = without_mlflow(placement_settings(asdict(task_config)), placement)
         placed = combine_settings(Placement, {"the run's parameters": placement, "the launch task": of_task})
         evaluation = place_evaluation(placed, evaluation_placement)
         training = TrainingJob(

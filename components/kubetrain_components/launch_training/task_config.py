@@ -9,6 +9,8 @@ from typing import Any
 from kubetrain_components.jobs.placement import Placement, is_gpu
 from kubetrain_components.jobs.quantity import whole_amount
 
+MLFLOW = "MLFLOW_"
+
 
 def placement_settings(task: Mapping[str, Any], rdma_resource: str = Placement().rdma_resource) -> dict[str, Any]:
     """Return only settings that are set on the task."""
@@ -22,6 +24,16 @@ def placement_settings(task: Mapping[str, Any], rdma_resource: str = Placement()
         "volume_mounts": task.get("volume_mounts"),
     }
     return {name: value for name, value in settings.items() if value}
+
+
+def without_mlflow(settings: Mapping[str, Any], placement: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task's settings, without the MLflow run that Kubeflow Pipelines gives it if the placement names a
+    server of its own: both would contradict each other."""
+    own = {**placement.get("env", {}), **placement.get("secret_env", {})}
+    if not any(name.startswith(MLFLOW) for name in own) or "env" not in settings:
+        return dict(settings)
+    env = {name: value for name, value in settings["env"].items() if not name.startswith(MLFLOW)}
+    return {**settings, "env": env}
 
 
 def _resources(resources: Mapping[str, Any], rdma_resource: str) -> dict[str, Any]:
