@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/installed
 
 BENCHMARK_VENV := .venv-benchmark
 BENCHMARK ?=
+MLFLOW_VENV := .venv-mlflow
 
 # On a machine with a GPU and PyTorch, nothing needs to be installed.
 GPU_PYTHON ?= $(if $(wildcard $(INSTALLED)),$(BIN)/python,python3)
@@ -63,6 +64,12 @@ $(BENCHMARK_VENV)/installed: benchmarks/requirements.txt
 	$(BENCHMARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/requirements.txt
 	@touch $@
 
+# MLflow's server needs other versions of packages than the trainers.
+$(MLFLOW_VENV)/installed: tests/support/mlflow_requirements.txt
+	$(PYTHON) -m venv $(MLFLOW_VENV)
+	$(MLFLOW_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@touch $@
+
 compile: $(INSTALLED) ## write compiled/*.yaml
 	@$(BIN)/kubetrain compile
 
@@ -82,7 +89,7 @@ images: ## build the three images (IMAGE_BUILDER=docker|podman|buildah, DEVICE=g
 test: $(INSTALLED) ## run the test suite (no cluster, no network)
 	$(BIN)/pytest $(PAIR) -m 'not slow and not cluster'
 
-test-slow: $(INSTALLED) ## run the slow tests: faults of real processes (ALL=1 adds the tests CI skips)
+test-slow: $(INSTALLED) $(MLFLOW_VENV)/installed ## run the slow tests: faults of real processes (ALL=1 adds the tests CI skips)
 	$(BIN)/pytest $(PAIR) --durations 20 -m '$(if $(ALL),slow,slow and not thorough)'
 
 test-cluster: $(INSTALLED) ## run real jobs on the cluster that KUBECONFIG names (ALL=1 adds the tests CI skips)

@@ -15,7 +15,7 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, setting
 
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
-    *("loader_workers", "nccl_timeout_seconds", "skip_damaged"),
+    *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "mlflow_uri", "mlflow_experiment"),
     *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
 )
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
@@ -161,6 +161,12 @@ class TrainConfig(DataSettings):
     metrics_port: int = setting(
         8000, "port on which the chief serves Prometheus metrics at /metrics; 0: off", minimum=0, maximum=65535
     )
+    mlflow_uri: str = setting(
+        "",
+        "address of an MLflow server to which rank 0 logs settings and metrics, unless Kubeflow Pipelines has created "
+        "an MLflow run for the step; empty: none",
+    )
+    mlflow_experiment: str = setting("kubetrain", "mlflow_uri: experiment in which the run is created")
     profile_steps: str = setting(
         "",
         "steps of which rank 0 records a trace in the folder profile, such as 100:110, both included; they take longer",

@@ -7,6 +7,7 @@ from typing import Any
 
 from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.mlflow_address import address_problem
 
 OF_PYTORCH = ("sharding", "tensor_parallel", "activation_checkpointing", "weights_format")
 OF_THE_LOOP = (
@@ -37,6 +38,7 @@ def check_together(config: Config) -> None:
         *_of_images(config),
         *_of_steps(config),
         *_of_the_start(config),
+        *_of_mlflow(config),
     ):
         raise InvalidSetting(problem)
 
@@ -111,3 +113,10 @@ def _of_the_start(config: Config) -> Iterator[str]:
         )
     if "/" in config.resume_from or config.resume_from in (".", ".."):
         yield f"resume_from must be the id of another run, not the path '{config.resume_from}'"
+
+
+def _of_mlflow(config: Config) -> Iterator[str]:
+    if config.mlflow_uri and (problem := address_problem(config.mlflow_uri)):
+        yield f"mlflow_uri {problem}"
+    if not config.mlflow_experiment:
+        yield "mlflow_experiment is empty: name an experiment"

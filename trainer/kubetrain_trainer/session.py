@@ -31,6 +31,7 @@ from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.own_output import numbers, proof_of_end, read_own_metrics, record_end, saving
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.progress_line import format_progress
@@ -61,7 +62,7 @@ def resume() -> Checkpoint | None:
 
 
 def log(step: int, **values: Any) -> None:
-    """Report numbers of a step: in the log, metrics.jsonl, TensorBoard and on the page of metrics."""
+    """Report numbers of a step: in the log, metrics.jsonl, TensorBoard, MLflow and on the page of metrics."""
     _session().log(step, numbers(values))
 
 
@@ -193,6 +194,7 @@ class Report:
         self._events = EventFile(output.tensorboard, resumed_step)
         self._metrics = MetricsLog(output.metrics, resumed_step)
         self._page = MetricsPage(output.path.name, world_size, self._events.restarts)
+        log_to_mlflow(config, output)
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
 

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ LOG_VARIABLE = "KUBETRAIN_TERMINATION_LOG"
 MAX_BYTES = 4096
 """Kubernetes truncates longer messages."""
 SENTENCE_LENGTH = 600  # fits even if every character is encoded in several bytes
+_before_end: list[Callable[[int], None]] = []
 
 
 def clear_termination_message() -> None:
@@ -56,7 +57,16 @@ def end_process(exit_code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, RuntimeError):  # the disk is full, or a signal interrupted a write
             stream.flush()
+    for act in _before_end:
+        with contextlib.suppress(Exception):
+            act(exit_code)
     os._exit(exit_code)
+
+
+def before_end(act: Callable[[int], None]) -> None:
+    """Call this with the exit code before this process ends, even by end_process(); then perhaps twice."""
+    _before_end.append(act)
+    atexit.register(act, 0)
 
 
 def end_without_teardown(succeeded: threading.Event) -> None:

@@ -4,6 +4,7 @@
     config.json       the settings, the framework, the dataset, and when the run began
     metrics.jsonl     one JSON object per line
     tensorboard/      the same metrics for TensorBoard
+    mlflow.json       the MLflow run that was created for this training, if there is one
     checkpoints/      see checkpoint_layout
     export/           the model's weights for use elsewhere, with their own manifest
     result.json       the result of a completed training; also the termination message of rank 0

@@ -1,4 +1,4 @@
-"""The chief's reports during a training: metrics.jsonl, TensorBoard files, Prometheus metrics and progress lines."""
+"""The chief's reports: metrics.jsonl, TensorBoard files, MLflow, Prometheus metrics and progress lines."""
 
 import logging
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from kubetrain_trainer.event_file import EventFile
 from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.shard_groups import ShardGroups
@@ -53,6 +54,7 @@ class TrainingReport:
         self._events = EventFile(output.tensorboard, resumed_step)
         self._metrics = MetricsLog(output.metrics, resumed_step)
         self._page = MetricsPage(output.path.name, group.role.world_size, self._events.restarts)
+        log_to_mlflow(config, output)
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
 

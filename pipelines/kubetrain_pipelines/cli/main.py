@@ -246,6 +246,23 @@ def diagnose(**options: Any) -> None:
     sys.exit(diagnose_and_show(DiagnoseOptions(**options)))
 
 
+@kubetrain.command()
+@click.argument("target", default="kubetrain-workspace", metavar="[FOLDER | RUN]")
+@click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port on this machine.")
+@click.option("--pvc", default="", help="PVC with the output of RUN, which then needs no endpoint.")
+@click.option("--namespace", default="", help="Namespace of the PVC; with an endpoint, your profile if multi-user.")
+@with_options(*LOGIN)
+def tensorboard(**options: Any) -> None:
+    """Show the curves of runs in TensorBoard.
+
+    FOLDER is a workspace or an output folder on this machine, for which TensorBoard starts. RUN is an ID or a name in
+    Kubeflow Pipelines, or an ID with --pvc: the Tensorboard object for Kubeflow is printed, and what to do with it.
+    """
+    from kubetrain_pipelines.cli.tensorboard import TensorboardOptions, show_curves
+
+    show_curves(TensorboardOptions(**options))
+
+
 for command in COMMANDS:
     kubetrain.add_command(command)
 

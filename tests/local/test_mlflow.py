@@ -1,0 +1,194 @@
+"""Trainings in a real MLflow server: each step once, although trainings and servers are killed and come back."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubetrain_trainer import mlflow_log
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.metrics_log import MetricsLog, read_metrics
+from kubetrain_trainer.mlflow_log import MlflowLog, Target
+from kubetrain_trainer.training_output import TrainingOutput
+from support.cli import kubetrain, read_until, start
+from support.mlflow import MlflowServer, losing_answers, parameters_of
+from support.prometheus import wait_until
+from support.tiers import ONE_IN_CI
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_log, "SEND_SECONDS", 0.02)
+    monkeypatch.setattr(mlflow_log, "MAX_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(mlflow_log, "END_SECONDS", 60)
+
+
+def copy_of(path: Path, address: str, run_id: str = "", **settings: Any) -> MlflowLog:
+    config = TrainConfig.from_dict({"mlflow_experiment": path.name, **settings})
+    return MlflowLog(Target(address, run_id), config, TrainingOutput(path), {})
+
+
+def only_run(server: MlflowServer, experiment: str) -> dict[str, Any]:
+    (run,) = server.runs(experiment)
+    return run
+
+
+def assert_same_curves(server: MlflowServer, run: dict[str, Any], output: Path) -> None:
+    """Check that MLflow has each number of metrics.jsonl, once. Two rows of a checkpoint's step have the epoch."""
+    rows = list(read_metrics(output / "metrics.jsonl"))
+    names = {name for row in rows for name in row} - {"step"}
+    assert {each["key"] for each in run["data"]["metrics"]} == names
+    for name in names - {"epoch"}:
+        measured = [(row["step"], row[name]) for row in rows if name in row]
+        assert sorted(server.curve(run["info"]["run_id"], name)) == sorted(measured)
+
+
+@pytest.mark.parametrize("framework", ONE_IN_CI)
+def test_a_training_that_is_killed_and_resumed_is_one_run_with_each_step_once(
+    framework: str, server: MlflowServer, digits: Path, tmp_path: Path
+) -> None:
+    arguments = [
+        *("train", "--framework", framework, "--data", digits, "--output", tmp_path, "--run-id", "killed"),
+        *("--set", f"mlflow_uri={server.address}", "--set", f"mlflow_experiment={framework}"),
+        *("--set", "epochs=3", "--set", "checkpoint_every=10", "--set", "log_every=5", "--set", "metrics_port=0"),
+    ]
+    run = start(*arguments)
+    read_until(run, "[kubetrain] step=35/60")
+    os.killpg(run.pid, signal.SIGINT)
+    run.communicate(timeout=90)
+    wait_until(lambda: only_run(server, framework)["info"]["status"] == "KILLED")
+
+    resumed = kubetrain(*arguments)
+    assert resumed.exit_code == 0, resumed.output
+    copied = only_run(server, framework)
+    assert (copied["info"]["run_name"], copied["info"]["status"]) == ("killed", "FINISHED")
+    assert parameters_of(copied) | {"epochs": "3", "seed": "0", "model": "digits_cnn"} == parameters_of(copied)
+    assert f"/runs/{copied['info']['run_id']}" in resumed.output
+    assert_same_curves(server, copied, tmp_path / "killed")
+
+
+def test_a_failed_training_and_its_script(server: MlflowServer, digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from kubetrain_trainer import session\nsession.log(1, loss=0.5)\nsession.log(2, loss=float('nan'), f1=0.25)\n"
+        "raise ValueError('broken')\n"
+    )
+    settings = {"mlflow_uri": server.address, "mlflow_experiment": "script", "metrics_port": 0}
+    failed = kubetrain(
+        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "failed"),
+        *("--workers", "1", "--set", f"entry={json.dumps({'script': str(tmp_path / 'train.py')})}"),
+        *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
+        *("--max-restarts", "0"),
+    )
+    assert failed.exit_code == 1
+    run = only_run(server, "script")
+    assert run["info"]["status"] == "FAILED"
+    assert server.curve(run["info"]["run_id"], "loss") == [(1, 0.5)]
+    assert server.curve(run["info"]["run_id"], "f1") == [(2, 0.25)]
+    assert "entry" not in parameters_of(run)
+
+
+def test_a_server_that_is_killed_misses_nothing(quick: None, server: MlflowServer, tmp_path: Path) -> None:
+    """What is measured while it is away arrives when it is back."""
+    rows = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    copy = copy_of(tmp_path, server.address)
+    for step in range(1, 31):
+        rows.append({"step": step, "loss": 1 / step})
+        if step == 10:
+            wait_until((tmp_path / "mlflow.json").exists)
+            server.kill()
+        if step == 20:
+            server.start()
+    copy.end(1)
+    run = only_run(server, tmp_path.name)
+    assert run["info"]["status"] == "FAILED"
+    assert_same_curves(server, run, tmp_path)
+
+
+def test_what_the_server_took_without_an_answer_is_not_sent_again(
+    quick: None, server: MlflowServer, tmp_path: Path
+) -> None:
+    MetricsLog(tmp_path / "metrics.jsonl", 0).append({"step": 1, "loss": 0.5, "epoch": 0})
+    with losing_answers(server) as address:
+        copy = copy_of(tmp_path, address)
+        wait_until(lambda: copy._has_warned and copy._run)
+        copy.end(0)
+    assert_same_curves(server, only_run(server, tmp_path.name), tmp_path)
+
+
+def test_a_resumed_training_does_not_log_a_step_twice(quick: None, server: MlflowServer, tmp_path: Path) -> None:
+    """The steps after its checkpoint are measured again."""
+    for resumed_step in (0, 4, 8):
+        rows = MetricsLog(tmp_path / "metrics.jsonl", resumed_step)
+        for step in range(resumed_step + 1, resumed_step + 7):
+            rows.append({"step": step, "loss": step / 2, "epoch": 0})
+        # A changed setting is refused by MLflow.
+        copy_of(tmp_path, server.address, checkpoint_every=resumed_step + 1).end(143)
+    assert_same_curves(server, only_run(server, tmp_path.name), tmp_path)
+
+
+def test_a_new_server_gets_the_whole_training(quick: None, server: MlflowServer, tmp_path: Path) -> None:
+    MetricsLog(tmp_path / "metrics.jsonl", 0).append({"step": 1, "loss": 0.5})
+    (tmp_path / "mlflow.json").write_text('{"address": "http://another", "run_id": "7"}')
+    copy_of(tmp_path, server.address).end(0)
+    assert_same_curves(server, only_run(server, tmp_path.name), tmp_path)
+
+
+def test_a_run_of_kubeflow_pipelines_is_written_to_but_not_ended(
+    quick: None, server: MlflowServer, tmp_path: Path
+) -> None:
+    run_id = server.create_run()
+    MetricsLog(tmp_path / "metrics.jsonl", 0).append({"step": 1, "loss": 0.5})
+    copy_of(tmp_path, server.address, run_id).end(0)
+    run = server.run(run_id)
+    assert (run["info"]["status"], run["info"]["run_name"]) == ("RUNNING", "a step")
+    assert not (tmp_path / "mlflow.json").exists()
+    assert_same_curves(server, run, tmp_path)
+
+
+def test_more_than_a_request_may_hold(quick: None, server: MlflowServer, tmp_path: Path) -> None:
+    rows = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    for step in range(1, 602):
+        rows.append({"step": step, "loss": 0.5, "accuracy@5": 1.0})
+    arguments = {**{f"width_{each}": each for each in range(80)}, "token": "a secret", "words": ["x" * 9000]}
+    copy_of(tmp_path, server.address, model_args=arguments, freeze="y" * 9000).end(0)
+    run = only_run(server, tmp_path.name)
+    assert len(server.curve(run["info"]["run_id"], "accuracy_5")) == 601
+    found = parameters_of(run)
+    assert found["model_args.width_79"] == "79"
+    assert found["freeze"] == "y" * mlflow_log.MAX_VALUE_LENGTH
+    assert "a secret" not in found.values()
+
+
+def test_the_chief_alone_writes(server: MlflowServer, digits: Path, tmp_path: Path) -> None:
+    done = kubetrain(
+        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "two"),
+        *("--set", f"mlflow_uri={server.address}", "--set", "mlflow_experiment=two", "--set", "max_steps=4"),
+        *("--set", "metrics_port=0"),
+    )
+    assert done.exit_code == 0, done.output
+    assert len(server.runs("two")) == 1
+    assert done.output.count("MLflow: ") == 1
+
+
+def test_a_training_without_a_server_trains(digits: Path, tmp_path: Path) -> None:
+    done = kubetrain(
+        *("train", "--framework", "pytorch", "--data", digits, "--output", tmp_path, "--run-id", "alone"),
+        *("--set", "mlflow_uri=http://127.0.0.1:1", "--set", "max_steps=4", "--set", "metrics_port=0"),
+        *("--workers", "1"),
+    )
+    assert done.exit_code == 0, done.output
+    assert done.output.count("not logged to MLflow at http://127.0.0.1:1: ") == 1

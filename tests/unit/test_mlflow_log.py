@@ -1,0 +1,167 @@
+"""A training's copy in MLflow never costs the training anything, whatever the server does."""
+
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_trainer import mlflow_client, mlflow_log
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.metrics_log import MetricsLog
+from kubetrain_trainer.mlflow_log import MlflowLog, Target, find_target, log_to_mlflow
+from kubetrain_trainer.training_output import TrainingOutput
+from support.mlflow import strange_server
+from support.prometheus import wait_until
+
+REFUSAL = json.dumps({"error_code": "PERMISSION_DENIED", "message": "the token has expired"})
+SECRET = "not-for-the-log"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(mlflow_log, "SEND_SECONDS", 0.02)
+    monkeypatch.setattr(mlflow_log, "END_SECONDS", 0.5)
+    caplog.set_level(logging.INFO)
+
+
+def output(path: Path) -> TrainingOutput:
+    MetricsLog(path / "metrics.jsonl", 0).append({"step": 1, "loss": 0.5})
+    return TrainingOutput(path)
+
+
+def begin(path: Path, address: str, **environment: str) -> MlflowLog:
+    return MlflowLog(Target(address), TrainConfig(), output(path), environment)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (500, "", "500 Internal Server Error"),
+        (429, "", "429 Too Many Requests"),
+        (200, "<html>log in</html>", "not valid JSON"),
+        (200, "[]", "not MLflow's"),
+    ],
+)
+def test_a_server_that_may_recover_is_asked_again_and_reported_once(
+    status: int, body: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with strange_server(status, body) as server:
+        copy = begin(tmp_path, server.address)
+        wait_until(lambda: len(server.headers) >= 4)
+        assert [server.address in each and reason in each for each in caplog.messages] == [True]
+        copy.end(1)
+    assert "the end of the training is missing" in caplog.messages[-1]
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"), [(401, REFUSAL, "the token has expired"), (403, "", "Forbidden")]
+)
+def test_a_server_that_refuses_is_given_up(
+    status: int, body: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with strange_server(status, body) as server:
+        copy = begin(tmp_path, server.address, MLFLOW_TRACKING_TOKEN=SECRET)
+        wait_until(lambda: not copy._thread.is_alive())
+        assert [each["Authorization"] for each in server.headers] == [f"Bearer {SECRET}"] * 2  # creates, then looks up
+        copy.end(1)
+    assert [server.address in each and reason in each for each in caplog.messages] == [True]
+    assert SECRET not in caplog.text
+
+
+def test_a_server_that_never_answers_delays_the_end_by_seconds_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with strange_server(200, hangs=True) as server:
+        copy = begin(tmp_path, server.address)
+        wait_until(lambda: server.headers)
+        began = time.monotonic()
+        copy.end(0)
+        assert time.monotonic() - began < mlflow_client.TIMEOUT_SECONDS / 2
+    assert "the end of the training is missing" in caplog.text
+
+
+def test_no_server_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copy = begin(tmp_path, f"http://127.0.0.1:{free_port()}")
+    wait_until(lambda: caplog.messages)
+    assert "Connection refused" in caplog.text
+    copy.end(0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "header"),
+    [
+        ({"MLFLOW_TRACKING_USERNAME": "ada", "MLFLOW_TRACKING_PASSWORD": "x:y"}, "Basic YWRhOng6eQ=="),
+        ({"MLFLOW_TRACKING_TOKEN": SECRET, "MLFLOW_TRACKING_AUTH": "kubernetes"}, f"Bearer {SECRET}"),
+        ({"MLFLOW_TRACKING_AUTH": "kubernetes-namespaced"}, "Bearer of-the-pod"),
+        ({}, None),
+    ],
+)
+def test_credentials_come_from_the_environment(
+    environment: dict[str, str], header: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("of-the-pod\n")
+    monkeypatch.setattr(mlflow_client, "SERVICE_ACCOUNT_TOKEN", tmp_path / "token")
+    with strange_server(403) as server:
+        begin(tmp_path, server.address, **environment, MLFLOW_WORKSPACE="team").end(0)
+        wait_until(lambda: server.headers)
+    assert server.headers[0].get("Authorization") == header
+    assert server.headers[0]["X-Mlflow-Workspace"] == "team"
+
+
+def test_a_pod_without_a_token_is_told_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mlflow_client, "SERVICE_ACCOUNT_TOKEN", tmp_path / "none")
+    copy = begin(tmp_path, "http://127.0.0.1:1", MLFLOW_TRACKING_AUTH="kubernetes")
+    wait_until(lambda: not copy._thread.is_alive())
+    assert "service_account" in caplog.text
+
+
+def test_credentials_follow_no_redirect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with strange_server(200, "{}") as other:
+        for status in (302, 307):
+            with strange_server(status, location=f"{other.address}/login") as server:
+                copy = begin(tmp_path, server.address, MLFLOW_TRACKING_TOKEN=SECRET)
+                wait_until(lambda: not copy._thread.is_alive())  # noqa: B023 - called at once
+    assert other.headers == []
+    assert "302 Found" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["sqlite:///mlflow.db", "databricks", "https://", "http://mlflow:0", "http://[", "http://mlflow?x=1", "http://m:x"],
+)
+def test_other_addresses_are_refused(address: str) -> None:
+    with pytest.raises(InvalidSetting, match="mlflow_uri"):
+        TrainConfig(mlflow_uri=address)
+
+
+def test_an_address_with_a_password_is_refused_without_repeating_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"https://ada:{SECRET}@mlflow.example.com"
+    with pytest.raises(InvalidSetting, match="MLFLOW_TRACKING_PASSWORD") as refusal:
+        TrainConfig(mlflow_uri=address)
+    log_to_mlflow(TrainConfig(), output(tmp_path), {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "7"})
+    assert "MLFLOW_TRACKING_PASSWORD" in caplog.text
+    assert SECRET not in f"{refusal.value} {caplog.text}"
+
+
+def test_a_run_of_kubeflow_pipelines_comes_before_the_setting() -> None:
+    config = TrainConfig(mlflow_uri="http://own")
+    given = {"MLFLOW_TRACKING_URI": "http://kfp", "MLFLOW_RUN_ID": "7"}
+    assert find_target(config, given) == Target("http://kfp", "7")
+    assert find_target(config, {"MLFLOW_TRACKING_URI": "http://kfp"}) == Target("http://own")
+    assert find_target(TrainConfig(), {"MLFLOW_TRACKING_URI": "http://kfp"}) is None
+
+
+def test_an_unknown_answer_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with strange_server(200, '{"experiment_id": 1, "run": "?"}') as server:
+        copy = begin(tmp_path, server.address)
+        wait_until(lambda: not copy._thread.is_alive())
+    assert "the answer is not MLflow's" in caplog.text

@@ -1,0 +1,163 @@
+"""A run of MLflow's REST API 2.0, without MLflow's package: it would add hundreds of megabytes to the images."""
+
+import base64
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+TIMEOUT_SECONDS = 10.0
+MAX_ANSWER_BYTES = 16 << 20
+MAX_METRICS, MAX_PARAMETERS = 1000, 100
+"""MLflow's limits for a request."""
+MESSAGE_LENGTH = 200
+PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+Fields = Mapping[str, Any]
+
+
+class Refused(Exception):
+    """The server refuses the request, and would refuse it again."""
+
+
+class Unavailable(Exception):
+    """The server does not answer, or not now."""
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run, with the names of what the server already has of it."""
+
+    id: str
+    experiment: str
+    parameters: frozenset[str]
+    steps: Mapping[str, int]
+    """The last step of each metric."""
+
+
+class MlflowClient:
+    def __init__(self, address: str, environment: Mapping[str, str] = os.environ) -> None:
+        """
+        Args:
+            environment: The variables of MLflow's own client, which hold the credentials.
+        """
+        self.address = address.rstrip("/")
+        self._environment = environment
+
+    def experiment(self, name: str) -> str:
+        """Return the ID of the experiment, which is created if it does not exist."""
+        try:
+            return str(self._post("experiments/create", name=name)["experiment_id"])
+        except Refused:  # it exists, perhaps since a moment ago, or this user may not create any
+            found = self._ask("GET", "experiments/get-by-name", {"experiment_name": name})
+            return str(found["experiment"]["experiment_id"])
+
+    def create_run(self, experiment: str, name: str) -> str:
+        run = self._post("runs/create", experiment_id=experiment, run_name=name, start_time=now_ms())
+        return str(run["run"]["info"]["run_id"])
+
+    def read_run(self, run_id: str) -> LoggedRun:
+        run = self._ask("GET", "runs/get", {"run_id": run_id})["run"]
+        data = run.get("data", {})
+        return LoggedRun(
+            id=run_id,
+            experiment=str(run["info"]["experiment_id"]),
+            parameters=frozenset(each["key"] for each in data.get("params", [])),
+            steps={each["key"]: int(each.get("step", 0)) for each in data.get("metrics", [])},
+        )
+
+    def log_parameters(self, run_id: str, parameters: Sequence[Fields]) -> None:
+        for first in range(0, len(parameters), MAX_PARAMETERS):
+            self._post("runs/log-batch", run_id=run_id, params=parameters[first : first + MAX_PARAMETERS])
+
+    def log_metrics(self, run_id: str, metrics: Sequence[Fields]) -> None:
+        for first in range(0, len(metrics), MAX_METRICS):
+            self._post("runs/log-batch", run_id=run_id, metrics=metrics[first : first + MAX_METRICS])
+
+    def resume_run(self, run_id: str) -> None:
+        self._post("runs/update", run_id=run_id, status="RUNNING")
+
+    def end_run(self, run_id: str, status: str) -> None:
+        self._post("runs/update", run_id=run_id, status=status, end_time=now_ms())
+
+    def _post(self, path: str, **values: Any) -> dict[str, Any]:
+        return self._ask("POST", path, values)
+
+    def _ask(self, method: str, path: str, values: Fields) -> dict[str, Any]:
+        """
+        Raises:
+            Refused: if the server refuses the request.
+            Unavailable: if it may answer later.
+        """
+        url = f"{self.address}/api/2.0/mlflow/{path}"
+        url, body = (f"{url}?{urlencode(values)}", None) if method == "GET" else (url, json.dumps(values).encode())
+        headers = {"Content-Type": "application/json", **self._credentials()}
+        request = Request(url, data=body, headers=headers, method=method)  # noqa: S310 - checked to be http or https
+        try:
+            with build_opener(_RefuseRedirects).open(request, timeout=TIMEOUT_SECONDS) as response:
+                answer = json.loads(response.read(MAX_ANSWER_BYTES))
+        except HTTPError as error:
+            raise _failure(error) from None
+        except URLError as error:
+            raise Unavailable(str(error.reason)) from None
+        except (OSError, HTTPException) as error:
+            raise Unavailable(str(error) or type(error).__name__) from None
+        except ValueError:
+            raise Unavailable("the answer is not valid JSON") from None
+        if not isinstance(answer, dict):
+            raise Unavailable("the answer is not MLflow's")
+        return answer
+
+    def _credentials(self) -> dict[str, str]:
+        """Return the headers by which the server knows the user. They are read for each request: tokens are rotated."""
+        given = self._environment
+        workspace = {"X-MLFLOW-WORKSPACE": given["MLFLOW_WORKSPACE"]} if given.get("MLFLOW_WORKSPACE") else {}
+        if (user := given.get("MLFLOW_TRACKING_USERNAME")) and (password := given.get("MLFLOW_TRACKING_PASSWORD")):
+            encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+            return {**workspace, "Authorization": f"Basic {encoded}"}
+        token = given.get("MLFLOW_TRACKING_TOKEN", "")
+        if not token and given.get("MLFLOW_TRACKING_AUTH", "").startswith("kubernetes"):
+            token = _service_account_token()
+        return {**workspace, "Authorization": f"Bearer {token.strip()}"} if token else workspace
+
+
+class _RefuseRedirects(HTTPRedirectHandler):
+    """Follow no redirect: it leads to a login page, or would send the credentials to another server."""
+
+    def redirect_request(self, *unused: Any) -> None:
+        return None
+
+
+def _service_account_token() -> str:
+    try:
+        return SERVICE_ACCOUNT_TOKEN.read_text()
+    except OSError:
+        raise Refused(
+            "MLFLOW_TRACKING_AUTH asks for the pod's token, but it has none: set service_account of placement"
+        ) from None
+
+
+def _failure(error: HTTPError) -> Refused | Unavailable:
+    sentence = f"{error.code} {_message(error)}"
+    is_passing = error.code in PASSING or error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return Unavailable(sentence) if is_passing else Refused(sentence)
+
+
+def _message(error: HTTPError) -> str:
+    """Return what MLflow says, or the meaning of the status if something else answers."""
+    try:
+        return " ".join(str(json.loads(error.read(MAX_ANSWER_BYTES))["message"]).split())[:MESSAGE_LENGTH]
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):
+        return str(error.reason)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
