@@ -28,7 +28,7 @@ RECORD = "mlflow.json"
 """The file in the output with the run that was created for it."""
 SEND_SECONDS = 2.0
 MAX_PAUSE_SECONDS = 60.0
-END_SECONDS = 5.0
+END_SECONDS = 10.0
 """How long the end of a training waits for the last rows to be sent."""
 MAX_VALUE_LENGTH = 500
 """The limit of older servers; newer ones accept more."""
@@ -176,7 +176,7 @@ def _read_rows(path: Path, start: int) -> tuple[int, list[dict[str, Any]]]:
 
 
 def _metrics_of(rows: list[dict[str, Any]], logged: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """Yield the numbers of the rows, without those that the server has. It draws no number that is not finite."""
+    """Yield the numbers of the rows, without those that the server has. None stands for one that is not finite."""
     timestamp = now_ms()
     for row in rows:
         for name, value in row.items():

@@ -64,7 +64,7 @@ def end_process(exit_code: int) -> NoReturn:
 
 
 def before_end(act: Callable[[int], None]) -> None:
-    """Call this with the exit code before this process ends, even by end_process(); then perhaps twice."""
+    """Call this with the exit code before this process ends, even by end_process(). It may be called twice."""
     _before_end.append(act)
     atexit.register(act, 0)
 
