@@ -141,10 +141,18 @@ def test_other_addresses_are_refused(address: str) -> None:
         TrainConfig(mlflow_uri=address)
 
 
+def test_an_experiment_needs_a_name() -> None:
+    with pytest.raises(InvalidSetting, match="mlflow_experiment is empty"):
+        TrainConfig(mlflow_experiment="")
+
+
+@pytest.mark.parametrize(
+    "form", ["https://ada:{}@mlflow", "ada:{}@mlflow", "https://mlflow?token={}", "http://a:{}@[::"]
+)
 def test_an_address_with_a_password_is_refused_without_repeating_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    address = f"https://ada:{SECRET}@mlflow.example.com"
+    address = form.format(SECRET)
     with pytest.raises(InvalidSetting, match="MLFLOW_TRACKING_PASSWORD") as refusal:
         TrainConfig(mlflow_uri=address)
     log_to_mlflow(TrainConfig(), output(tmp_path), {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "7"})

@@ -4,14 +4,15 @@ from urllib.parse import urlsplit
 
 
 def address_problem(address: str) -> str:
-    """Return what is wrong with the address, without repeating a password in it; empty if nothing is."""
+    """Return what is wrong with the address, without repeating what may be a password; empty if nothing is."""
+    if any(character in address for character in "@?#"):
+        return (
+            "must not contain credentials or a query: pass credentials in MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD"
+        )
     try:
         parts = urlsplit(address)
-        has_host = bool(parts.hostname) and parts.port != 0
+        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return "is not a valid URL"
-    if "@" in parts.netloc:
-        return "must not contain credentials: pass them in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-    if parts.scheme not in ("http", "https") or not has_host or parts.query or parts.fragment:
-        return f"must be the address of a server, such as https://mlflow.example.com, not '{address}'"
-    return ""
+        is_server = False
+    return "" if is_server else f"must be the address of a server, such as https://mlflow.example.com, not '{address}'"
