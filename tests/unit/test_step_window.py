@@ -43,6 +43,15 @@ def test_a_new_window_resets_the_rates() -> None:
     assert window.rates() == {"samples_per_second": 10.0, "data_wait_share": 0.0}
 
 
+def test_the_time_of_more_steps_is_at_the_speed_since_the_last_line() -> None:
+    clock = Clock()
+    window = StepWindow(clock)
+    train(window, clock, waits=[60.0])
+    window.restart()
+    train(window, clock, waits=[0.0, 1.0])
+    assert (window.seconds_for(10), window.seconds_for(0)) == (15.0, 0.0)
+
+
 def test_pauses_are_excluded_from_the_time_of_steps() -> None:
     clock = Clock()
     window = StepWindow(clock)

@@ -14,6 +14,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start
 from kubetrain_trainer.step_window import StepWindow
@@ -80,6 +81,18 @@ def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
     assert {name: sample(read, name) for name in steps} == steps
     assert sample(read, "validation", metric="accuracy") == 0.75
     assert sample(read, "checkpoint_stall_seconds_sum") == 0.25
+
+
+def test_a_line_of_progress_has_the_time_left_and_the_age_of_the_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = begin(tmp_path, epochs=3)
+    train(report, steps=2, waited_seconds=0.5)
+    report.steps(TrainingProgress(step=2), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.125)
+    (progress,) = map(parse_progress, capsys.readouterr().out.splitlines())
+    assert progress is not None
+    assert (progress["step"], progress["seconds_left"]) == ("2/12", 20.0)
+    assert 0 < float(progress["checkpoint_age_seconds"]) < 10
 
 
 def test_a_resumed_run_counts_its_restarts(tmp_path: Path) -> None:

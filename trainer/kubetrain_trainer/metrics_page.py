@@ -57,9 +57,13 @@ class MetricsPage:
     def text(self) -> str:
         return "\n".join([*self._constant, *self._newest, *self._validation, *self._checkpoints(), ""])
 
+    @property
+    def checkpoint_age(self) -> float:
+        return time.monotonic() - self._saved
+
     def _checkpoints(self) -> Iterator[str]:
         meaning = "Training time that a failure would lose: since the newest checkpoint, or since this process started."
-        yield from _metric("checkpoint_age_seconds", "gauge", meaning, {}, time.monotonic() - self._saved)
+        yield from _metric("checkpoint_age_seconds", "gauge", meaning, {}, self.checkpoint_age)
         seconds, count = self._stalls
         yield _head("checkpoint_stall_seconds", "summary", "Time that the training waited for a checkpoint.")
         yield _sample("checkpoint_stall_seconds_sum", {}, seconds)

@@ -69,6 +69,10 @@ class StepWindow:
             "data_wait_share": round(min(self._waited_seconds / seconds, 1.0), 4),
         }
 
+    def seconds_for(self, steps: int) -> float:
+        """Return the time that this many more steps take at the speed since the last line."""
+        return round(steps * (self._clock() - self._started) / max(self.steps, 1), 1)
+
 
 def quantile(values: Iterable[float], fraction: float) -> float:
     """Return the smallest value such that at least this fraction of the values is less than or equal to it."""

@@ -71,6 +71,7 @@ class TrainingReport:
         rates["data_wait_share"] = max(self._group.gather(rates["data_wait_share"]))
         self._waits += rates["data_wait_share"] * self.window.steps
         self._steps += self.window.steps
+        seconds_left = self.window.seconds_for(self._total_steps - progress.step)
         self.window.restart()
         if not self._group.role.is_chief:
             return
@@ -86,7 +87,8 @@ class TrainingReport:
             row["skipped_steps"] = skipped
         self._log(row)
         self._page.show_steps(row, self.window)
-        print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}"}), flush=True)
+        times = {"seconds_left": seconds_left, "checkpoint_age_seconds": self._page.checkpoint_age}
+        print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}", **times}), flush=True)
         if not self._has_warned and self.window.total_seconds >= SETTLED_SECONDS:
             self._warn_of_waiting()
 
