@@ -1,6 +1,8 @@
 """Labels and annotations by which launchers find a job and know what has happened to it."""
 
 LABEL_PREFIX = "kubetrain/"
+RUN_ID, STAGE = LABEL_PREFIX + "run-id", LABEL_PREFIX + "stage"
+"""Labels of a job, and annotations with their full values."""
 APP_LABEL = "app.kubernetes.io/"
 """Prefix of the labels that Kubernetes recommends."""
 MANAGED_BY = {APP_LABEL + "managed-by": "kubetrain"}

@@ -6,13 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.jobs.annotations import FAILURE_ANNOTATION, LABEL_PREFIX
+from kubetrain_components.jobs.annotations import FAILURE_ANNOTATION
 from kubetrain_components.jobs.job_state import JobState, Phase, PodState
 from kubetrain_components.jobs.verdict import culprit_of, describe
 from kubetrain_trainer.termination import parse_termination_message
 
-RUN_ID, STAGE = f"{LABEL_PREFIX}run-id", f"{LABEL_PREFIX}stage"
-"""Labels of a job, and annotations with their full values."""
 ERROR = "error: "
 """Before the sentence of a failure, as in logs."""
 

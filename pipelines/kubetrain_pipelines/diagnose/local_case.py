@@ -6,14 +6,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.local.record import LocalRecord
-from kubetrain_pipelines.diagnose.case import ERROR, RUN_ID, STAGE, Case, Outcome
+from kubetrain_pipelines.diagnose.case import ERROR, Case, Outcome
+from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
 STDIN = "-"
-RECORD, JOB, TRAIN_JOBS = "run.json", "job.json", ".jobs"
 LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
 
 
@@ -33,12 +32,8 @@ def read_path(case: Case, path: Path) -> None:
         case.logs[str(path)] = path
     elif (path / RECORD).is_file():
         _read_workspace(case, path)
-    elif (path / JOB).is_file():
-        _read_jobs(case, [path])
-    elif (path / TRAIN_JOBS).is_dir():
-        _read_jobs(case, _newest(path / TRAIN_JOBS))
-    elif (path.parent / TRAIN_JOBS).is_dir():
-        _read_jobs(case, _jobs_left(path.parent / TRAIN_JOBS, path.resolve().name))
+    elif jobs := jobs_in(path):
+        _read_jobs(case, jobs)
     else:
         _read_logs(case, path)
 
@@ -46,41 +41,12 @@ def read_path(case: Case, path: Path) -> None:
 def _read_workspace(case: Case, workspace: Path) -> None:
     record = read_json(workspace / RECORD)
     names = [*case.names, f"run {record['run_id']}"]
-    _read_jobs(case, _jobs_of(workspace / "jobs", record["run_id"]))
+    _read_jobs(case, jobs_of_run(workspace / "jobs", record["run_id"]))
     case.names = names
     case.outcome = {"succeeded": Outcome.SUCCEEDED, "running": Outcome.RUNNING}.get(record["status"], Outcome.FAILED)
     case.documents[RECORD] = record
     case.statements += [("the run", f"{ERROR}{record['error']}")] if record["error"] else []
     case.logs |= {path.name: path for path in sorted((workspace / "logs").glob("*.log"))}
-
-
-def _jobs_of(folder: Path, run_id: str) -> list[Path]:
-    """Return the newest job of each stage of a run."""
-    of_run = [(path, state) for path, state in _by_age(folder) if state.annotations.get(RUN_ID) == run_id]
-    return [*{state.annotations.get(STAGE): path for path, state in of_run}.values()]
-
-
-def _jobs_left(folder: Path, run_id: str) -> list[Path]:
-    if not (jobs := _jobs_of(folder, run_id)):
-        raise InvalidSetting(f"{folder} no longer has the job of run {run_id}: pass log files")
-    return jobs
-
-
-def _newest(folder: Path) -> list[Path]:
-    return [path for path, _ in _by_age(folder)[-1:]]
-
-
-def _by_age(folder: Path) -> list[tuple[Path, JobState]]:
-    """Return the jobs, the one whose state was written last at the end, without those that are being deleted."""
-    found = [(path.parent, LocalRecord(path.parent).state()) for path in folder.glob(f"*/{JOB}")]
-    return sorted(((path, state) for path, state in found if state), key=lambda each: _written(each[0]))
-
-
-def _written(folder: Path) -> float:
-    try:
-        return (folder / "state.json").stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _read_jobs(case: Case, folders: Iterable[Path]) -> None:

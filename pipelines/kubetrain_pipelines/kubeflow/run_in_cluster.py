@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Self
 
-from kubetrain_components.jobs.annotations import LABEL_PREFIX, PROGRESS_ANNOTATION
+from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, RUN_ID, STAGE
 from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
 from kubetrain_components.jobs.job_kinds import PIPELINE_KINDS, JobKind
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -19,7 +19,6 @@ Progress = dict[str, str | float]
 WORKFLOWS = ("argoproj.io/v1alpha1", "workflows")
 RUN_LABEL = "pipeline/runid"
 NODE_NAME = "workflows.argoproj.io/node-name"
-STAGE = LABEL_PREFIX + "stage"
 MAIN = "main"
 ENDED = ("Succeeded", "Failed")
 RETRY_SECONDS = 10.0
@@ -120,7 +119,7 @@ class RunInCluster:
 
     @property
     def _our_label(self) -> str:
-        return f"{LABEL_PREFIX}run-id={slug(self._run_id, LABEL_LENGTH)}"
+        return f"{RUN_ID}={slug(self._run_id, LABEL_LENGTH)}"
 
     def _labeled_by_kfp(self, group_version: str, plural: str) -> list[Manifest]:
         return self._list(group_version, plural, f"{RUN_LABEL}={self._run_id}")

@@ -1,0 +1,105 @@
+"""Read jobs in a cluster, with their pods and events, as far as that is permitted. Nothing is changed."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kubetrain_components.jobs.annotations import RUN_ID, STAGE
+from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
+from kubetrain_components.jobs.job_kinds import JobKind
+from kubetrain_components.jobs.job_state import JobState
+from kubetrain_components.jobs.kubernetes.api import KubernetesApi
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError, StreamCut
+from kubetrain_components.jobs.kubernetes.followed import LOCAL_QUEUES
+from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
+from kubetrain_components.jobs.kubernetes.served import list_if_served
+from kubetrain_components.jobs.kubernetes.state import is_of, job_state
+from kubetrain_components.manifest import Manifest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterJob:
+    kind: JobKind
+    manifest: Manifest
+    pods: list[Manifest]
+    """Its own pods, without those of an earlier job of the same name."""
+    events: list[Manifest]
+    """Events of the job, its pods, and what queues make for it."""
+    state: JobState
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+
+class ClusterJobs:
+    def __init__(self, api: KubernetesApi, *, all_events: bool) -> None:
+        """
+        Args:
+            all_events: Read the events of every job, not only of those that are not under way: the API server lists
+                those of the whole namespace.
+        """
+        self.gaps: list[str] = []
+        """The parts that could not be read, and why."""
+        self._api, self._all_events = api, all_events
+
+    def named(self, name: str) -> list[ClusterJob]:
+        """Return the jobs of this name, or else the newest of each stage of the run with this ID."""
+        found = self._find(fieldSelector=f"metadata.name={name}")
+        named = [(kind, job) for kind, job in found if job["metadata"]["name"] == name]
+        return self._read_newest(named) or self.of_run(name)
+
+    def of_run(self, run_id: str) -> list[ClusterJob]:
+        """Return the newest job of each stage: the earlier attempts were overcome."""
+        return self._read_newest(self._find(labelSelector=f"{RUN_ID}={slug(run_id, LABEL_LENGTH)}"))
+
+    def _read_newest(self, found: list[tuple[JobKind, Manifest]]) -> list[ClusterJob]:
+        found.sort(key=lambda each: str(each[1]["metadata"].get("creationTimestamp")))
+        newest = {(job["metadata"].get("labels") or {}).get(STAGE): (kind, job) for kind, job in found}
+        return [self._read(kind, job) for kind, job in newest.values()]
+
+    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
+        """Return what was read; None, and a note of the gap, if it could not be."""
+        try:
+            return read()
+        except (KubernetesError, StreamCut) as error:
+            self.gaps.append(f"{what}: {error}")
+            return None
+
+    def _find(self, **selector: str) -> list[tuple[JobKind, Manifest]]:
+        before = list(self.gaps)
+        found = [(kind, {"kind": kind.value, **job}) for kind in JobKind for job in self._list_kind(kind, selector)]
+        self.gaps = before if found else self.gaps  # kinds that may not be read no longer matter
+        return found
+
+    def _list_kind(self, kind: JobKind, selector: Mapping[str, str]) -> Iterable[Manifest]:
+        return self.attempt(f"{kind}s", lambda: list_if_served(self._api, kind.traits.resource, **selector)) or []
+
+    def _read(self, kind: JobKind, job: Manifest) -> ClusterJob:
+        name = job["metadata"]["name"]
+        pods = [
+            pod for pod in self._list("pods", labelSelector=f"{kind.traits.job_name_label}={name}") if is_of(pod, job)
+        ]
+        state = job_state(kind, job, pods)
+        needs_events = self._all_events or not (state.is_over or state.is_under_way)
+        events = [each for each in self._list("events") if _concerns(each, name)] if needs_events else []
+        state = job_state(kind, job, pods, events, self._queues(job)) if needs_events else state
+        return ClusterJob(kind=kind, manifest=job, pods=pods, events=events, state=state)
+
+    def _list(self, plural: str, **query: Any) -> list[Manifest]:
+        found = self.attempt(plural, lambda: self._api.list_all(self._api.path("v1", plural), **query))
+        return list((found or {}).get("items") or [])
+
+    def _queues(self, job: Manifest) -> list[Manifest] | None:
+        """Return the job's queue of Kueue; None if it has none, or it may not be read."""
+        if not (queue := (job["metadata"].get("labels") or {}).get(KUEUE_LABEL)):
+            return None
+        return self.attempt(
+            "queues", lambda: list_if_served(self._api, LOCAL_QUEUES, fieldSelector=f"metadata.name={queue}")
+        )
+
+
+def _concerns(event: Manifest, job: str) -> bool:
+    return job in str((event.get("involvedObject") or {}).get("name", ""))

@@ -1,0 +1,57 @@
+"""Find the jobs of runs on this machine, in their folders."""
+
+from pathlib import Path
+
+from kubetrain_components.jobs.annotations import RUN_ID, STAGE
+from kubetrain_components.jobs.job_state import JobState
+from kubetrain_components.jobs.local.record import LocalRecord
+from kubetrain_trainer.errors import InvalidSetting
+
+RECORD = "run.json"
+"""The file of a workspace that describes its run."""
+JOB, TRAIN_JOBS = "job.json", ".jobs"
+
+
+def jobs_in(path: Path) -> list[Path]:
+    """Return the folder of a job itself, the newest job under an output root, or the jobs of a run's output.
+
+    Returns:
+        No folders if the path is none of these.
+
+    Raises:
+        InvalidSetting: if the jobs of the run's output are gone.
+    """
+    if (path / JOB).is_file():
+        return [path]
+    if (path / TRAIN_JOBS).is_dir():
+        return [folder for folder, _ in _by_age(path / TRAIN_JOBS)[-1:]]
+    if (path.parent / TRAIN_JOBS).is_dir():
+        return _jobs_left(path.parent / TRAIN_JOBS, path.resolve().name)
+    return []
+
+
+def jobs_of_run(folder: Path, run_id: str) -> list[Path]:
+    """Return the newest job of each stage of a run."""
+    of_run = [(path, state) for path, state in _by_age(folder) if state.annotations.get(RUN_ID) == run_id]
+    return [*{state.annotations.get(STAGE): path for path, state in of_run}.values()]
+
+
+def _jobs_left(folder: Path, run_id: str) -> list[Path]:
+    if not (jobs := jobs_of_run(folder, run_id)):
+        raise InvalidSetting(
+            f"{folder} no longer has the job of run {run_id}: `kubetrain diagnose` also reads log files"
+        )
+    return jobs
+
+
+def _by_age(folder: Path) -> list[tuple[Path, JobState]]:
+    """Return the jobs, the one whose state was written last at the end, without those that are being deleted."""
+    found = [(path.parent, LocalRecord(path.parent).state()) for path in folder.glob(f"*/{JOB}")]
+    return sorted(((path, state) for path, state in found if state), key=lambda each: _written(each[0]))
+
+
+def _written(folder: Path) -> float:
+    try:
+        return (folder / "state.json").stat().st_mtime
+    except OSError:
+        return 0.0
