@@ -1,6 +1,6 @@
 """Read jobs in a cluster, with their pods and events, as far as that is permitted. Nothing is changed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import KubernetesError, StreamCut
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError, StreamCut, Unreachable
 from kubetrain_components.jobs.kubernetes.followed import LOCAL_QUEUES
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.kubernetes.served import list_if_served
@@ -74,8 +74,18 @@ class ClusterJobs:
         self.gaps = before if found else self.gaps  # kinds that may not be read no longer matter
         return found
 
-    def _list_kind(self, kind: JobKind, selector: Mapping[str, str]) -> Iterable[Manifest]:
-        return self.attempt(f"{kind}s", lambda: list_if_served(self._api, kind.traits.resource, **selector)) or []
+    def _list_kind(self, kind: JobKind, selector: Mapping[str, str]) -> list[Manifest]:
+        """
+        Raises:
+            Unreachable: if the API server does not answer, which it would not for the other kinds either.
+        """
+        try:
+            return list_if_served(self._api, kind.traits.resource, **selector)
+        except Unreachable:
+            raise
+        except KubernetesError as error:
+            self.gaps.append(f"{kind}s: {error}")
+            return []
 
     def _read(self, kind: JobKind, job: Manifest) -> ClusterJob:
         name = job["metadata"]["name"]

@@ -7,6 +7,8 @@ from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_trainer.errors import InvalidSetting
 
+WORKSPACE = "kubetrain-workspace"
+"""The workspace that commands look for in the current folder."""
 RECORD = "run.json"
 """The file of a workspace that describes its run."""
 JOB, TRAIN_JOBS = "job.json", ".jobs"

@@ -1,7 +1,7 @@
 """The progress of a run: bars on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -115,12 +115,17 @@ def _print_plain(console: Console, line: str) -> None:
 
 def describe_progress(progress: dict[str, Any]) -> str:
     """Return a line such as: step 100/300 · loss 0.0259 · 4127 samples/s."""
-    parts = [f"{name} {_whole(progress[name])}" for name in COUNTED if name in progress]
-    parts += [f"loss {progress['loss']:.4f}"] if "loss" in progress else []
-    parts += [f"{progress['samples_per_second']:.0f} samples/s"] if "samples_per_second" in progress else []
+    parts = progress_parts(progress)
     waiting = progress.get("data_wait_share", 0.0)
     parts += [f"waiting for data {waiting:.0%} of the time"] if waiting >= LARGE_WAIT_SHARE else []
     return " · ".join(parts)
+
+
+def progress_parts(progress: Mapping[str, Any]) -> list[str]:
+    parts = [f"{name} {_whole(progress[name])}" for name in COUNTED if name in progress]
+    parts += [f"loss {progress['loss']:.4f}"] if "loss" in progress else []
+    parts += [f"{progress['samples_per_second']:.0f} samples/s"] if "samples_per_second" in progress else []
+    return parts
 
 
 def _whole(count: str | float) -> str:

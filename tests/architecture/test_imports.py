@@ -41,7 +41,7 @@ VENDORS = {
     "jobs/kubernetes/api.py": {"urllib3"},
     "jobs/kubernetes/stream.py": {"urllib3"},
     "jobs/local/process_guard.py": {"psutil"},
-    "jobs/local/record.py": {"psutil"},
+    "jobs/local/owner.py": {"psutil"},
     "manifest_text.py": {"yaml"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
@@ -85,7 +85,7 @@ FLOORS = {
         {""},
     ],
     PYTHON: [{""}],
-    PIPELINES: [{"cli"}, {"doctor", "diagnose"}, {"kubeflow", "local_run", "translate"}, {""}],
+    PIPELINES: [{"cli"}, {"doctor", "diagnose", "status"}, {"kubeflow", "local_run", "translate"}, {""}],
     TRAINER: [{*FRAMEWORKS, "callbacks"}, {""}],
 }
 # They choose an adapter when they are called.

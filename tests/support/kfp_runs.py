@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
 from kubetrain_pipelines.kubeflow import cancel_run, follow_run, kfp_api
+from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.workflow_nodes import fnv1a
 from support.kfp_server import KfpServer, recorded_run
 
@@ -82,6 +84,12 @@ def write_pipeline(path: Path) -> Path:
     }
     path.write_text(json.dumps(spec))
     return path
+
+
+def show_status(api: KfpApi, run: str, **options: Any) -> None:
+    status_and_show(
+        StatusOptions(endpoint=api.connection.endpoint, namespace=api.connection.namespace, run=run, **options)
+    )
 
 
 def _detail(name: str, step: Step, nodes: dict[str, Step]) -> dict[str, Any]:

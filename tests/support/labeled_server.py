@@ -1,21 +1,18 @@
 """A Kubernetes API server that lists objects by one label, as the commands for runs do."""
 
-from support.api_server import JOBS, Handler
+from typing import Any
 
-KINDS = ("pods", "workflows", *JOBS)
+from support.api_server import COLLECTIONS, Handler
+
+KINDS = ("workflows", *COLLECTIONS)
 
 
 class LabelHandler(Handler):
-    """Lists the objects with the label that is selected."""
+    """Lists the objects with the label that is selected, or all of them."""
 
     def _is_collection(self) -> bool:
         return self.parts.path.rsplit("/", 1)[-1] in KINDS
 
-    def _send_list(self) -> None:
-        key, _, value = self.query["labelSelector"].partition("=")
-        found = [
-            each
-            for path, each in self.api.objects.items()
-            if path.startswith(f"{self.parts.path}/") and each["metadata"].get("labels", {}).get(key) == value
-        ]
-        self.send_json(200, {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": found})
+    def _is_selected(self, item: dict[str, Any]) -> bool:
+        key, _, value = self.query.get("labelSelector", "").partition("=")
+        return not key or item["metadata"].get("labels", {}).get(key) == value

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubetrain import Run
-from kubetrain_pipelines.cli.runs import logs_and_show, status_and_show, submit_and_show
+from kubetrain_pipelines.cli.runs import logs_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.follow_logs import ROTATED, Tail
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -18,7 +18,7 @@ from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import PODS, ApiServer, Fault, Handler, answer, cut, stamp
-from support.kfp_runs import Step, kfp_without_cluster, workflow, write_pipeline
+from support.kfp_runs import Step, kfp_without_cluster, show_status, workflow, write_pipeline
 from support.kfp_server import RECORDED, KfpServer, recorded_answer, recorded_run
 from support.labeled_server import LabelHandler
 
@@ -116,10 +116,10 @@ def test_a_log_route_that_fails_does_not_hide_the_state(
 ) -> None:
     run_id = start(FAILED)
     server.fail("/log", fault, times=99)
-    status_and_show(api, run_id)
+    show_status(api, run_id)
     assert "(nightly): failed" in capsys.readouterr().out
     with pytest.raises(RunFailed, match=f"run {run_id} failed: see `kubetrain logs {run_id}`"):
-        status_and_show(api, run_id, watch=True)
+        show_status(api, run_id, watch=True)
 
 
 def test_the_cluster_has_the_logs_that_kubeflow_pipelines_has_not(
@@ -159,7 +159,7 @@ def test_parallel_stages_have_their_own_causes(
     run_id = start(workflow([count, greet, sleep], "FAILED"))
     for step in (count, greet, sleep):
         server.logs[step.pods()[0]] = f"error: {step.task} ran out of memory\n"
-    status_and_show(api, run_id)
+    show_status(api, run_id)
     causes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("cause")]
     assert causes == ["cause: count: count ran out of memory", "cause: Greet the user: greet ran out of memory"]
 
@@ -182,7 +182,7 @@ def test_the_cluster_has_the_causes_of_the_steps_that_failed_for_good(
     nodes = {name: {**failed, "name": name, "message": message} for name, message in messages.items()}
     add_pod(cluster, run_id, FAIL)
     cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, status={"nodes": nodes})
-    status_and_show(api, run_id)
+    show_status(api, run_id)
     causes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("cause")]
     assert causes == ["cause: fail: rank 1 left", "cause: count-driver: no such value"]
 
@@ -202,7 +202,7 @@ def test_the_log_has_the_cause_of_a_step_whose_pod_left_only_an_exit_code(
     cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, status={"nodes": nodes})
     server.logs[FAIL.pods()[0]] = (RECORDED / "kfp" / "log_of_refused_upload.txt").read_text()
     with pytest.raises(RunFailed, match=r"failed: count: rank 1 left; fail: Kubeflow Pipelines: failed to upload"):
-        status_and_show(api, run_id, watch=True)
+        show_status(api, run_id, watch=True)
 
 
 def test_a_run_that_its_workflow_knows_to_be_canceled_is_not_reported_as_failed(
@@ -215,13 +215,13 @@ def test_a_run_that_its_workflow_knows_to_be_canceled_is_not_reported_as_failed(
     """Canceled within a second of its start: the server wrote RUNNING over CANCELING."""
     run_id = start(recorded_run("run_canceled_early"))
     cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, spec={"activeDeadlineSeconds": 0})
-    status_and_show(api, run_id)
+    show_status(api, run_id)
     assert "(nightly): canceled, started" in capsys.readouterr().out
     assert Run(api, run_id, "nightly").status().state == "canceled"
     with pytest.raises(RunFailed, match=r"was canceled$"):
-        status_and_show(api, run_id, watch=True)
+        show_status(api, run_id, watch=True)
     cluster.put(WORKFLOW, metadata={"labels": {"pipeline/runid": run_id}}, spec={})
-    status_and_show(api, run_id)
+    show_status(api, run_id)
     assert "(nightly): failed, started" in capsys.readouterr().out
 
 
@@ -233,7 +233,7 @@ def test_the_logs_of_a_run_whose_version_was_deleted(
     server.logs[FAIL.pods()[0]] = "error: no\n"
     logs_and_show(api, run_id, "fail")
     assert capsys.readouterr().out == "error: no\n"
-    status_and_show(api, run_id)
+    show_status(api, run_id)
     assert "cause: fail: no\n" in capsys.readouterr().out
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kubetrain_pipelines.cli.runs import logs_and_show, status_and_show, submit_and_show
+from kubetrain_pipelines.cli.runs import logs_and_show, submit_and_show
 from kubetrain_pipelines.kubeflow.cancel_run import cancel_run
 from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from support.api_server import answer
-from support.kfp_runs import kfp_without_cluster, play, write_pipeline
+from support.kfp_runs import kfp_without_cluster, play, show_status, write_pipeline
 from support.kfp_server import KfpServer
 
 UNKNOWN = "00000000-0000-4000-8000-0000000000aa"
@@ -46,20 +46,20 @@ def test_the_status_of_a_run_and_of_the_last_runs(
     version["pipeline_spec"] = {"pipeline_spec": json.loads(pipeline.read_text()), "platform_spec": {}}
     for wanted in (run_id, "nightly"):
         capsys.readouterr()
-        status_and_show(api, wanted, as_json=True)
+        show_status(api, wanted, as_json=True)
         found = json.loads(capsys.readouterr().out)
         stages = [(each["title"], each["state"]) for each in found["stages"]]
         assert (found["run_id"], found["state"]) == (run_id, "failed")
         assert stages == [("Greet the user", "succeeded"), ("fail", "failed")]
-    status_and_show(api, "nightly")
+    show_status(api, "nightly")
     assert "Greet the user  succeeded        8 s\n  fail            failed" in capsys.readouterr().out
-    status_and_show(api, "")
+    show_status(api, "")
     assert f"{run_id}  pending" in capsys.readouterr().out
     with pytest.raises(NotFound, match="run 'nosuch' does not exist"):
-        status_and_show(api, "nosuch")
+        show_status(api, "nosuch")
 
 
-@pytest.mark.parametrize("look", [status_and_show, logs_and_show, lambda api, run_id: cancel_run(api, run_id, print)])
+@pytest.mark.parametrize("look", [show_status, logs_and_show, lambda api, run_id: cancel_run(api, run_id, print)])
 def test_an_id_without_a_run_is_answered_like_a_name(
     server: KfpServer, api: KfpApi, look: Callable[[KfpApi, str], None]
 ) -> None:
@@ -70,7 +70,7 @@ def test_an_id_without_a_run_is_answered_like_a_name(
 def test_a_route_that_does_not_exist_is_not_taken_for_a_run_that_does_not(server: KfpServer, api: KfpApi) -> None:
     server.fail("/runs/", answer(404, "404 page not found"))
     with pytest.raises(NotFound, match="page not found"):
-        status_and_show(api, UNKNOWN)
+        show_status(api, UNKNOWN)
 
 
 def test_canceling_reports_what_it_could_not_verify(
@@ -136,10 +136,10 @@ def test_a_name_means_its_newest_run_in_the_same_letters(
         server.add("runs", {"display_name": name, "state": "SUCCEEDED", "pipeline_version_reference": {}})
         for name in ("nightly", "nightly", "Nightly")
     )
-    status_and_show(api, "nightly", as_json=True)
+    show_status(api, "nightly", as_json=True)
     assert json.loads(capsys.readouterr().out)["run_id"] == newest["run_id"]
     with pytest.raises(NotFound):
-        status_and_show(api, "NIGHTLY")
+        show_status(api, "NIGHTLY")
 
 
 def test_runs_are_listed_in_the_namespace(
@@ -147,10 +147,10 @@ def test_runs_are_listed_in_the_namespace(
 ) -> None:
     server.namespace = "team-a"
     made = server.add("runs", {"display_name": "nightly", "state": "SUCCEEDED"})
-    status_and_show(KfpApi(Connection(endpoint=server.endpoint, namespace="team-a", environment={})), "")
+    show_status(KfpApi(Connection(endpoint=server.endpoint, namespace="team-a", environment={})), "")
     assert made["run_id"] in capsys.readouterr().out
     with pytest.raises(KfpError, match="--namespace"):
-        status_and_show(KfpApi(Connection(endpoint=server.endpoint, environment={})), "")
+        show_status(KfpApi(Connection(endpoint=server.endpoint, environment={})), "")
 
 
 def test_canceling_a_name_of_several_runs_is_refused(server: KfpServer, api: KfpApi) -> None:

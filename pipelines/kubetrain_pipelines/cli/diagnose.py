@@ -20,9 +20,9 @@ from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
+from kubetrain_pipelines.local_jobs import RECORD, WORKSPACE
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
-WORKSPACE = "kubetrain-workspace"
 WIDTH = 80
 MAX_QUOTE = 400
 
@@ -59,7 +59,7 @@ def _read(options: DiagnoseOptions, folder: Path) -> Case:
 
 
 def _workspace() -> str:
-    if not Path(WORKSPACE, "run.json").exists():
+    if not Path(WORKSPACE, RECORD).exists():
         raise InvalidSetting(f"there is no {WORKSPACE} here: name a run, a job, a workspace or log files")
     return WORKSPACE
 

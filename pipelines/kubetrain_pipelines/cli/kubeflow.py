@@ -1,11 +1,11 @@
-"""`kubetrain submit`, `schedule`, `status`, `logs` and `cancel`: each parses and calls one function."""
+"""`kubetrain submit`, `schedule`, `logs` and `cancel`: each parses and calls one function."""
 
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kubetrain_pipelines.cli.options import AS_JSON, CODE, LOGIN, PARAMETERS, Command, with_options
+from kubetrain_pipelines.cli.options import CODE, LOGIN, PARAMETERS, Command, with_options
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -52,21 +52,6 @@ def submit(api: "KfpApi", detach: bool, **options: Any) -> None:
     from kubetrain_pipelines.kubeflow.submit import RunOptions
 
     submit_and_show(api, RunOptions(**options), detach=detach)
-
-
-@click.command()
-@click.argument("run", default="")
-@click.option("--watch", is_flag=True, help="Follow the run to the end.")
-@AS_JSON
-@with_connection
-def status(api: "KfpApi", run: str, watch: bool, as_json: bool) -> None:
-    """Show a run's status, stages and failure cause.
-
-    RUN is an ID or a name; without it, recent runs are listed.
-    """
-    from kubetrain_pipelines.cli.runs import status_and_show
-
-    status_and_show(api, run, watch=watch, as_json=as_json)
 
 
 @click.command()
@@ -137,4 +122,4 @@ def schedule(api: "KfpApi", **options: Any) -> None:
     schedule_and_show(api, RunOptions(**run), ScheduleOptions(**options))
 
 
-COMMANDS = (submit, schedule, status, logs, cancel)
+COMMANDS = (submit, schedule, logs, cancel)

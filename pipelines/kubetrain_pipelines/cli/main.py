@@ -263,6 +263,23 @@ def tensorboard(**options: Any) -> None:
     show_curves(TensorboardOptions(**options))
 
 
+@kubetrain.command()
+@click.argument("run", default="", metavar="[RUN | JOB]")
+@click.option("--watch", is_flag=True, help="Show it every two seconds until it ends; if piped, print what changes.")
+@AS_JSON
+@click.option("--namespace", default="", help="Namespace of the job; with an endpoint, your profile if multi-user.")
+@with_options(*LOGIN)
+def status(**options: Any) -> None:
+    """Show what a run or a job does now: stages, pods and progress, what it waits for, and why it failed.
+
+    RUN is an ID or a name in Kubeflow Pipelines, or a workspace or output folder; JOB is the name of a job in the
+    cluster. Default: recent runs in Kubeflow Pipelines, or without an endpoint ./kubetrain-workspace.
+    """
+    from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
+
+    status_and_show(StatusOptions(**options))
+
+
 for command in COMMANDS:
     kubetrain.add_command(command)
 

@@ -12,7 +12,7 @@ from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.stage_state import StageState
 from kubetrain_pipelines.kubeflow.step_logs import StepLogs
-from kubetrain_pipelines.kubeflow.workflow_nodes import EXECUTOR, place_of
+from kubetrain_pipelines.kubeflow.workflow_nodes import step_of
 from kubetrain_trainer.errors import KubetrainError
 
 EXIT = re.compile(r"^main: Error \(exit code \d+\)(: )?")
@@ -61,11 +61,6 @@ def messages_in(workflows: Iterable[Manifest]) -> dict[str, str]:
     ]
     last = {step_of(node["name"]): node["message"] for node in sorted(failed, key=lambda each: each["startedAt"])}
     return {step: said for step, message in last.items() if (said := EXIT.sub("", message))}
-
-
-def step_of(node: str) -> str:
-    """Return the place of the step that a node belongs to."""
-    return place_of(node).removesuffix(f".{EXECUTOR}")
 
 
 def _errors_in_logs(api: KfpApi, run: Run, stages: Sequence[StageState]) -> dict[str, str]:

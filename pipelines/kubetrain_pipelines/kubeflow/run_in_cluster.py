@@ -10,8 +10,9 @@ from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import BadRequest, KubernetesError, NotFound
 from kubetrain_components.jobs.kubernetes.log_position import LogPosition
 from kubetrain_components.jobs.kubernetes.served import list_if_served
+from kubetrain_components.jobs.kubernetes.troubles import pod_troubles
 from kubetrain_components.manifest import Manifest
-from kubetrain_pipelines.kubeflow.workflow_nodes import fnv1a
+from kubetrain_pipelines.kubeflow.workflow_nodes import fnv1a, step_of
 from kubetrain_trainer.progress_line import parse_progress
 
 Progress = dict[str, str | float]
@@ -31,7 +32,7 @@ class NotInThisCluster(KubernetesError):
 
 class RunInCluster:
     def __init__(self, api: KubernetesApi, run_id: str) -> None:
-        self._api = api
+        self.api = api
         self._run_id = run_id
         self._pod_names: dict[str, str] = {}
         self._positions: dict[str, LogPosition] = {}
@@ -76,9 +77,9 @@ class RunInCluster:
         name = self._pod_names.get(node) or self._find_pods().get(node)
         if name is None:
             return None
-        path = self._api.path("v1", "pods", f"{name}/log")
+        path = self.api.path("v1", "pods", f"{name}/log")
         try:
-            with self._api.stream(path, read_timeout=LOG_TIMEOUT_SECONDS, container=MAIN, **query) as stream:
+            with self.api.stream(path, read_timeout=LOG_TIMEOUT_SECONDS, container=MAIN, **query) as stream:
                 return list(stream)
         except (NotFound, BadRequest):
             return None
@@ -91,6 +92,14 @@ class RunInCluster:
             self._pod_names[f"{workflow}-{fnv1a(name)}"] = pod["metadata"]["name"]
         return self._pod_names
 
+    def waiting(self) -> dict[str, str]:
+        """Return what keeps the pods of steps from running, by the place of the step."""
+        found = {}
+        for pod in self._labeled_by_kfp("v1", "pods"):
+            for trouble in pod_troubles("its pod", pod):
+                found[step_of(node_name(pod))] = trouble.failure
+        return found
+
     def still_running(self) -> list[str]:
         """Return the jobs and pods of the run that have not ended. Those that have ended stay for inspection."""
         found = [f"{kind.value} {job['metadata']['name']}" for kind, job in self._active_jobs()]
@@ -100,8 +109,8 @@ class RunInCluster:
     def delete_jobs(self) -> None:
         """Delete the jobs of the run that have not ended; the cluster then deletes their pods."""
         for kind, job in self._active_jobs():
-            path = self._api.path(*kind.traits.resource, job["metadata"]["name"])
-            self._api.delete(path, uid=job["metadata"]["uid"])
+            path = self.api.path(*kind.traits.resource, job["metadata"]["name"])
+            self.api.delete(path, uid=job["metadata"]["uid"])
 
     def progress(self) -> dict[str, Progress]:
         """Return the progress that the jobs report, by task."""
@@ -114,7 +123,7 @@ class RunInCluster:
 
     def _jobs(self) -> Iterator[tuple[JobKind, Manifest]]:
         for kind in PIPELINE_KINDS:
-            for job in list_if_served(self._api, kind.traits.resource, labelSelector=self._our_label):
+            for job in list_if_served(self.api, kind.traits.resource, labelSelector=self._our_label):
                 yield kind, job
 
     @property
@@ -125,7 +134,7 @@ class RunInCluster:
         return self._list(group_version, plural, f"{RUN_LABEL}={self._run_id}")
 
     def _list(self, group_version: str, plural: str, label: str) -> list[Manifest]:
-        found = self._api.get(self._api.path(group_version, plural), labelSelector=label)
+        found = self.api.get(self.api.path(group_version, plural), labelSelector=label)
         items: list[Manifest] = (found or {}).get("items", [])
         return items
 

@@ -40,6 +40,11 @@ def place_of(name: str) -> str:
     return ATTEMPT.sub("", name)
 
 
+def step_of(name: str) -> str:
+    """Return the place of the step that a node belongs to."""
+    return place_of(name).removesuffix(f".{EXECUTOR}")
+
+
 def attempts_in(name: str) -> list[int]:
     return [int(number) for number in ATTEMPT.findall(name)]
 

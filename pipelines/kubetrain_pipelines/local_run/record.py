@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kubetrain_components.evaluate_model.report import run_report
+from kubetrain_components.jobs.local.owner import this_process
 from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
 from kubetrain_trainer.durable_files import write_atomically, write_json
@@ -36,6 +37,7 @@ class RunRecord:
     parameters: dict[str, Any]
     config: dict[str, Any]
     started: float
+    owner: dict[str, float] = field(default_factory=this_process)
     run_id: str = ""
     status: str = "running"
     """running, succeeded, failed or stopped."""
@@ -93,6 +95,7 @@ class RunRecord:
             "status": self.status,
             "error": self.error,
             "log_tail": self.log_tail,
+            "owner": self.owner,
             "started": self.started,
             "finished": self.finished,
             "seconds": self.seconds,

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import psutil
-
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
+from kubetrain_components.jobs.local.owner import is_running, this_process
 from kubetrain_trainer.durable_files import read_json, write_json
 
 
@@ -38,9 +37,7 @@ class LocalRecord:
         draft.path.mkdir(parents=True)
         draft.write_state(Phase.PENDING, job.pods())
         write_json(draft.path / "annotations.json", job.identity.annotations())
-        launcher = psutil.Process()
-        owner = {"pid": launcher.pid, "started": launcher.create_time()}
-        created = {"uid": handle.uid, "labels": job.labels, "owner": owner, "job": asdict(job)}
+        created = {"uid": handle.uid, "labels": job.labels, "owner": this_process(), "job": asdict(job)}
         write_json(draft.path / "job.json", created)
         with self._locked():
             if self.is_alive():
@@ -62,8 +59,8 @@ class LocalRecord:
             owner = read_json(self.path / "job.json")["owner"]
             if Phase(read_json(self.path / "state.json")["phase"]).is_final:
                 return True
-            return bool(psutil.Process(owner["pid"]).create_time() == owner["started"])
-        except (OSError, ValueError, psutil.NoSuchProcess):
+            return is_running(owner)
+        except (OSError, ValueError):
             return False
 
     def state(self) -> JobState | None:

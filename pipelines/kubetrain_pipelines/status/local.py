@@ -1,0 +1,114 @@
+"""Read the snapshots of runs and jobs on this machine from their folders."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kubetrain_components.jobs.job_state import JobState, Phase
+from kubetrain_components.jobs.local.owner import is_running
+from kubetrain_components.jobs.local.record import LocalRecord
+from kubetrain_components.run.events import EventReader
+from kubetrain_components.run.stages import STAGES
+from kubetrain_pipelines.kubeflow.run import Run
+from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.stage_state import StageState
+from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run
+from kubetrain_pipelines.local_run.record import RunRecord, StageRecord
+from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
+from kubetrain_trainer.durable_files import read_json
+from kubetrain_trainer.errors import InvalidSetting
+
+STATES = {
+    "running": RunState.RUNNING,
+    "finished": RunState.SUCCEEDED,
+    "succeeded": RunState.SUCCEEDED,
+    "failed": RunState.FAILED,
+    "stopped": RunState.CANCELED,
+}
+"""The states of runs and stages, by their names in files."""
+TITLES = {stage.name: stage.title for stage in STAGES}
+KILLED = "its process was killed"
+LAST_BYTES = 100_000
+
+
+def read_local(path: Path) -> Snapshot:
+    """Return the run of a workspace, or the jobs of a folder that `kubetrain train` has written.
+
+    Raises:
+        InvalidSetting: if the path is neither.
+    """
+    if (path / RECORD).is_file():
+        return _read_workspace(path)
+    if not (folders := jobs_in(path)):
+        raise InvalidSetting(f"{path} is neither a workspace nor the output of a training: check the path")
+    return Snapshot(jobs=[*_jobs(folders)])
+
+
+def _read_workspace(workspace: Path) -> Snapshot:
+    written = read_json(workspace / RECORD)
+    record = RunRecord(pipeline=written["pipeline"], workspace=workspace, parameters={}, config={}, started=0.0)
+    for event in EventReader(workspace / "events.jsonl").new_events():
+        record.add(event)
+    state = _state(written)
+    run = Run(
+        id=record.run_id or "-",  # its first step chooses it
+        name=record.pipeline,
+        state=state,
+        created=_time(written["started"]),
+        ended=_time(written["finished"]) if written["finished"] else None,
+        stages=tuple(_stage(stage, state) for stage in record.stages),
+    )
+    is_killed = state is RunState.FAILED and written["status"] == "running"
+    causes = [written["error"] or KILLED] if written["error"] or is_killed else []
+    jobs = [] if state.is_final else _jobs(jobs_of_run(workspace / "jobs", record.run_id))
+    return Snapshot(run=run, causes=causes, jobs=[job for job in jobs if not job.has_ended])
+
+
+def _state(written: dict[str, Any]) -> RunState:
+    state = STATES[written["status"]]
+    if state.is_final:
+        return state
+    if not (owner := written.get("owner")):  # an earlier version has written it
+        return RunState.UNKNOWN
+    return state if is_running(owner) else RunState.FAILED
+
+
+def _stage(stage: StageRecord, run: RunState) -> StageState:
+    state = STATES[stage.status]
+    return StageState(
+        place=stage.name,
+        task=stage.name,
+        title=TITLES.get(stage.name, stage.name),
+        state=run if run.is_final and not state.is_final else state,
+        started=_time(stage.started),
+        ended=_time(stage.started + stage.seconds) if state.is_final else None,
+    )
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _jobs(folders: Iterable[Path]) -> Iterator[JobSnapshot]:
+    for folder in folders:
+        record = LocalRecord(folder)
+        if state := record.state():
+            if not record.is_alive():
+                state = replace(state, phase=Phase.FAILED, message=KILLED)
+            nodes = {pod.name: "localhost" for pod in state.pods}
+            yield JobSnapshot(name=folder.name, state=state, nodes=nodes, progress=_progress(folder, state))
+
+
+def _progress(folder: Path, state: JobState) -> Progress | None:
+    lead = lead_of(state)
+    try:
+        with (folder / f"{lead.name if lead else ''}.log").open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(end - LAST_BYTES, 0))
+            lines = log.read().decode(errors="replace").splitlines()
+            return newest_progress((line, os.fstat(log.fileno()).st_mtime) for line in reversed(lines))
+    except OSError:  # the job has no pods yet, or is being deleted
+        return None
