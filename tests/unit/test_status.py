@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.kubernetes.indexed_job import NEEDS_FIRST_ANNOTATION
 from kubetrain_pipelines.cli.status import StatusOptions, status_and_show
 from kubetrain_pipelines.kubeflow import follow_run
 from kubetrain_pipelines.run_failed import RunFailed
@@ -116,6 +117,16 @@ def test_the_progress_that_the_launcher_has_noted_is_shown_if_the_log_cannot_be_
     shown = show(capsys, "train")
     assert "progress   step 2/9 · " in shown
     assert "could not be read: the log of worker-0: me may not get pods/log" in shown
+
+
+def test_the_log_of_a_pod_that_may_have_lost_rank_0_is_not_asked(
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(cluster)
+    notes = {NEEDS_FIRST_ANNOTATION: "false", "kubetrain/progress": "[kubetrain] step=8/9"}
+    metadata = {"labels": LABELS, "annotations": notes}
+    cluster.put(f"{JOBS}/train", kind="Job", metadata=metadata, spec={"template": {}}, status={"active": 1})
+    assert "progress   step 8/9 · " in show(capsys, "train")
 
 
 def test_a_name_that_does_not_exist_is_an_error_with_what_could_not_be_read(cluster: ApiServer) -> None:
@@ -231,6 +242,13 @@ def test_a_job_is_found_by_its_name_beside_kubeflow_pipelines(
     kfp: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert show(capsys, "train", endpoint=kfp.endpoint, namespace="tests").startswith("job train (Job): Pending")
+
+
+def test_of_a_job_that_has_ended_no_log_is_read(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    start(cluster)
+    end(cluster, type="Complete")
+    assert show(capsys, "train") == "job train (Job): Succeeded\n  worker-0   Succeeded  node-1\n"
+    assert not [each for each in cluster.requests if "/log" in each]
 
 
 @pytest.mark.parametrize("options", [{"as_json": True, "run": "train"}, {"run": "", "endpoint": "http://127.0.0.1:1"}])

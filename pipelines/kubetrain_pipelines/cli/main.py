@@ -280,6 +280,21 @@ def status(**options: Any) -> None:
     status_and_show(StatusOptions(**options))
 
 
+@kubetrain.command()
+@click.option("--namespace", default="", help="Namespace of the jobs (default: the context's).")
+@click.option("--all-namespaces", is_flag=True, help="Show the jobs of all namespaces.")
+@AS_JSON
+@with_options(CONTEXT)
+def top(**options: Any) -> None:
+    """Show the GPUs, CPUs and memory of each job in a cluster: in use/requested.
+
+    GPUs are those that pods with a node have requested.
+    """
+    from kubetrain_pipelines.cli.top import top_and_show
+
+    top_and_show(**options)
+
+
 for command in COMMANDS:
     kubetrain.add_command(command)
 

@@ -41,7 +41,7 @@ class StatusOptions(ConnectionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is shown."""
+    """A run or a job to show."""
 
     read: Callable[[], Snapshot]
     follow: Callable[[Say], Iterator[Snapshot]]

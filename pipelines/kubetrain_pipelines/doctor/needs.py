@@ -1,18 +1,17 @@
 """The requirements of a run, read from the manifests that it would create. Pure functions."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from operator import add
 
 from kubetrain_components.jobs.etcd_settings import ETCD_STAGE
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import max_pods, needed_pods, replica_specs
-from kubetrain_components.jobs.quantity import amount
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.doctor import launch_step
+from kubetrain_pipelines.pod_resources import Amounts, resources_of
 
 OBJECTS = {
     JobKind.PYTORCH_JOB: ("pytorchjobs.kubeflow.org",),
@@ -28,8 +27,6 @@ OBJECTS = {
 }
 """The objects of a training of each kind, by their names in quotas."""
 OF_ETCD = ("jobs.batch", "services")
-Amounts = dict[str, Decimal]
-"""Amounts by the name of the resource."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +47,8 @@ class Pods:
         return spec
 
     def resources(self, kind: str = "requests") -> Amounts:
-        """Return the requests or limits of one pod, as the scheduler counts them."""
-        beside: Amounts = {}
-        before: Amounts = {}
-        for container in self.spec.get("initContainers") or []:
-            together = _merged(add, beside, _amounts(container, kind))
-            if container.get("restartPolicy") == "Always":  # a sidecar
-                beside = together
-            else:
-                before = _merged(max, before, together)
-        for container in self.spec["containers"]:
-            beside = _merged(add, beside, _amounts(container, kind))
-        return _merged(max, before, beside)
-
-
-def _amounts(container: Manifest, kind: str) -> Amounts:
-    """Return the requests or limits: what has only a limit requests as much."""
-    resources = container.get("resources") or {}
-    defaults = (resources.get("limits") or {}) if kind == "requests" else {}
-    return {name: amount(str(value)) for name, value in {**defaults, **(resources.get(kind) or {})}.items()}
-
-
-def _merged(merge: Callable[[Decimal, Decimal], Decimal], one: Amounts, other: Amounts) -> Amounts:
-    return {name: merge(one.get(name, Decimal()), other.get(name, Decimal())) for name in one | other}
+        """Return the requests or limits of one pod."""
+        return resources_of(self.spec, kind)
 
 
 @dataclass(frozen=True)

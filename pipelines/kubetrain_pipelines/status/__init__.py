@@ -1,1 +1,1 @@
-"""What a run or a job does now: its stages, pods and progress, and what it waits for."""
+"""The present state of runs and jobs, with their pods, progress and troubles, and their use of resources."""

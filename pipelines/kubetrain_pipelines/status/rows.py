@@ -16,7 +16,7 @@ from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot
 WIDTH = 80
 NO_BREAK = "\N{NO-BREAK SPACE}"
 LABEL_WIDTH = 9
-MAX_PODS = 16
+MAX_PODS = 10
 OLD_SECONDS = 30.0
 """Age from which it is said how old the progress is."""
 
@@ -24,7 +24,7 @@ OLD_SECONDS = 30.0
 @dataclass(frozen=True)
 class Row:
     key: str
-    """What the row is about: a row with the same key replaces it."""
+    """Identifies the row: one with the same key replaces it."""
     text: str
     clock: str = ""
     """The end of the row, which changes only because time passes."""
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def news(self) -> str:
-        """What is worth a new line when it changes."""
+        """The text to compare with that of the row before: a difference is worth a new line."""
         return " ".join(self.text.split())
 
 

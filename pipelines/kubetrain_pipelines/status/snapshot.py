@@ -95,7 +95,7 @@ class Snapshot:
     jobs: Sequence[JobSnapshot] = ()
     """The job itself, or the jobs of the run that have not ended."""
     waiting: Sequence[str] = ()
-    """What keeps steps of the run from starting."""
+    """Sentences that say what keeps steps of the run from starting."""
     causes: Sequence[str] = ()
     """Why the run failed, as far as that is known."""
     gaps: Sequence[str] = ()
