@@ -45,6 +45,9 @@ SPOT: dict[str, tuple[dict[str, str], str]] = {
     "karpenter": ({"karpenter.sh/capacity-type": "spot"}, ""),
 }
 """The labels of each platform's spot nodes, and the key of their taint, if they have one."""
+NODE_NAME = "NODE_NAME"
+NODE_OF_POD: Manifest = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+"""The trainers name the node of a slow process."""
 RENDEZVOUS_PORT = 23456
 """The operator's default."""
 HOST_PORTS = range(20_000, 30_000)
@@ -185,6 +188,8 @@ def _environment(job: Job, replica: Replica) -> list[Manifest]:
         values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
     values |= {**_strings(placement.nccl), **_strings(placement.env), **replica.env}
     sources = {name: source for name, source in placement.env.items() if isinstance(source, Mapping)}
+    if job.is_training and NODE_NAME not in values:
+        sources.setdefault(NODE_NAME, NODE_OF_POD)
     for name, source in placement.secret_env.items():
         secret, key = source.split("/", 1)
         sources[name] = {"secretKeyRef": {"name": secret, "key": key}}
