@@ -81,3 +81,4 @@ def test_all_processes_follow_the_chief_even_if_they_see_other_files(framework: 
     result = TrainingOutput(tmp_path / "seen-by-0").read_result()
     assert result is not None
     assert result["step"] == 4
+    assert result["network"].startswith({"pytorch": "gloo over ", "tensorflow": "ring"}[framework])

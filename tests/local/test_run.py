@@ -84,6 +84,7 @@ class TestBothFrameworks:
 
     def test_the_report_is_written(self, run: tuple[Finished, dict], workspace: Path) -> None:
         assert (workspace / "report.html").stat().st_size > 20_000
+        assert ">Network<" in (workspace / "report.html").read_text()
 
     def test_nothing_is_left_running(self, run: tuple[Finished, dict], workspace: Path) -> None:
         assert processes_of(workspace) == []

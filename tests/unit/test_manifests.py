@@ -271,6 +271,10 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"env": {"LEVEL": 3}}, {"container.env.LEVEL": {"name": "LEVEL", "value": "3"}}),
     (
+        {"env": {"NODE_NAME": "mine"}},
+        {"container.env.NODE_NAME.value": "mine", "container.env.NODE_NAME.valueFrom": None},
+    ),
+    (
         {"secret_env": {"TOKEN": "hub/token"}},
         {"container.env.TOKEN": {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}},
     ),

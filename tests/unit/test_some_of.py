@@ -1,4 +1,4 @@
-from kubetrain_components.jobs.some_of import some_of
+from kubetrain_trainer.some_of import some_of
 
 
 def test_few_items_are_all_named() -> None:

@@ -16,7 +16,7 @@ from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.sampling import SamplePlan
-from kubetrain_trainer.start_banner import describe_start
+from kubetrain_trainer.start_banner import describe_start, with_interface
 from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
@@ -156,17 +156,17 @@ def test_a_training_logs_its_hardware_first(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     start = {"backend": "PyTorch 2.15.0", "precision": "bf16", "device": "AMD EPYC"}
-    assert describe_start(world_size=2, transport="gloo", threads=1, **start) == (
+    assert describe_start(world_size=2, network=with_interface("gloo"), threads=1, **start) == (
         "training starts: PyTorch 2.15.0, 2 processes, gloo over eth0, bf16, 1 thread each, AMD EPYC"
     )
-    assert describe_start(world_size=2, transport="nccl", threads=8, **start) == (
+    assert describe_start(world_size=2, network=with_interface("nccl"), threads=8, **start) == (
         "training starts: PyTorch 2.15.0, 2 processes, nccl, bf16, 8 threads each, AMD EPYC"
     )
-    assert describe_start(world_size=1, transport="", threads=8, **start) == (
+    assert describe_start(world_size=1, network="", threads=8, **start) == (
         "training starts: PyTorch 2.15.0, 1 process, bf16, 8 threads, AMD EPYC"
     )
     start["device"] = "NVIDIA H200"
-    assert describe_start(world_size=16, transport="", threads=8, used_gpus=8, gpus=8, **start) == (
+    assert describe_start(world_size=16, network="", threads=8, used_gpus=8, gpus=8, **start) == (
         "training starts: PyTorch 2.15.0, 16 processes, bf16, 8 threads each, 8 of 8 GPUs in this pod, NVIDIA H200"
     )
     assert cpu_name()

@@ -52,3 +52,8 @@ def test_the_manifest_of_a_job_without_an_operator_has_what_is_created_beside_it
     assert "| launcher | trainer |" in text
     runtime, job = yaml.safe_load_all(text.split("```yaml\n")[1].removesuffix("```\n"))
     assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
+
+
+def test_it_says_how_the_processes_were_connected() -> None:
+    text = training_summary(training(), {**RESULT, "network": "gloo over eth0"}, {}, "")
+    assert "| network | gloo over eth0 |" in text

@@ -13,6 +13,8 @@ class ProcessGroup(Protocol):
     """All processes must call the methods that exchange values in the same order: each call waits for all of them."""
 
     role: ProcessRole
+    network: str
+    """How the processes are connected; empty if there is only one."""
 
     @property
     def replicas(self) -> int:

@@ -7,7 +7,7 @@ def describe_start(
     *,
     backend: str,
     world_size: int,
-    transport: str,
+    network: str,
     precision: str,
     threads: int,
     device: str,
@@ -23,7 +23,7 @@ def describe_start(
     parts = [
         backend,
         _counted(world_size, "process", "processes"),
-        _with_interface(transport),
+        network,
         f"sharding={sharding}" if sharding != "none" else "",
         precision,
         _counted(threads, "thread", "threads") + " each" * (world_size > 1),
@@ -33,7 +33,8 @@ def describe_start(
     return "training starts: " + ", ".join(part for part in parts if part)
 
 
-def _with_interface(transport: str) -> str:
+def with_interface(transport: str) -> str:
+    """Add the network interface, if a variable of this transport names one."""
     interface = os.environ.get(f"{transport.upper()}_SOCKET_IFNAME")
     return f"{transport} over {interface}" if interface else transport
 

@@ -48,7 +48,11 @@ def training_report(output: TrainingOutput) -> str:
             "headline": "Evaluated",
             "error": "",
             "log_tail": (),
-            "facts": [("Dataset", recorded["dataset_digest"]), ("Started", recorded["created"])],
+            "facts": [
+                ("Dataset", recorded["dataset_digest"]),
+                ("Started", recorded["created"]),
+                *_network(output.read_result()),
+            ],
             "timeline": [],
             "parameters": {"run_id": output.path.name},
             "config": recorded["config"],
@@ -78,11 +82,17 @@ def _run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("Dataset", f"{dataset['digest']} ({dataset['objects']:,} objects)"))
     if training:
         facts.append(("Training", f"{training['step']:,} steps, {training['world_size']} processes"))
+        facts += _network(training)
     if run["checkpoint"]:
         facts.append(("Checkpoint", run["checkpoint"]["checkpoint"]))
     if run["model"]:
         facts.append(("Model", run["model"]["uri"]))
     return facts
+
+
+def _network(result: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return how the processes were connected, if there were several."""
+    return [("Network", result["network"])] if result and "network" in result else []
 
 
 def _timeline(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from typing import Self
 from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import JobState, Phase
-from kubetrain_components.jobs.some_of import some_of
 from kubetrain_components.jobs.troubles import JOB, TroubleKind
+from kubetrain_trainer.some_of import some_of
 
 Clock = Callable[[], float]
 

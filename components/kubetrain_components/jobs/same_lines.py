@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from kubetrain_components.jobs.job_state import LogLine
-from kubetrain_components.jobs.some_of import MAX_NAMED, some_of
+from kubetrain_trainer.some_of import MAX_NAMED, some_of
 
 
 def together(lines: Iterable[LogLine]) -> Iterator[LogLine]:

@@ -7,9 +7,9 @@ from kubetrain_components.jobs.budgets import Clock
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
-from kubetrain_components.jobs.some_of import MAX_NAMED, some_of
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import JobFailed
+from kubetrain_trainer.some_of import MAX_NAMED, some_of
 
 
 def have_pods_ended(state: JobState) -> bool:

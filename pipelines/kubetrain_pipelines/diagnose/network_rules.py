@@ -204,13 +204,22 @@ RULES = (
     Rule(
         name="nccl-versions",
         title="The pods have different versions of NCCL",
-        texts=("Mismatched NCCL version detected", "NCCL version mismatch with remote peer"),
+        texts=(
+            "Mismatched NCCL version detected",
+            "NCCL version mismatch with remote peer",
+            "the pods have different versions (NCCL ",
+        ),
         explanation="NCCL only works between equal versions.",
         remedy="Give all pods the same image, by digest.",
         samples=(
             Sample(
                 "node2:6:6 [0] NCCL WARN Mismatched NCCL version detected : rank 0 version 22705 rank 1 version 22203",
                 "libnccl 2 of PyTorch 2.15, which has this format",
+            ),
+            Sample(
+                "the pods have different versions (NCCL 2.27.5 on node-b, NCCL 2.28.9 on node-a), between which NCCL "
+                "cannot connect: give all the same image",
+                "the trainer writes it",
             ),
         ),
     ),
@@ -267,47 +276,6 @@ RULES = (
             Sample(
                 "node1:60:81 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
                 "libnccl 2 of PyTorch 2.15, which has this format",
-            ),
-        ),
-    ),
-    Rule(
-        name="infiniband-asked",
-        title="InfiniBand is asked for",
-        certainty=Certainty.FACT,
-        texts=(
-            "NCCL_IB_DISABLE set by environment to 0",
-            "NCCL_IB_HCA set by environment to",
-            "NCCL_NET set by environment to IB",
-        ),
-    ),
-    Rule(
-        name="sockets-used",
-        title="InfiniBand was asked for, but TCP is in use",
-        certainty=Certainty.SLOW,
-        texts=("NCCL INFO Using network Socket", "NCCL INFO NET/IB : No device found"),
-        needs="infiniband-asked",
-        explanation="NCCL found no InfiniBand device, and fell back to sockets.",
-        remedy="Request the device with rdma in placement, and check it with `ibstat` in the pod. network=infiniband "
-        "makes NCCL fail instead of falling back.",
-        samples=(
-            Sample(
-                "ip-172-31-12-21:45361:45361 [0] NCCL INFO NET/IB : No device found.",
-                "https://github.com/NVIDIA/nccl/issues/226",
-            ),
-        ),
-    ),
-    Rule(
-        name="no-gpu-direct",
-        title="GPUDirect RDMA is not in use",
-        certainty=Certainty.SLOW,
-        texts=("GPU Direct RDMA Disabled for HCA",),
-        explanation="InfiniBand copies through the memory of the host.",
-        remedy="Load nvidia_peermem on the nodes (`lsmod | grep peermem`), or use a driver and kernel with DMA-BUF. "
-        "`nvidia-smi topo -m` shows which NIC is near which GPU.",
-        samples=(
-            Sample(
-                "hostname1:25668:27396 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
-                "https://github.com/NVIDIA/nccl/issues/1537",
             ),
         ),
     ),

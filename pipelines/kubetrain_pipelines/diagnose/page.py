@@ -42,8 +42,8 @@ ADVICE = (
     ),
     (
         "Set `NCCL_DEBUG=INFO`",
-        "`network` sets `WARN`.",
-        """`--set 'nccl={"NCCL_DEBUG": "INFO"}'` logs the network in use, on each rank; then diagnose the logs.""",
+        "PyTorch: the log begins with the network in use, and has NCCL's warnings.",
+        """`--set 'nccl={"NCCL_DEBUG": "INFO"}'` logs everything, on each rank; then diagnose the logs.""",
     ),
     (
         "Set `NCCL_SOCKET_IFNAME`",
@@ -75,7 +75,7 @@ ADVICE = (
     (
         "Find out why training is slow",
         "It warns if it waits for data, and serves the times of steps as metrics.",
-        "See `waits-for-data`, `sockets-used` and `no-gpu-direct` below.",
+        "See `waits-for-data`, `tcp-used`, `sockets-used` and `no-gpu-direct` below.",
     ),
     (
         "Restart what failed",

@@ -1,9 +1,16 @@
 """The table of all rules. If several match one line, the first counts, so rules of fewer lines come first."""
 
-from kubetrain_pipelines.diagnose import memory_rules, network_rules, scheduling_rules, storage_rules, training_rules
+from kubetrain_pipelines.diagnose import (
+    memory_rules,
+    network_rules,
+    scheduling_rules,
+    storage_rules,
+    training_rules,
+    transport_rules,
+)
 
 AREAS = {
-    "Network, NCCL and rendezvous": network_rules.RULES,
+    "Network, NCCL and rendezvous": (*network_rules.RULES, *transport_rules.RULES),
     "Memory": memory_rules.RULES,
     "Disks, volumes and credentials": storage_rules.RULES,
     "Pods, nodes and queues": scheduling_rules.RULES,

@@ -30,6 +30,7 @@ class Group(ProcessGroup):
     """The same processes, connected by gloo without a timeout."""
     together: int = 1
     """The number of processes that compute each sample together, in the order of their ranks."""
+    network: str = ""
 
     @property
     def replicas(self) -> int:
@@ -48,7 +49,7 @@ class Group(ProcessGroup):
         return describe_start(
             backend=f"PyTorch {torch.__version__}",
             world_size=self.role.world_size,
-            transport=dist.get_backend() if self.role.world_size > 1 else "",
+            network=self.network,
             sharding=config.sharding,
             precision=describe_precision(config, self.device),
             threads=torch.get_num_threads(),

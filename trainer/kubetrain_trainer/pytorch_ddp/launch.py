@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from kubetrain_trainer import saving_marks
 from kubetrain_trainer.cpus import cpus_each
@@ -30,7 +31,7 @@ def launch(arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import determine_local_world_size, parse_args, run
 
-    from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod
+    from kubetrain_trainer.pytorch_ddp import etcd_server, late_pod, nccl_log
     from kubetrain_trainer.pytorch_ddp.patient_agent import PatientAgent
 
     def stop(number: int, _: object) -> None:
@@ -60,8 +61,12 @@ def launch(arguments: Sequence[str]) -> int:
     for each in STOPPING_SIGNALS:
         signal.signal(each, stop)
     try:
-        with tempfile.TemporaryDirectory(prefix="saving-", ignore_cleanup_errors=True) as marks:
-            os.environ[saving_marks.VARIABLE] = marks
+        with (
+            tempfile.TemporaryDirectory(prefix="kubetrain-", ignore_cleanup_errors=True) as folder,
+            nccl_log.WarningPrinter(Path(folder)),
+        ):
+            os.environ[saving_marks.VARIABLE] = folder
+            nccl_log.log_to_files(Path(folder))
             if has_etcd:
                 etcd_server.await_etcd(parsed.rdzv_endpoint, parsed.rdzv_conf)
             run(parsed)  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from kubetrain_trainer.process_role import torchrun_role
 from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer.pytorch_ddp.loading import seed_generators
+from kubetrain_trainer.pytorch_ddp.network import find_network, warn_of_versions
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
 from kubetrain_trainer.schedule import is_finished
@@ -33,10 +34,12 @@ def train(arguments: Arguments) -> None:
         keep_freed_memory()
     output = arguments.output
     with join_group(arguments.config, torchrun_role()) as group:
+        warn_of_versions(group)
         if group.role.is_chief:
             check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not group.from_chief(output.is_finished):
+            group.network = find_network(group)
             with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
                 training = build_training(arguments, group)
             if group.role.is_chief:

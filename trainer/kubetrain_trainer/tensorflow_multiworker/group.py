@@ -15,7 +15,7 @@ from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import Stopped
 from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
-from kubetrain_trainer.start_banner import describe_start
+from kubetrain_trainer.start_banner import describe_start, with_interface
 from kubetrain_trainer.stop_signal import exit_on_sigterm
 from kubetrain_trainer.tensorflow_multiworker.precision import describe_precision
 
@@ -28,6 +28,7 @@ DECISION_BYTES = 16384
 class Group(ProcessGroup):
     role: ProcessRole
     strategy: tf.distribute.Strategy
+    network: str = ""
 
     @property
     def replicas(self) -> int:
@@ -40,12 +41,10 @@ class Group(ProcessGroup):
 
     def describe(self, config: TrainConfig) -> str:
         gpus = tf.config.list_physical_devices("GPU")
-        automatic = "nccl" if gpus else "ring"
-        transport = {"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication]
         return describe_start(
             backend=f"TensorFlow {tf.__version__}",
             world_size=self.role.world_size,
-            transport=transport if self.role.world_size > 1 else "",
+            network=self.network,
             precision=describe_precision(config),
             threads=tf.config.threading.get_intra_op_parallelism_threads(),
             device=" and ".join(sorted({*gpu_names()})) or cpu_name(),
@@ -118,7 +117,7 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(config, role)
-    group = Group(role, build_strategy(config, role))
+    group = Group(role, build_strategy(config, role), network_of(config, role))
     exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
     try:
         yield group
@@ -126,6 +125,13 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
         group.sum([0.0])
         raise
     group.sum([0.0])
+
+
+def network_of(config: TrainConfig, role: ProcessRole) -> str:
+    """Return the algorithm by which TensorFlow connects the processes, and its interface if a variable names it."""
+    automatic = "nccl" if tf.config.list_physical_devices("GPU") else "ring"
+    algorithm = {"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication]
+    return with_interface(algorithm) if role.world_size > 1 else ""
 
 
 def gpu_names() -> list[str]:
