@@ -186,6 +186,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     # torchrun starts PyTorch's processes, and they start others to load samples; TensorFlow has neither, but Keras.
     of_torchrun = {"launch.py", "patient_agent.py", "etcd_agent.py", "etcd_server.py", "late_pod.py"}
     of_torchrun |= {"nccl_log.py", "network.py"}  # NCCL logs to files of torchrun's
+    of_torchrun |= {"preflight.py"}  # TensorFlow's processes only exchange what a strategy does
     of_loading = {"shared_images.py", "loading_processes.py", "sendable.py", "streams.py"}
     of_models = {"data_parallel.py", "memory_format.py", "own_step.py", "structures.py"}  # Keras and tf.nest do this
     # Each of TensorFlow's processes has the whole model and reads the whole state.

@@ -110,7 +110,6 @@ class FakeGroup(ProcessGroup):
 
     def __init__(self, rank: int, sum_values: Callable[[list[float]], list[float]], gpu_memory: int = 0) -> None:
         self.role = ProcessRole(rank=rank, world_size=2)
-        self.network = ""
         self._sum_values = sum_values
         self._gpu_memory = gpu_memory
 

@@ -15,7 +15,7 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, setting
 
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
-    *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "mlflow_uri", "mlflow_experiment"),
+    *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "preflight", "mlflow_uri", "mlflow_experiment"),
     *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
 )
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
@@ -229,6 +229,12 @@ class TrainConfig(DataSettings):
         "megabytes of gradients that processes exchange at once, while the rest is still computed; 0: 25 (PyTorch: the "
         "first ones fewer)",
         minimum=0,
+    )
+    preflight: str = setting(
+        "auto",
+        "PyTorch: whether each process multiplies matrices and exchanges 64 MB with its neighbors before the first "
+        "step, to name slow or faulty GPUs and slow links between nodes; auto: if several pods with GPUs train",
+        choices=("auto", "true", "false"),
     )
     nccl_timeout_seconds: int = setting(
         600,

@@ -9,7 +9,7 @@ from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.mlflow_address import address_problem
 
-OF_PYTORCH = ("sharding", "tensor_parallel", "activation_checkpointing", "weights_format")
+OF_PYTORCH = ("sharding", "tensor_parallel", "activation_checkpointing", "weights_format", "preflight")
 OF_THE_LOOP = (
     "initial_weights",
     "freeze",

@@ -223,4 +223,5 @@ def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn
 def finish(training: AnyTraining) -> None:
     """Export the checkpoint that becomes the model and record that the training completed."""
     training.export(choose_checkpoint(training.output.checkpoints, training.config))
-    training.output.finish(training.writer.last(), training.group.network)
+    group = training.group
+    training.output.finish(training.writer.last(), network=group.network, preflight=group.preflight)

@@ -13,8 +13,10 @@ class ProcessGroup(Protocol):
     """All processes must call the methods that exchange values in the same order: each call waits for all of them."""
 
     role: ProcessRole
-    network: str
+    network: str = ""
     """How the processes are connected; empty if there is only one."""
+    preflight: str = ""
+    """What a preflight measured; empty without one."""
 
     @property
     def replicas(self) -> int:

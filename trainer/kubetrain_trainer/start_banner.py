@@ -22,12 +22,12 @@ def describe_start(
     """
     parts = [
         backend,
-        _counted(world_size, "process", "processes"),
+        counted(world_size, "process", "processes"),
         network,
         f"sharding={sharding}" if sharding != "none" else "",
         precision,
-        _counted(threads, "thread", "threads") + " each" * (world_size > 1),
-        f"{used_gpus} of {_counted(gpus, 'GPU', 'GPUs')} in this pod" if gpus else "",
+        counted(threads, "thread", "threads") + " each" * (world_size > 1),
+        f"{used_gpus} of {counted(gpus, 'GPU', 'GPUs')} in this pod" if gpus else "",
         device,
     ]
     return "training starts: " + ", ".join(part for part in parts if part)
@@ -39,5 +39,5 @@ def with_interface(transport: str) -> str:
     return f"{transport} over {interface}" if interface else transport
 
 
-def _counted(count: int, one: str, many: str) -> str:
+def counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"

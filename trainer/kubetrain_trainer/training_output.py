@@ -137,10 +137,10 @@ class TrainingOutput:
             )
         return newest
 
-    def finish(self, last: Checkpoint, network: str = "") -> None:
-        """Record that the training completed, its last checkpoint as proof, and how its processes were connected."""
-        details = {"network": network} if network else {}
-        write_json(self.path / "result.json", {"status": "completed", **_identity(last), **details})
+    def finish(self, last: Checkpoint, **details: str) -> None:
+        """Record that the training completed, its last checkpoint as proof, and those details that are not empty."""
+        given = {name: text for name, text in details.items() if text}
+        write_json(self.path / "result.json", {"status": "completed", **_identity(last), **given})
 
     def stopped_result(self, last: Checkpoint) -> dict[str, Any]:
         """Return the result of a stopped training. It is not written to a file, because the run can be resumed."""

@@ -51,7 +51,7 @@ def training_report(output: TrainingOutput) -> str:
             "facts": [
                 ("Dataset", recorded["dataset_digest"]),
                 ("Started", recorded["created"]),
-                *_network(output.read_result()),
+                *_connections(output.read_result() or {}),
             ],
             "timeline": [],
             "parameters": {"run_id": output.path.name},
@@ -82,7 +82,7 @@ def _run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("Dataset", f"{dataset['digest']} ({dataset['objects']:,} objects)"))
     if training:
         facts.append(("Training", f"{training['step']:,} steps, {training['world_size']} processes"))
-        facts += _network(training)
+        facts += _connections(training)
     if run["checkpoint"]:
         facts.append(("Checkpoint", run["checkpoint"]["checkpoint"]))
     if run["model"]:
@@ -90,9 +90,9 @@ def _run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def _network(result: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return how the processes were connected, if there were several."""
-    return [("Network", result["network"])] if result and "network" in result else []
+def _connections(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return how the processes were connected, and what the preflight measured, as far as the training reported it."""
+    return [(name.capitalize(), result[name]) for name in ("network", "preflight") if name in result]
 
 
 def _timeline(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

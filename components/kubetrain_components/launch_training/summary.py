@@ -34,7 +34,7 @@ def training_summary(
         "image": f"`{training.placement.image}`",
         "pods": f"{_pods(training)}, each with {_count(training.processes_in_pod, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
-        **({"network": result["network"]} if "network" in result else {}),
+        **{name: result[name] for name in ("network", "preflight") if name in result},
         "last checkpoint": _checkpoint(result),
         "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},

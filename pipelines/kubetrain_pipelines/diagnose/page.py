@@ -74,8 +74,9 @@ ADVICE = (
     ),
     (
         "Find out why training is slow",
-        "It warns if it waits for data, and serves the times of steps as metrics.",
-        "See `waits-for-data`, `tcp-used`, `sockets-used` and `no-gpu-direct` below.",
+        "It warns if it waits for data, serves the times of steps as metrics, and names slow links and GPUs "
+        "(`preflight`).",
+        "See `waits-for-data`, `tcp-used`, `sockets-used`, `no-gpu-direct`, `slow-link` and `slow-device` below.",
     ),
     (
         "Restart what failed",

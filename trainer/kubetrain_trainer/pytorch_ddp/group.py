@@ -30,11 +30,14 @@ class Group(ProcessGroup):
     """The same processes, connected by gloo without a timeout."""
     together: int = 1
     """The number of processes that compute each sample together, in the order of their ranks."""
-    network: str = ""
 
     @property
     def replicas(self) -> int:
         return self.role.world_size // self.together
+
+    @property
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else cpu_name()
 
     @property
     def devices(self) -> int:
@@ -53,7 +56,7 @@ class Group(ProcessGroup):
             sharding=config.sharding,
             precision=describe_precision(config, self.device),
             threads=torch.get_num_threads(),
-            device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else cpu_name(),
+            device=self.device_name,
             used_gpus=self.role.local_world_size,
             gpus=torch.cuda.device_count(),
         )

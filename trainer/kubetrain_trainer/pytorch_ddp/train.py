@@ -19,6 +19,7 @@ from kubetrain_trainer.pytorch_ddp.evaluate import mean_metrics
 from kubetrain_trainer.pytorch_ddp.group import join_group
 from kubetrain_trainer.pytorch_ddp.loading import seed_generators
 from kubetrain_trainer.pytorch_ddp.network import find_network, warn_of_versions
+from kubetrain_trainer.pytorch_ddp.preflight import run_preflight
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
 from kubetrain_trainer.schedule import is_finished
@@ -40,6 +41,7 @@ def train(arguments: Arguments) -> None:
             output.begin("pytorch", arguments.config, arguments.dataset_digest)
         if not group.from_chief(output.is_finished):
             group.network = find_network(group)
+            group.preflight = run_preflight(arguments.config, group)
             with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
                 training = build_training(arguments, group)
             if group.role.is_chief:

@@ -28,7 +28,6 @@ DECISION_BYTES = 16384
 class Group(ProcessGroup):
     role: ProcessRole
     strategy: tf.distribute.Strategy
-    network: str = ""
 
     @property
     def replicas(self) -> int:
@@ -117,7 +116,8 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     """Join the other processes. After success or a stop, wait for them before leaving."""
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(config, role)
-    group = Group(role, build_strategy(config, role), network_of(config, role))
+    group = Group(role, build_strategy(config, role))
+    group.network = network_of(config, role)
     exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
     try:
         yield group

@@ -1,0 +1,121 @@
+"""Measure the links between pods and the devices before the first step, and name those that stand out."""
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.node_name import node_name
+from kubetrain_trainer.preflight import LINK_BYTES, Examined, describe, find, partners, warnings
+from kubetrain_trainer.pytorch_ddp.group import Group
+from kubetrain_trainer.pytorch_ddp.network import uses_nccl
+from kubetrain_trainer.watchdog import Watchdog
+
+ATTEMPTS = 3
+"""The fastest counts, because anything may interrupt one of them."""
+WARM_UP_BYTES = 2**20
+"""What connects two processes before their exchange is measured."""
+SIDES = {"cuda": 4096, "cpu": 512}
+"""The sides of the matrices."""
+PRODUCTS = 10
+"""The products of an attempt: a single one is too short to be measured."""
+log = logging.getLogger(__name__)
+
+
+def run_preflight(config: TrainConfig, group: Group) -> str:
+    """Return what all processes measured in a line, which the chief logs with its warnings; empty if it is not due."""
+    if not is_due(config, group):
+        return ""
+    began = time.perf_counter()
+    with Watchdog(config, group.role, on_gpu=group.device.type == "cuda") as watchdog:
+        measured = group.collect(examine(group, watchdog))
+    torch.cuda.empty_cache()
+    findings = find(measured)
+    text = describe(measured, findings, time.perf_counter() - began)
+    if group.role.is_chief:
+        log.info("preflight: %s", text)
+        for warning in warnings(findings):
+            log.warning(warning)
+    return text
+
+
+def is_due(config: TrainConfig, group: Group) -> bool:
+    spans_pods = group.role.world_size > group.role.local_world_size
+    return {"auto": spans_pods and group.device.type == "cuda"}.get(config.preflight, config.preflight == "true")
+
+
+def examine(group: Group, watchdog: Watchdog) -> Examined:
+    watchdog.beat("the preflight")
+    seconds, is_exact = multiply(group.device)
+    return Examined(
+        rank=group.role.rank,
+        node=node_name(),
+        device=group.device_name,
+        product_seconds=seconds,
+        is_exact=is_exact,
+        link_seconds=exchange_with_neighbors(group, watchdog),
+    )
+
+
+def multiply(device: torch.device) -> tuple[float, bool]:
+    """Return the time of a product of matrices, and whether it was exact."""
+    random = torch.Generator(device).manual_seed(0)
+    one, another = (small_integers(random) for _ in range(2))
+    product = one @ another
+
+    def repeat() -> None:
+        for _ in range(PRODUCTS):
+            torch.mm(one, another, out=product)
+
+    seconds = min(timed(repeat, device) for _ in range(ATTEMPTS)) / PRODUCTS
+    return seconds, is_product(product, one, another)
+
+
+def small_integers(random: torch.Generator) -> Tensor:
+    """Return a matrix of -1, 0 and 1. Sums of their products are integers that even fp16 holds, in any order."""
+    side, device = SIDES[random.device.type], random.device
+    signs = torch.randint(-1, 2, (side, side), generator=random, device=device)
+    return signs.to(torch.float16 if device.type == "cuda" else torch.float32)
+
+
+def is_product(product: Tensor, one: Tensor, another: Tensor) -> bool:
+    """Compare the sums of the rows, which need no second product."""
+    return torch.equal(product.double().sum(1), one.double() @ another.double().sum(1))
+
+
+def exchange_with_neighbors(group: Group, watchdog: Watchdog) -> dict[int, float]:
+    """Return the time of the exchange with each neighbor, by its rank."""
+    device = group.device if uses_nccl(group) else torch.device("cpu")
+    sent, received = (torch.zeros(LINK_BYTES, dtype=torch.uint8, device=device) for _ in range(2))
+    seconds = {}
+    for partner in partners(group.role):
+        watchdog.beat("the preflight")
+        if partner is not None:
+            exchange(sent[:WARM_UP_BYTES], received[:WARM_UP_BYTES], partner)
+            at_full_size = functools.partial(exchange, sent, received, partner)
+            seconds[partner] = min(timed(at_full_size, device) for _ in range(ATTEMPTS))
+    return seconds
+
+
+def exchange(sent: Tensor, received: Tensor, partner: int) -> None:
+    both = [dist.P2POp(dist.isend, sent, partner), dist.P2POp(dist.irecv, received, partner)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+
+
+def timed(work: Callable[[], None], device: torch.device) -> float:
+    synchronize(device)
+    began = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
