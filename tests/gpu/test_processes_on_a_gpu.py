@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -52,7 +53,12 @@ def train(output: Path, processes: int = 2, **changes: str) -> None:
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "kubetrain_trainer.pytorch_ddp.train", *places, *flags],
-            env={**os.environ, **common, "RANK": str(rank), "NCCL_HOSTID": f"host-{rank}", "NCCL_SOCKET_IFNAME": "lo"},
+            env={
+                **os.environ,
+                **common,
+                **{"RANK": str(rank), "NODE_NAME": f"node-{rank}", "NCCL_HOSTID": f"host-{rank}"},
+                **{"NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{output.parent}/nccl-%p"},
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -93,3 +99,10 @@ def test_gradients_exchanged_in_bf16_train_alike(tmp_path: Path) -> None:
     train(tmp_path / "fp32")
     train(tmp_path / "bf16", exchange_precision="bf16")
     assert losses(tmp_path / "bf16") == pytest.approx(losses(tmp_path / "fp32"), rel=0.05)
+
+
+def test_the_result_says_how_the_processes_were_connected_and_what_the_preflight_measured(tmp_path: Path) -> None:
+    train(tmp_path / "run", max_steps="2")
+    result = TrainingOutput(tmp_path / "run").read_result() or {}
+    assert re.match(r"NCCL 2\.\S+ \(between pods NET/Socket over lo; \d+ channels\)", result["network"])
+    assert result["preflight"].startswith("2 devices, 1 link between nodes at ")

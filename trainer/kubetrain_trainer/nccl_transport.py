@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kubetrain_trainer.some_of import some_of
 
-VERSION = re.compile(r"NCCL version (\S+)")
+VERSION = re.compile(r"NCCL version (\d\S*)")
 USED = re.compile(r"NCCL INFO Using network (.+)")
 INTERFACES = re.compile(r"NCCL INFO NET/(\S+) : Using (\[0\].*)")
 INTERFACE = re.compile(r"\[\d+\]([^\s<]+)")
@@ -17,8 +17,6 @@ CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels")
 LINK = re.compile(r"NCCL INFO Channel .* via (?:(NET/[^/\n]+)/\d+(?:\(\d+\))?(/GDRDMA)?|((?:P2P|SHM)/[a-zA-Z]+))")
 NVLINK = re.compile(r"NCCL INFO Pattern .* type NV[LB]/")
 INFINIBAND, TCP = "NET/IB", "NET/Socket"
-ByNode = Sequence[tuple[str, "Transport"]]
-"""The node and the connections of each process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,7 @@ class Transport:
     between_pods: frozenset[str]
     within_a_pod: frozenset[str]
     has_gpu_direct: bool
-    """Whether the network reads or writes the memory of GPUs."""
+    """True if the network reads or writes the memory of GPUs."""
     has_nvlink: bool
 
 
@@ -86,10 +84,11 @@ def _joined(names: Iterable[frozenset[str]]) -> str:
     return some_of(sorted(frozenset[str]().union(*names)))
 
 
-def shortfalls(processes: ByNode, environment: Mapping[str, str]) -> Iterator[str]:
+def shortfalls(processes: Sequence[tuple[str, Transport]], environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each thing that the processes lack.
 
     Args:
+        processes: The node and the connections of each.
         environment: The variables by which the job asks for InfiniBand.
     """
     on_tcp = [node for node, each in processes if TCP in each.between_pods]

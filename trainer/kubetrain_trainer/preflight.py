@@ -12,7 +12,7 @@ from kubetrain_trainer.some_of import MAX_NAMED, some_of
 from kubetrain_trainer.start_banner import counted
 
 LINK_BYTES = 64 * 2**20
-"""What the two processes of a link send each other at once."""
+"""The bytes that the two processes of a link send each other at once."""
 SLOW_FACTOR = 2.0
 """A link or a device is slow if it takes this many times what the fastest quarter of them takes at most."""
 MIN_RATE = 100e6
@@ -21,14 +21,14 @@ MIN_RATE = 100e6
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """What one process measured."""
+    """The measurements of one process."""
 
     rank: int
     node: str
     device: str
     product_seconds: float
     is_exact: bool
-    """Whether the device multiplied without an error."""
+    """True if the device multiplied without an error."""
     link_seconds: Mapping[int, float]
     """The time of the exchange with each neighbor, by its rank."""
 

@@ -16,7 +16,7 @@ class ProcessGroup(Protocol):
     network: str = ""
     """How the processes are connected; empty if there is only one."""
     preflight: str = ""
-    """What a preflight measured; empty without one."""
+    """The measurements of the preflight in a line; empty without one."""
 
     @property
     def replicas(self) -> int:

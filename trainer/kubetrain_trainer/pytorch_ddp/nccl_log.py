@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 SUBSYSTEMS = "INIT,NET,GRAPH"
-"""Those that log transports, interfaces, and whether GPUs are connected by NVLink."""
+"""The subsystems that log transports, interfaces, and whether NVLink connects GPUs."""
 FILES = "nccl-"
 OWN_FILE = "NCCL_DEBUG_FILE"
 """The environment variable with the path, in which NCCL replaces %p with the ID of the process."""

@@ -19,9 +19,9 @@ from kubetrain_trainer.watchdog import Watchdog
 ATTEMPTS = 3
 """The fastest counts, because anything may interrupt one of them."""
 WARM_UP_BYTES = 2**20
-"""What connects two processes before their exchange is measured."""
+"""The size of a first exchange, which connects two processes and is not measured."""
 SIDES = {"cuda": 4096, "cpu": 512}
-"""The sides of the matrices."""
+"""The number of rows and columns of a matrix, by the type of the device."""
 PRODUCTS = 10
 """The products of an attempt: a single one is too short to be measured."""
 log = logging.getLogger(__name__)
