@@ -2,13 +2,14 @@
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_port
-from kubetrain_trainer import training_report
+from kubetrain_trainer import time_spent, training_report
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name
@@ -18,6 +19,7 @@ from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start, with_interface
 from kubetrain_trainer.step_window import StepWindow
+from kubetrain_trainer.time_spent import CAUSES
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from support.outside import sample, scrape, tensorboard_scalars
@@ -93,6 +95,27 @@ def test_a_line_of_progress_has_the_time_left_and_the_age_of_the_checkpoint(
     assert progress is not None
     assert (progress["step"], progress["seconds_left"]) == ("2/12", 20.0)
     assert 0 < float(progress["checkpoint_age_seconds"]) < 10
+
+
+def test_the_page_shows_the_whole_time_by_what_it_was_spent_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_spent, "_STARTED_ON_CLOCK", time.perf_counter() - 1000)
+    port = free_port()
+    report = begin(tmp_path, metrics_port=port)
+    began = time_shown(port)
+    train(report, steps=2, waited_seconds=0.5)
+    report.steps(TrainingProgress(step=2), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.125)
+    report.checkpoint(TrainingProgress(step=2), {"accuracy": 0.75}, stall_seconds=1e-6)
+    shown = time_shown(port)
+    assert set(shown) == set(CAUSES) and not any(began.values())
+    # Of the four seconds of two steps, the first step belongs to the start, and with it its wait for data.
+    assert (shown["training"], shown["data_wait"]) == (1.5, 0.5)
+    assert shown["start"] > 900
+    assert sum(shown.values()) == pytest.approx(1000, abs=60)
+
+
+def time_shown(port: int) -> dict[str, float]:
+    read = scrape(port)
+    return {cause: sample(read, "time_seconds_total", cause=cause) for cause in CAUSES}
 
 
 def test_a_resumed_run_counts_its_restarts(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ def save_checkpoint(
 ) -> int:
     """Start writing a checkpoint, validated before if that is due, and return the step of the last validation."""
     training.recent.check()  # do not save the model if a loss was NaN
+    report.book_steps(progress)
     with report.window.paused():
         broadcast_all_statistics(training)
         is_validated = is_validation_due(training.config, progress, validated_step)

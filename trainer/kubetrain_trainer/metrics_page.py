@@ -35,6 +35,7 @@ class MetricsPage:
         ]
         self._newest: list[str] = []
         self._validation: list[str] = []
+        self._time: list[str] = []
         self._stalls: tuple[float, int] = (0.0, 0)
         self._saved = time.monotonic()
 
@@ -54,8 +55,14 @@ class MetricsPage:
                 *(_sample("validation", {"metric": name}, value) for name, value in metrics.items()),
             ]
 
+    def show_time(self, seconds: Mapping[str, float]) -> None:
+        self._time = [
+            _head("time_seconds_total", "counter", "Time of the training by what it was spent on, over all starts."),
+            *(_sample("time_seconds_total", {"cause": cause}, round(each, 3)) for cause, each in seconds.items()),
+        ]
+
     def text(self) -> str:
-        return "\n".join([*self._constant, *self._newest, *self._validation, *self._checkpoints(), ""])
+        return "\n".join([*self._constant, *self._newest, *self._time, *self._validation, *self._checkpoints(), ""])
 
     @property
     def checkpoint_age(self) -> float:

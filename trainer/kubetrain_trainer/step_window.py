@@ -24,12 +24,13 @@ class StepWindow:
         self.total_seconds = 0.0
         """Time of all steps including their data, excluding pauses."""
         self._last_step = clock()
+        self._first_step_ended: float | None = None
         self.restart()
 
     def restart(self) -> None:
         self.steps = 0
         self._samples = 0
-        self._waited_seconds = 0.0
+        self._waited_seconds = self._waited_for_first_step = 0.0
         self._started = self._clock()
 
     def waiting_for(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -61,6 +62,17 @@ class StepWindow:
         self.total_seconds += now - self._last_step
         self.step_seconds.append(now - self._last_step)
         self._last_step = now
+        if self._first_step_ended is None:
+            self._first_step_ended, self._waited_for_first_step = now, self._waited_seconds
+
+    @property
+    def seconds_since_first_step(self) -> float:
+        """The time since the end of the first step; 0 before that."""
+        return 0.0 if self._first_step_ended is None else self._clock() - self._first_step_ended
+
+    def waited_seconds(self, share: float) -> float:
+        """Return this share of the window's time, without the wait for the first step of all."""
+        return max(share * (self._clock() - self._started) - self._waited_for_first_step, 0.0)
 
     def rates(self) -> dict[str, Any]:
         seconds = max(self._clock() - self._started, 1e-9)

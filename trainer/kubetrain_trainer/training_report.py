@@ -16,6 +16,7 @@ from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
 from kubetrain_trainer.stream_plan import Plan
+from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, VALIDATION, WRITE_SECONDS, TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
@@ -55,6 +56,8 @@ class TrainingReport:
         self._metrics = MetricsLog(output.metrics, resumed_step)
         self._page = MetricsPage(output.path.name, group.role.world_size, self._events.restarts)
         log_to_mlflow(config, output)
+        self._time = TimeSpent(output.time_spent, resumed_step)
+        self._page.show_time(self._time.totals())
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
 
@@ -72,6 +75,7 @@ class TrainingReport:
         self._waits += rates["data_wait_share"] * self.window.steps
         self._steps += self.window.steps
         seconds_left = self.window.seconds_for(self._total_steps - progress.step)
+        waits = {DATA_WAIT: self.window.waited_seconds(rates["data_wait_share"])}
         self.window.restart()
         if not self._group.role.is_chief:
             return
@@ -87,10 +91,18 @@ class TrainingReport:
             row["skipped_steps"] = skipped
         self._log(row)
         self._page.show_steps(row, self.window)
+        self.book_steps(progress)
+        self._time.book_waits(waits)
+        self._write_time(WRITE_SECONDS)
         times = {"seconds_left": seconds_left, "checkpoint_age_seconds": self._page.checkpoint_age}
         print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}", **times}), flush=True)
         if not self._has_warned and self.window.total_seconds >= SETTLED_SECONDS:
             self._warn_of_waiting()
+
+    def book_steps(self, progress: TrainingProgress) -> None:
+        """Book the time since the last report or checkpoint to the steps since then."""
+        if self._group.role.is_chief:
+            self._time.book_steps(progress.step, self.window.seconds_since_first_step)
 
     def checkpoint(self, progress: TrainingProgress, metrics: Mapping[str, float], stall_seconds: float) -> None:
         """Report a checkpoint, and how long the training waited for it, excluding the validation."""
@@ -99,11 +111,19 @@ class TrainingReport:
         row: dict[str, Any] = {f"validation_{metric}": value for metric, value in metrics.items()}
         self._log({"step": progress.step, "epoch": progress.epoch, **row, "checkpoint_stall_seconds": stall_seconds})
         self._page.show_checkpoint(metrics, stall_seconds)
+        self._time.book(CHECKPOINT, stall_seconds)
+        self._time.book(VALIDATION if metrics else CHECKPOINT)
+        self._write_time()
 
     def end(self) -> None:
         """Warn at the end of the training if it waited for data."""
         if self._group.role.is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
             self._warn_of_waiting()
+
+    def _write_time(self, min_seconds: float = 0.0) -> None:
+        # The page shows what was written, so that its counters never decrease when the training is killed.
+        if self._time.write(min_seconds):
+            self._page.show_time(self._time.totals())
 
     def _log(self, row: dict[str, Any]) -> None:
         self._metrics.append(row)

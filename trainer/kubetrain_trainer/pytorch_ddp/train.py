@@ -24,6 +24,7 @@ from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
 from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.training_report import TrainingReport
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def train(arguments: Arguments) -> None:
             if group.role.is_chief:
                 finish(training)
     if group.role.is_chief:
-        report_result(output.read_result() or {})
+        report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 
 
 def run_epochs(training: Training) -> None:

@@ -24,6 +24,7 @@ from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.step import step_function
 from kubetrain_trainer.tensorflow_multiworker.training import Training, build_training
 from kubetrain_trainer.termination import report_result
+from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.training_report import TrainingReport
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def train(arguments: Arguments) -> None:
             if group.role.is_chief:
                 finish(training)
     if group.role.is_chief:
-        report_result(output.read_result() or {})
+        report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 
 
 def run_epochs(training: Training) -> None:

@@ -1,0 +1,123 @@
+"""The time of a training by cause: nothing is left out, nothing is counted twice, and restarts add up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kubetrain_trainer.termination import MAX_BYTES
+from kubetrain_trainer.time_spent import CAUSES, MAX_GAPS, WRITE_SECONDS, TimeSpent, conclude, read_starts, summarize
+
+
+class Process:
+    """A process on a clock that the test moves."""
+
+    def __init__(self, folder: Path, started: float = 1000.0, resumed_step: int = 0) -> None:
+        self.path, self.started, self.now = folder / "time.jsonl", started, 0.0
+        self.spent = TimeSpent(self.path, resumed_step, started, lambda: self.now)
+
+    def take_steps(self, seconds: float, until: int, waited: float = 0.0, since_first_step: float = 1e9) -> None:
+        self.now += seconds
+        self.spent.book_steps(until, min(since_first_step, self.now))
+        self.spent.book_waits({"data_wait": waited})
+        self.spent.write()
+
+    def end(self, seconds: float) -> dict[str, float]:
+        self.now += seconds
+        summary = conclude(self.path, self.started, lambda: self.now)
+        return seconds_of(summary)
+
+
+def seconds_of(summary: dict[str, object]) -> dict[str, float]:
+    seconds = dict(summary["seconds"])  # type: ignore[call-overload]
+    assert set(seconds) == set(CAUSES)
+    return {cause: each for cause, each in seconds.items() if each}
+
+
+def test_each_second_has_one_cause(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.take_steps(10, until=10, waited=2, since_first_step=6)
+    process.now += 5
+    process.spent.book("checkpoint", 1)
+    process.spent.book("validation")
+    process.take_steps(20, until=30, waited=0.5)
+    expected = {"start": 4, "training": 23.5, "data_wait": 2.5, "checkpoint": 1, "validation": 4, "end": 3}
+    assert process.end(3) == expected
+    assert sum(expected.values()) == process.now
+
+
+def test_a_wait_is_never_longer_than_the_steps(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.take_steps(10, until=1, waited=100, since_first_step=8)
+    assert process.end(0) == {"start": 2, "data_wait": 8}
+
+
+def test_steps_that_an_earlier_start_took_are_repeated(tmp_path: Path) -> None:
+    Process(tmp_path).take_steps(10, until=30)
+    resumed = Process(tmp_path, started=1050.0, resumed_step=20)
+    resumed.take_steps(4, until=24, waited=1)
+    resumed.take_steps(12, until=36, waited=3)
+    summary = summarize(tmp_path / "time.jsonl")
+    # Of the second report's twelve steps, six are new.
+    assert seconds_of(summary) == {"training": 10 + 4.5, "repeated": 4 + 6, "data_wait": 1.5, "not_running": 40}
+    assert (summary["began"], summary["ended"], summary["gaps"]) == (1000, 1066, [(1010, 1050)])
+
+
+def test_a_killed_process_keeps_what_it_wrote(tmp_path: Path) -> None:
+    killed = Process(tmp_path)
+    killed.take_steps(10, until=5)
+    killed.now += 100
+    with killed.path.open("a") as file:
+        file.write('{"started": 1000.0, "st')
+    resumed = Process(tmp_path, started=1200.0, resumed_step=5)
+    resumed.take_steps(1, until=6)
+    assert resumed.end(0) == {"training": 11, "not_running": 190}
+    assert [start.step for start in read_starts(tmp_path / "time.jsonl")] == [5, 6]
+
+
+def test_a_start_that_finds_the_training_finished_adds_only_itself(tmp_path: Path) -> None:
+    Process(tmp_path).take_steps(10, until=5)
+    assert seconds_of(conclude(tmp_path / "time.jsonl", 1020.0, lambda: 2.0)) == {
+        "training": 10,
+        "not_running": 10,
+        "end": 2,
+    }
+
+
+def test_clocks_that_differ_make_no_negative_time(tmp_path: Path) -> None:
+    Process(tmp_path).take_steps(10, until=5)
+    resumed = Process(tmp_path, started=1009.0, resumed_step=5)
+    resumed.take_steps(1, until=6)
+    assert resumed.end(0) == {"training": 11}
+
+
+def test_rows_are_rare_and_earlier_starts_are_kept_as_one_row(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    for step in range(1, 101):
+        process.now += WRITE_SECONDS / 10
+        process.spent.book_steps(step, process.now)
+        process.spent.write(WRITE_SECONDS)
+    assert len(process.path.read_text().splitlines()) == 10
+    Process(tmp_path, started=2000.0)
+    assert len(process.path.read_text().splitlines()) == 1
+
+
+def test_a_summary_fits_into_a_termination_message(tmp_path: Path) -> None:
+    for number in range(2 * MAX_GAPS):
+        Process(tmp_path, started=1.7e9 + 100.123 * number).take_steps(10.123456 + number / 10, until=number)
+    summary = summarize(tmp_path / "time.jsonl")
+    assert len(summary["gaps"]) == MAX_GAPS
+    assert sum(end - begin for begin, end in summary["gaps"]) < summary["seconds"]["not_running"]
+    result = {"status": "completed", "step": 10**9, "checkpoint": "step-1000000000", "manifest_sha256": "0" * 64}
+    assert len(json.dumps({**result, "time": summary})) < MAX_BYTES / 2
+
+
+def test_a_training_that_reported_nothing_has_no_summary(tmp_path: Path) -> None:
+    assert summarize(tmp_path / "time.jsonl") == {}
+
+
+def test_a_full_disk_does_not_fail_a_training_that_has_succeeded(tmp_path: Path) -> None:
+    (tmp_path / "time.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space"):
+        (tmp_path / "time.jsonl").write_text("x")
+    assert seconds_of(conclude(tmp_path / "time.jsonl", 1000.0, lambda: 2.0)) == {"end": 2}
