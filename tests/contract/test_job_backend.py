@@ -158,3 +158,18 @@ def test_leaving_the_local_backend_leaves_no_process(tmp_path: Path) -> None:
         mark = next(iter(backend._guard_mark))
         assert len(marked_processes(mark)) == 2
     assert marked_processes(mark) == []
+
+
+def test_the_times_of_local_pods_include_their_restarts(tmp_path: Path) -> None:
+    crashing = job(script("raise SystemExit(137)"), policy=RestartPolicy.EXIT_CODE, backoff_limit=9)
+    before = time.time()
+    with LocalBackend(tmp_path / "jobs") as backend:
+        assert backend.times(crashing).pods == ()
+        handle = backend.create(crashing)
+        await_state(backend, handle, lambda state: state.pods[0].restarts == 1)
+        (running,) = backend.times(crashing).pods
+        assert before < running.created <= running.started < running.restarted[0] < time.time()
+        other = job(QUICK, run_id="run-2")
+        await_state(backend, backend.create(other), lambda state: state.is_over)
+        (over,) = backend.times(other).pods
+        assert over.started < over.ended < time.time()

@@ -14,6 +14,7 @@ from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.jobs.launchers import Launcher
 
 
@@ -128,6 +129,9 @@ class MemoryBackend:
         while (state := self._ours(handle)) is not None and not state.is_over:
             time.sleep(0.01)
         yield from self.lines
+
+    def times(self, job: Job) -> JobTimes:
+        return JobTimes()
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
         if (state := self._ours(handle)) is not None:

@@ -6,6 +6,7 @@ from typing import Protocol
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.jobs.launchers import Launcher
 
 
@@ -45,6 +46,10 @@ class JobBackend(Protocol):
             only: Name of a pod. The lines of the others may come late, and some of them not at all, but for the last
                 ones of a pod that failed.
         """
+        ...
+
+    def times(self, job: Job) -> JobTimes:
+        """Return when the attempts of this run's stage and their pods began and ended. It never raises."""
         ...
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kubetrain_components.durations import describe_seconds
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Misconfigured
 from kubetrain_pipelines.cli.runs import next_commands
-from kubetrain_pipelines.durations import describe_seconds
 from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection, ConnectionOptions
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi

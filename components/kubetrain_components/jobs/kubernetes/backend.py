@@ -23,6 +23,7 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS, JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
+from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.argo_run import ArgoRun
 from kubetrain_components.jobs.kubernetes.companions import companions, create_beside, delete_etcd, own_companions
@@ -33,7 +34,9 @@ from kubetrain_components.jobs.kubernetes.in_parallel import for_each
 from kubetrain_components.jobs.kubernetes.indexed_job import NEEDED_ANNOTATION
 from kubetrain_components.jobs.kubernetes.manifests import job_manifest
 from kubetrain_components.jobs.kubernetes.pod_logs import PodLogs
+from kubetrain_components.jobs.kubernetes.read_times import read_times
 from kubetrain_components.jobs.kubernetes.state import job_state, replica_name
+from kubetrain_components.jobs.kubernetes.watched import WatchedObject
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.errors import KubetrainError
@@ -67,6 +70,8 @@ class KubernetesBackend:
         self._api, self._job_retry_seconds = api, job_retry_seconds
         self._run = ArgoRun.of_this_process(api)
         self._followed: FollowedJob | None = None
+        self._earlier_pods: list[WatchedObject] = []
+        """Pods of jobs that were followed before this one."""
         self._lock = threading.Lock()
         self._has_exited = False
         self._has_warned = False
@@ -140,6 +145,10 @@ class KubernetesBackend:
                     followed.notes.put({LOG_POSITION_ANNOTATION: position})
                     saved = position
                 save_at = time.monotonic() + LOG_POSITION_SECONDS
+
+    def times(self, job: Job) -> JobTimes:
+        followed = self._followed.pods.objects() if self._followed is not None else []
+        return read_times(self._api, self._path(job.kind), job, [*self._earlier_pods, *followed])
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
         return self._patch(handle, {"annotations": dict(values)})
@@ -259,6 +268,7 @@ class KubernetesBackend:
             if self._followed is None or self._followed.handle != handle:
                 if self._followed is not None:
                     self._followed.stop()
+                    self._earlier_pods += self._followed.pods.objects()
                 self._api.retry_seconds = self._job_retry_seconds or self._api.retry_seconds
                 self._followed = FollowedJob(self._api, self._path(handle.kind), handle, partial(self.annotate, handle))
                 if self._has_exited:  # an interrupted launcher was faster than the thread that reads the logs

@@ -87,6 +87,19 @@ def lingering_containers(container: str, pod: Manifest) -> tuple[str, ...]:
     return tuple(each["name"] for each in statuses if "running" in (each.get("state") or {}))
 
 
+def finished_at(pod: Manifest, ended: Mapping[str, Any]) -> float:
+    """Return when the pod ended: 0 while it runs. A lost pod has no end time, so other times stand in."""
+    if not (ended or has_ended(pod) or pod.get("deleted")):
+        return 0.0
+    times = (
+        ended.get("finishedAt"),
+        _failed_init_container(pod).get("finishedAt"),
+        _disruption(pod).get("lastTransitionTime"),
+        pod["metadata"].get("deletionTimestamp"),
+    )
+    return seconds(next(filter(None, times), None))
+
+
 def status_of(pod: Manifest) -> Mapping[str, Any]:
     return pod.get("status") or {}
 
@@ -107,21 +120,11 @@ def _end(container: str, pod: Manifest, *, was_replaced: bool) -> PodEnd | None:
     if not ended and not cause:
         return None
     return PodEnd(
-        exit_code=ended.get("exitCode"), message=ended.get("message") or "", cause=cause, finished=_finished(pod, ended)
+        exit_code=ended.get("exitCode"),
+        message=ended.get("message") or "",
+        cause=cause,
+        finished=finished_at(pod, ended),
     )
-
-
-def _finished(pod: Manifest, ended: Mapping[str, Any]) -> float:
-    """Return when the pod ended: 0 while it runs. A lost pod has no end time, so other times stand in."""
-    if not (ended or has_ended(pod) or pod.get("deleted")):
-        return 0.0
-    times = (
-        ended.get("finishedAt"),
-        _failed_init_container(pod).get("finishedAt"),
-        _disruption(pod).get("lastTransitionTime"),
-        pod["metadata"].get("deletionTimestamp"),
-    )
-    return seconds(next(filter(None, times), None))
 
 
 def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:

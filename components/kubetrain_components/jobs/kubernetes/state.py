@@ -58,7 +58,7 @@ def job_state(
     """
     metadata = job["metadata"]
     handle = JobHandle(kind=kind, name=metadata["name"], uid=metadata["uid"])
-    replicas = pods_by_replica(pod for pod in pods if is_of(pod, job) and not _was_suspended(job, pod))
+    replicas = pods_by_replica(pod for pod in pods if is_of(pod, job) and not was_suspended(job, pod))
     newest = {name: history[-1] for name, history in replicas.items()}
     phase, message = _phase(job)
     is_over = phase.is_final and all(map(has_ended, newest.values()))
@@ -167,6 +167,12 @@ def is_of(pod: Manifest, job: Manifest) -> bool:
     return any(owner["uid"] == job["metadata"]["uid"] for owner in pod["metadata"].get("ownerReferences") or [])
 
 
+def was_suspended(job: Manifest, pod: Manifest) -> bool:
+    """Return True if the pod was deleted because a queue evicted the job, which is not a failure."""
+    since = seconds(_conditions(job).get("Suspended", {}).get("lastTransitionTime"))
+    return bool(pod.get("deleted")) and seconds(pod["metadata"]["creationTimestamp"]) < since
+
+
 def _phase(job: Manifest) -> tuple[Phase, str]:
     conditions = _conditions(job)
     for name, phase in PHASES:
@@ -181,9 +187,3 @@ def _phase(job: Manifest) -> tuple[Phase, str]:
 
 def _conditions(job: Manifest) -> dict[str, Mapping[str, Any]]:
     return {each["type"]: each for each in (job.get("status") or {}).get("conditions") or []}
-
-
-def _was_suspended(job: Manifest, pod: Manifest) -> bool:
-    """Return True if the pod was deleted because a queue evicted the job, which is not a failure."""
-    since = seconds(_conditions(job).get("Suspended", {}).get("lastTransitionTime"))
-    return bool(pod.get("deleted")) and seconds(pod["metadata"]["creationTimestamp"]) < since

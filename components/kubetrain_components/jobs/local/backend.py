@@ -14,6 +14,7 @@ from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
+from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.local.operator import LocalOperator, pod_environments
 from kubetrain_components.jobs.local.process_guard import process_guard
@@ -33,6 +34,8 @@ class LocalBackend:
         self._directory = directory
         self._cleanup = contextlib.ExitStack()
         self._guard_mark: dict[str, str] = {}
+        self._operators: dict[str, LocalOperator] = {}
+        """Operators of the jobs that this process created, by name."""
 
     def __enter__(self) -> Self:
         try:
@@ -62,7 +65,7 @@ class LocalBackend:
         record = LocalRecord(self._directory / handle.name)
         with interrupts_deferred():  # a record without an operator would look like a running job
             record.create(job, handle)
-            operator = LocalOperator(job, record, environments)
+            operator = self._operators[handle.name] = LocalOperator(job, record, environments)
             self._cleanup.callback(operator.stop)
             operator.start()
         return handle
@@ -90,6 +93,12 @@ class LocalBackend:
             if is_last_read:
                 return
             time.sleep(POLL_SECONDS)
+
+    def times(self, job: Job) -> JobTimes:
+        """Return the times of this process's attempts: a job ends with the launcher that created it."""
+        own = (each for name, each in self._operators.items() if job.identity.has_attempt(name))
+        pods = tuple(pod for operator in own for pod in operator.pod_times())
+        return JobTimes(created=min((pod.created for pod in pods), default=0.0), pods=pods)
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
         with contextlib.suppress(OSError):

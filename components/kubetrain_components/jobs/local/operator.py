@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kubetrain_components.jobs.job import Job, RestartPolicy
 from kubetrain_components.jobs.job_state import Phase
+from kubetrain_components.jobs.job_times import PodTimes
 from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_components.jobs.local.pod import LocalPod
 from kubetrain_components.jobs.local.record import LocalRecord
@@ -39,6 +40,9 @@ class LocalOperator(threading.Thread):
     def stop(self) -> None:
         self._must_stop.set()
         self.join()
+
+    def pod_times(self) -> tuple[PodTimes, ...]:
+        return tuple(pod.times() for pod in self._pods)
 
     def run(self) -> None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kubetrain_components.jobs.job import Replica
 from kubetrain_components.jobs.job_state import Phase, PodState
+from kubetrain_components.jobs.job_times import PodTimes
 from kubetrain_components.jobs.local.loopback import without_proxy
 from kubetrain_components.jobs.local.process_guard import end_marked
 from kubetrain_trainer.termination import LOG_VARIABLE
@@ -36,12 +37,15 @@ class LocalPod:
             LOG_VARIABLE: str(self._last_words),
             self._mark: self.state.name,
         }
+        self._gpus = len([each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each])
+        self._created, self._starts = time.time(), list[float]()
         self._process: subprocess.Popen[bytes] | None = None
         self._failed_to_start = False
         self._log.touch()
 
     def start(self) -> None:
         self._last_words.write_text("")
+        self._starts.append(time.time())
         with self._log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
@@ -89,6 +93,18 @@ class LocalPod:
         end_marked(self._mark, grace_seconds=0)
         self._process.wait()
         self.poll()
+
+    def times(self) -> PodTimes:
+        first, *later = self._starts or [0.0]
+        ended = self.state.finished if self.state.phase.is_final else 0.0
+        return PodTimes(
+            created=self._created,
+            scheduled=self._created,
+            started=first,
+            restarted=tuple(later),
+            ended=ended,
+            gpus=self._gpus,
+        )
 
     def _record_end(self, code: int) -> None:
         self._process = None

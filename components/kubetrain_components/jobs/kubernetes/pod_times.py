@@ -1,0 +1,82 @@
+"""The times of a run's jobs and pods, derived from their manifests. Pure functions."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from kubetrain_components.jobs.job_times import JobTimes, PodTimes
+from kubetrain_components.jobs.kubernetes.pod_end import (
+    container_status,
+    finished_at,
+    restart_count,
+    seconds,
+    status_of,
+    was_disrupted,
+)
+from kubetrain_components.jobs.kubernetes.state import is_of, was_suspended
+from kubetrain_components.jobs.placement import is_gpu
+from kubetrain_components.jobs.quantity import amount
+from kubetrain_components.manifest import Manifest
+
+SCHEDULED = ("PodScheduled", "True")
+"""Type and status of the condition of a pod that has a node."""
+
+
+def job_times(container: str, jobs: Sequence[Manifest], pods: Iterable[Manifest]) -> JobTimes:
+    """Return the times of a run's jobs and pods. Deleted pods have "deleted": True in their manifest."""
+    created = (seconds(job["metadata"].get("creationTimestamp")) for job in jobs)
+    times = (pod_times(container, pod, was_evicted=_was_evicted(pod, jobs)) for pod in pods)
+    return JobTimes(created=min(filter(None, created), default=0.0), pods=tuple(times))
+
+
+def pod_times(container: str, pod: Manifest, *, was_evicted: bool = False) -> PodTimes:
+    """
+    Args:
+        was_evicted: True if a queue evicted the pod, which its own status does not show.
+    """
+    first, later = _starts(container, pod)
+    created, scheduled = seconds(pod["metadata"]["creationTimestamp"]), _scheduled(pod) or first
+    ended = finished_at(pod, _state(container, pod, "state").get("terminated") or {})
+    if pod.get("deleted"):  # without an end, it ended at the last time that is known of it
+        ended = ended or max(created, scheduled, first, *later)
+    return PodTimes(
+        created=created,
+        scheduled=scheduled,
+        started=first,
+        restarted=later,
+        ended=ended,
+        was_disrupted=was_disrupted(pod) or was_evicted,
+        gpus=_requested(pod, is_gpu),
+        cpus=_requested(pod, lambda resource: resource == "cpu"),
+    )
+
+
+def _was_evicted(pod: Manifest, jobs: Iterable[Manifest]) -> bool:
+    return any(is_of(pod, job) and was_suspended(job, pod) for job in jobs)
+
+
+def _scheduled(pod: Manifest) -> float:
+    conditions = status_of(pod).get("conditions") or []
+    times = [each["lastTransitionTime"] for each in conditions if (each["type"], each["status"]) == SCHEDULED]
+    return seconds(next(iter(times), None) or status_of(pod).get("startTime"))
+
+
+def _starts(container: str, pod: Manifest) -> tuple[float, tuple[float, ...]]:
+    """Return the first start of the container, 0 if it is unknown, and the later ones that Kubernetes still knows."""
+    known = [seconds(start) for name in ("lastState", "state") for start in _started(_state(container, pod, name))]
+    if restart_count(container, pod) >= len(known):
+        return 0.0, tuple(known)
+    return known[0], tuple(known[1:])
+
+
+def _state(container: str, pod: Manifest, name: str) -> Manifest:
+    return dict(container_status(container, pod).get(name) or {})
+
+
+def _started(state: Manifest) -> Iterator[str]:
+    return (each["startedAt"] for each in state.values() if each and each.get("startedAt"))
+
+
+def _requested(pod: Manifest, is_wanted: Callable[[str], bool]) -> float:
+    """Return the amount of the wanted resources that the pod's containers request together."""
+    resources = (container.get("resources") or {} for container in pod["spec"]["containers"])
+    requests = ({**(each.get("limits") or {}), **(each.get("requests") or {})} for each in resources)
+    return float(sum(amount(str(size)) for each in requests for name, size in each.items() if is_wanted(name)))
