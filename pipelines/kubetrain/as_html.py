@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from kubetrain.status import Status
-from kubetrain_pipelines.durations import describe_seconds
+from kubetrain_components.durations import describe_seconds
 
 COLORS = {"succeeded": "#2e7d32", "failed": "#c62828", "canceled": "#c62828", "running": "#1565c0"}
 """Readable on light and dark pages. Other states have the color of the text."""

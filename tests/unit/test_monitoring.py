@@ -14,7 +14,8 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.metrics_page import GAUGES, MetricsPage
-from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
+from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
+from kubetrain_trainer.time_spent import CAUSES
 from support.manifests import batch, elastic, indexed, pytorch, tensorflow, trainjob
 from support.outside import samples_of
 from support.prometheus import MONITORING, alert_rules, dashboard_queries
@@ -36,6 +37,7 @@ def full_page() -> set[str]:
     page = MetricsPage("run", world_size=2, restarts=0)
     page.show_steps(dict.fromkeys(GAUGES, 1), window)
     page.show_checkpoint({"loss": 1.0}, stall_seconds=0.5)
+    page.show_time(dict.fromkeys(CAUSES, 1.0))
     return {name for name, _ in samples_of(page.text())}
 
 
@@ -62,6 +64,7 @@ def test_an_alert_names_its_run_and_what_to_do(rule: dict[str, Any]) -> None:
 def test_the_alert_and_the_training_warn_of_slow_data_alike() -> None:
     (rule,) = [each for each in alert_rules() if each["alert"] == "KubetrainWaitsForData"]
     assert rule["expr"].endswith(f">= {LARGE_WAIT_SHARE}")
+    assert rule["annotations"]["description"].lower() == f"{SHORTER_WAITS}.".lower()
 
 
 def labels_and_ports(job: Job) -> tuple[dict[str, str], list[Any]]:

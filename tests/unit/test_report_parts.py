@@ -1,8 +1,13 @@
 """The parts of a report that a browser test does not reach."""
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 from kubetrain_components.evaluate_model.plots import curves
+from kubetrain_components.evaluate_model.report import training_report
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.time_spent import TimeSpent
+from kubetrain_trainer.training_output import TrainingOutput
 
 
 def test_a_metrics_name_is_text_and_never_markup() -> None:
@@ -17,3 +22,18 @@ def test_a_metrics_name_is_text_and_never_markup() -> None:
 def test_what_was_not_a_number_is_not_drawn() -> None:
     assert curves([{"step": 1, "loss": None}], "accuracy") == {}
     assert list(curves([{"step": 1, "loss": None}, {"step": 2, "loss": 1.0}], "accuracy")) == ["Loss"]
+
+
+def test_a_report_without_its_launch_shows_the_trainers_own_time(tmp_path: Path) -> None:
+    output = TrainingOutput(tmp_path / "run")
+    output.begin("pytorch", TrainConfig(), "")
+    assert "Time of the training" not in training_report(output)
+    clock = iter([40.0, 160.0])
+    spent = TimeSpent(output.time_spent, 0, 1000.0, lambda: next(clock))
+    spent.book("start")
+    spent.book("validation")
+    spent.write()
+    page = training_report(output)
+    assert "Time of the training" in page
+    assert "starting the program, until its first step" in page
+    assert "2 min 00 s, 75%" in page

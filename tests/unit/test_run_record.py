@@ -9,6 +9,7 @@ from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.summary import print_summary
 from kubetrain_pipelines.run_view import BarView, PlainView, describe_progress
+from kubetrain_trainer.step_window import SHORTER_WAITS
 
 SYNCED = {"digest": "d" * 16, "objects": 3, "downloaded": 0}
 EVALUATED = {"split": "test", "samples": 270, "metrics": {"accuracy": 0.98, "loss": 0.1}, "checkpoint": "step-00000003"}
@@ -87,6 +88,17 @@ def test_a_metric_that_is_not_a_number_is_shown_as_such(tmp_path: Path) -> None:
     diverged = {**EVALUATED, "metrics": {"loss": None}}
     run = record(tmp_path, started("evaluate_model"), finished("evaluate_model", **diverged))
     assert "not a number" in summary(run)
+
+
+def test_the_summary_says_what_the_training_cost_and_what_it_lost(tmp_path: Path) -> None:
+    time = {"seconds": {"training": 60.0, "data_wait": 40.0}, "gpu_hours": 0.05, "cpu_hours": 0.0}
+    trained = finished("launch_training", step=3, world_size=2, time=time)
+    lines = summary(record(tmp_path, started("launch_training"), trained)).splitlines()
+    assert [line.split(maxsplit=1) for line in lines[1:4]] == [
+        ["cost", "0.05 GPU-hours"],
+        ["time", "1 min 40 s, of which 60% training steps"],
+        ["lost", f"40 s (40%), waiting for data: {SHORTER_WAITS}"],
+    ]
 
 
 def test_the_summary_says_that_nothing_was_downloaded(tmp_path: Path) -> None:

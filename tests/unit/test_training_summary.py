@@ -11,7 +11,8 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_trainer.config import TrainConfig
 
-RESULT = {"checkpoint": "step-00000120", "step": 120}
+TIME = {"seconds": {"queue": 90.0, "training": 10.0}, "gpu_hours": 0.25, "cpu_hours": 1.0}
+RESULT = {"checkpoint": "step-00000120", "step": 120, "time": TIME}
 
 
 def training(launcher: Launcher = Launcher.AUTO) -> TrainingJob:
@@ -42,6 +43,9 @@ def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
     assert "| output | folder `r1` of PVC `out` |" in text
     assert "| startup | 7 s |" in text
     assert "| final progress line | `step=120/120 loss=0.1` |" in text
+    assert "| cost | 0.25 GPU-hours |" in text
+    assert "| waiting in a queue or for nodes | 1 min 30 s | 90% |\n| training steps | 10.0 s | 10% |" in text
+    assert "Largest losses:\n\n- 1 min 30 s (90%), waiting in a queue" in text
     assert f"kubectl get tfjob {name} --output=yaml" in text
     manifest = yaml.safe_load(text.split("```yaml\n")[1].removesuffix("```\n"))
     assert manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2

@@ -12,6 +12,8 @@ RECENT_STEPS = 1000
 """Number of steps from which the quantiles of step times are computed."""
 LARGE_WAIT_SHARE = 0.3
 """The fraction of time spent waiting for data above which the training warns."""
+SHORTER_WAITS = "give each pod more CPUs, raise loader_workers (PyTorch), or store smaller images"
+"""What shortens the time spent waiting for data."""
 
 
 class StepWindow:

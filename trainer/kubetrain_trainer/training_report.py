@@ -14,7 +14,7 @@ from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.shard_groups import ShardGroups
-from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, StepWindow
+from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, VALIDATION, WRITE_SECONDS, TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
@@ -137,7 +137,4 @@ class TrainingReport:
 
 
 def describe_waiting(share: float) -> str:
-    return (
-        f"the training waits for data {share:.0%} of the time: give each pod more CPUs, "
-        "raise loader_workers (PyTorch), or store smaller images"
-    )
+    return f"the training waits for data {share:.0%} of the time: {SHORTER_WAITS}"

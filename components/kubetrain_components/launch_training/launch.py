@@ -11,6 +11,7 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_result
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
+from kubetrain_components.run.training_time import training_time
 from kubetrain_trainer.training_output import TrainingOutput
 
 PROOF = {"step", "checkpoint", "manifest_sha256"}
@@ -28,8 +29,10 @@ def with_launcher(training: Launched, backend: JobBackend) -> Launched:
 def launch_training(
     training: TrainingJob, backend: JobBackend, on_line: OnLine, *, follow_all: bool = False
 ) -> dict[str, Any]:
-    """Train, and return the step, name and manifest hash of the last checkpoint, or no name if the pods that reported
-    it are gone: the next step, which mounts the output PVC, verifies every byte.
+    """Train, and return the step, name and manifest hash of the last checkpoint, and what the time was spent on.
+
+    There is no name if the pods that reported it are gone: the next step, which mounts the output PVC, verifies every
+    byte.
 
     Raises:
         JobFailed: if a pod failed, or nothing proves that the training completed.
@@ -39,6 +42,7 @@ def launch_training(
     job = training.to_job()
     state = run_job(job, backend, on_line, follow_all=follow_all)
     result = {**lead_result(job, state), "image_id": state.image_id}
+    result["time"] = training_time(backend.times(job), result.get("time", {})).to_json()
     if training.mounts and has_lost_proof(job, state):
         on_line(
             LogLine(job.lead, "the job succeeded, but its pods were deleted: the next step verifies its checkpoint")

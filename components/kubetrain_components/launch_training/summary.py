@@ -7,6 +7,8 @@ from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
+from kubetrain_components.run.describe_time import LOST, describe_cost, summarize_time, time_rows
+from kubetrain_components.run.training_time import TrainingTime
 
 ZEROS = "The zeros at the end of names stand for random characters.\n\n"
 COMMANDS = """\
@@ -28,6 +30,7 @@ def training_summary(
     manifest = as_yaml(manifests_of(job))
     name = job.identity.name
     commands = COMMANDS.format(kind=job.kind.value.lower(), name=name, label=job.kind.traits.job_name_label)
+    time = TrainingTime.from_json(result["time"])
     facts = {
         "job": f"{job.kind.value} `{name}`",
         "launcher": Launcher.of(job.kind).value,
@@ -39,13 +42,22 @@ def training_summary(
         "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},
         "final progress line": f"`{progress}`",
+        "cost": describe_cost(time) or "unknown",
     }
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
     return (
         f"# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n"
+        f"## Time\n\n{_time_table(time)}\n"
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## Manifest\n\n{ZEROS if job.is_indexed else ''}```yaml\n{manifest}```\n"
     )
+
+
+def _time_table(time: TrainingTime) -> str:
+    rows = [f"| {row.meaning} | {row.duration} | {row.percent:.0f}% |" for row in time_rows(time)]
+    losses = [f"- {loss}" for name, loss in summarize_time(time) if name == LOST]
+    shown = ["", "Largest losses:", "", *losses] if losses else []
+    return "".join(f"{line}\n" for line in ["| spent on | time | share |", "| --- | --- | --- |", *rows, *shown])
 
 
 def _pods(training: TrainingJob) -> str:

@@ -1,0 +1,61 @@
+"""Describe what a training's time was spent on: in a summary of a few lines, and in tables of reports."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kubetrain_components.durations import describe_seconds
+from kubetrain_components.run.time_causes import CAUSES
+from kubetrain_components.run.training_time import TrainingTime
+
+LOST = "lost"
+MAX_LOSSES = 3
+MIN_LOSS_SHARE, MIN_LOSS_SECONDS = 0.05, 10.0
+"""Losses below either are not worth a line of the summary."""
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    meaning: str
+    seconds: float
+    percent: float
+    percent_before: float
+    """Percentage of the rows above it."""
+
+    @property
+    def duration(self) -> str:
+        return f"{self.seconds:.1f} s" if self.seconds < 60 else describe_seconds(self.seconds)
+
+
+def time_rows(time: TrainingTime) -> list[TimeRow]:
+    rows: list[TimeRow] = []
+    for cause, seconds in time.seconds.items():
+        above = sum(row.percent for row in rows)
+        rows.append(TimeRow(CAUSES[cause].meaning, seconds, 100 * seconds / time.total, above))
+    return rows
+
+
+def describe_cost(time: TrainingTime) -> str:
+    """Return the GPU-hours, or the CPU-hours if the known pods have no GPUs; empty if they request neither."""
+    if time.gpu_hours:
+        return f"{time.gpu_hours:.2f} GPU-hours"
+    return f"{time.cpu_hours:.2f} CPU-hours" if time.cpu_hours else ""
+
+
+def summarize_time(time: TrainingTime) -> Iterator[tuple[str, str]]:
+    """Yield the cost, the share of the work, and the largest losses with the settings that reduce them."""
+    if cost := describe_cost(time):
+        yield "cost", cost
+    if time.total:
+        work = {cause: seconds for cause, seconds in time.seconds.items() if CAUSES[cause].is_work}
+        shares = " and ".join(f"{seconds / time.total:.0%} {CAUSES[cause].meaning}" for cause, seconds in work.items())
+        yield "time", f"{describe_seconds(time.total)}, of which {shares or 'none was work'}"
+    for cause, seconds in _losses(time)[:MAX_LOSSES]:
+        known = CAUSES[cause]
+        remedy = f": {known.remedy}" if known.remedy else ""
+        yield LOST, f"{describe_seconds(seconds)} ({seconds / time.total:.0%}), {known.meaning}{remedy}"
+
+
+def _losses(time: TrainingTime) -> list[tuple[str, float]]:
+    smallest = max(MIN_LOSS_SHARE * time.total, MIN_LOSS_SECONDS)
+    losses = [(cause, each) for cause, each in time.seconds.items() if not CAUSES[cause].is_work and each >= smallest]
+    return sorted(losses, key=lambda loss: -loss[1])
