@@ -1,6 +1,7 @@
 """The account of a training: each second has one cause, whatever is known of its pods and of the trainer's own time."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from kubetrain_components.run.time_causes import CAUSES
 from kubetrain_components.run.training_time import TrainingTime, training_time
 from kubetrain_trainer import time_spent
 from unit.test_pod_times import at, recorded
+
+DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
 
 def pod(created: float, scheduled: float, started: float, ended: float = 0.0, **more: Any) -> PodTimes:
@@ -162,6 +165,11 @@ def test_losses_of_seconds_are_not_worth_a_line() -> None:
 
 def test_a_trainers_causes_have_descriptions() -> None:
     assert {*time_spent.CAUSES} - {time_spent.NOT_RUNNING} <= set(CAUSES)
+
+
+def test_the_docs_list_every_cause_with_its_remedy() -> None:
+    for name, cause in CAUSES.items():
+        assert f"| `{name}` | {cause.meaning} | {f'{cause.remedy} ' if cause.remedy else ''}|\n" in DOCS
 
 
 def test_the_rows_of_a_table_follow_one_another() -> None:

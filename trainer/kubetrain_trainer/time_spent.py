@@ -1,21 +1,19 @@
-"""What the time of a training was spent on, over all of its starts: time.jsonl in its output.
+"""What the time of a training was spent on, over all of its starts: time.json in its output.
 
-Each start of the chief appends rows with its seconds by cause. Those of the newest row add up to the time since
-it began. What a killed process did after its last row counts as time in which the training did not run.
+Each start of the chief replaces its seconds by cause every few seconds. They add up to the time since it began. What a
+killed process did after it last wrote them counts as time in which the training did not run.
 """
 
 import contextlib
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from kubetrain_trainer.durable_files import append, write_atomically
-from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.durable_files import read_json, write_json
 
 STARTED, _STARTED_ON_CLOCK = time.time(), time.perf_counter()
 """When this process started: trainers import this module before their framework, whose import takes seconds."""
@@ -23,7 +21,7 @@ START, TRAINING, REPEATED, DATA_WAIT = "start", "training", "repeated", "data_wa
 VALIDATION, CHECKPOINT, END, NOT_RUNNING = "validation", "checkpoint", "end", "not_running"
 CAUSES = (START, TRAINING, REPEATED, DATA_WAIT, VALIDATION, CHECKPOINT, END, NOT_RUNNING)
 WRITE_SECONDS = 5.0
-"""Minimum time between rows while steps are taken, which keeps the file small."""
+"""Minimum time between writes while steps are taken."""
 MAX_GAPS = 40
 """Number of the longest gaps in a summary, which must fit into a termination message."""
 
@@ -59,7 +57,6 @@ class TimeSpent:
             elapsed: Returns the seconds since this process started.
         """
         self._earlier = [start for start in read_starts(path) if start.started != started]
-        write_atomically(path, b"".join(map(_line, self._earlier)))
         self._path, self._started, self._elapsed = path, started, elapsed
         self._furthest = max((start.step for start in self._earlier), default=0)
         self._step = resumed_step
@@ -104,10 +101,10 @@ class TimeSpent:
         return _totals([*self._earlier, self._start])
 
     def write(self, min_seconds: float = 0.0) -> bool:
-        """Append a row, unless the last one is newer than this. Return True if it was appended."""
+        """Write the file, unless less time was booked since the last write. Return True if it was written."""
         if self._booked < self._written_at + min_seconds:
             return False
-        append(self._path, _line(self._start))
+        _write(self._path, [*self._earlier, self._start])
         self._written_at = self._booked
         return True
 
@@ -122,8 +119,7 @@ class TimeSpent:
 
 def read_starts(path: Path) -> list[Start]:
     """Return all starts, the oldest first."""
-    newest = {row["started"]: row for row in read_metrics(path)}
-    return [Start(**newest[started]) for started in sorted(newest)]
+    return [Start(**start) for start in read_json(path)] if path.is_file() else []
 
 
 def summarize(path: Path) -> dict[str, Any]:
@@ -135,7 +131,7 @@ def summarize(path: Path) -> dict[str, Any]:
 
 
 def conclude(path: Path, started: float = STARTED, elapsed: Callable[[], float] = _elapsed) -> dict[str, Any]:
-    """Book the time since the last row of this process to the end of the training, and return the summary."""
+    """Book the time since the last write of this process to the end of the training, and return the summary."""
     starts = read_starts(path)
     step = max((start.step for start in starts), default=0)
     earlier = [start for start in starts if start.started != started]
@@ -143,7 +139,7 @@ def conclude(path: Path, started: float = STARTED, elapsed: Callable[[], float] 
     remaining = max(elapsed() - sum(seconds.values()), 0.0)
     last = Start(started=started, step=step, seconds={**seconds, END: seconds.get(END, 0.0) + remaining})
     with contextlib.suppress(OSError):  # a full disk must not fail a training that has succeeded
-        append(path, _line(last))
+        _write(path, [*earlier, last])
     return _summary([*earlier, last])
 
 
@@ -168,6 +164,6 @@ def _gaps(starts: Sequence[Start]) -> Iterator[tuple[float, float]]:
             yield round(before.ended, 3), round(after.started, 3)
 
 
-def _line(start: Start) -> bytes:
-    seconds = {cause: round(each, 3) for cause, each in start.seconds.items()}
-    return (json.dumps({**asdict(start), "seconds": seconds}) + "\n").encode()
+def _write(path: Path, starts: Sequence[Start]) -> None:
+    rounded = [{cause: round(each, 3) for cause, each in start.seconds.items()} for start in starts]
+    write_json(path, [asdict(replace(start, seconds=seconds)) for start, seconds in zip(starts, rounded, strict=True)])

@@ -3,7 +3,7 @@
 <output root>/<run id>/
     config.json       the settings, the framework, the dataset, and when the run began
     metrics.jsonl     one JSON object per line
-    time.jsonl        what the time was spent on, see time_spent
+    time.json         what the time was spent on, see time_spent
     tensorboard/      the same metrics for TensorBoard
     mlflow.json       the MLflow run that was created for this training, if there is one
     checkpoints/      see checkpoint_layout
@@ -59,7 +59,7 @@ class TrainingOutput:
 
     @property
     def time_spent(self) -> Path:
-        return self.path / "time.jsonl"
+        return self.path / "time.json"
 
     @property
     def tensorboard(self) -> Path:
