@@ -173,6 +173,6 @@ def test_the_docs_list_every_cause_with_its_remedy() -> None:
 
 
 def test_the_rows_of_a_table_follow_one_another() -> None:
-    first, second = time_rows(TrainingTime({"queue": 30.0, "training": 90.0}))
+    first, second = time_rows(TrainingTime({"training": 90.0, "queue": 30.0}))
     assert (first.duration, first.percent, first.percent_before) == ("30.0 s", 25, 0)
     assert (second.duration, second.percent, second.percent_before) == ("1 min 30 s", 75, 25)

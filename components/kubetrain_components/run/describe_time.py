@@ -28,7 +28,7 @@ class TimeRow:
 
 def time_rows(time: TrainingTime) -> list[TimeRow]:
     rows: list[TimeRow] = []
-    for cause, seconds in time.seconds.items():
+    for cause, seconds in _in_order(time):
         above = sum(row.percent for row in rows)
         rows.append(TimeRow(CAUSES[cause].meaning, seconds, 100 * seconds / time.total, above))
     return rows
@@ -46,8 +46,8 @@ def summarize_time(time: TrainingTime) -> Iterator[tuple[str, str]]:
     if cost := describe_cost(time):
         yield "cost", cost
     if time.total:
-        work = {cause: seconds for cause, seconds in time.seconds.items() if CAUSES[cause].is_work}
-        shares = " and ".join(f"{seconds / time.total:.0%} {CAUSES[cause].meaning}" for cause, seconds in work.items())
+        work = [(CAUSES[cause].meaning, each) for cause, each in _in_order(time) if CAUSES[cause].is_work]
+        shares = " and ".join(f"{seconds / time.total:.0%} {meaning}" for meaning, seconds in work)
         yield "time", f"{describe_seconds(time.total)}, of which {shares or 'none was work'}"
     for cause, seconds in _losses(time)[:MAX_LOSSES]:
         known = CAUSES[cause]
@@ -57,5 +57,10 @@ def summarize_time(time: TrainingTime) -> Iterator[tuple[str, str]]:
 
 def _losses(time: TrainingTime) -> list[tuple[str, float]]:
     smallest = max(MIN_LOSS_SHARE * time.total, MIN_LOSS_SECONDS)
-    losses = [(cause, each) for cause, each in time.seconds.items() if not CAUSES[cause].is_work and each >= smallest]
+    losses = [(cause, each) for cause, each in _in_order(time) if not CAUSES[cause].is_work and each >= smallest]
     return sorted(losses, key=lambda loss: -loss[1])
+
+
+def _in_order(time: TrainingTime) -> list[tuple[str, float]]:
+    """Return the seconds in the order of the causes, which JSON does not keep."""
+    return [(cause, time.seconds[cause]) for cause in CAUSES if cause in time.seconds]
