@@ -8,6 +8,7 @@ import pytest
 
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import JobState
+from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.jobs.kubernetes import read_times, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
@@ -76,9 +77,12 @@ def test_all_attempts_count_with_the_pods_that_the_launcher_has_seen_deleted(
         assert created(restarted, first) == {seconds(ELEVEN): False}, "a restarted launcher cannot know the other"
 
 
-def test_pods_of_a_run_with_the_same_label_do_not_count(server: ApiServer, backend: KubernetesBackend) -> None:
+def test_a_run_with_the_same_label_does_not_count(server: ApiServer, backend: KubernetesBackend) -> None:
+    other = {**pytorch().identity.annotations(), "kubetrain/run-id": "run-7"}
+    jobs = "/apis/kubeflow.org/v1/namespaces/tests/pytorchjobs"
+    server.put(f"{jobs}/of-another-run", metadata={"labels": pytorch().labels, "annotations": other})
     put_pod(server, pytorch(), "of-another-run", TEN, "uid", run_id="run-7")
-    assert created(backend, pytorch()) == {}
+    assert backend.times(pytorch()) == JobTimes()
 
 
 def test_times_that_cannot_be_read_are_those_that_were_seen(server: ApiServer, backend: KubernetesBackend) -> None:

@@ -96,7 +96,7 @@ def test_the_summary_says_what_the_training_cost_and_what_it_lost(tmp_path: Path
     lines = summary(record(tmp_path, started("launch_training"), trained)).splitlines()
     assert [line.split(maxsplit=1) for line in lines[1:4]] == [
         ["cost", "0.05 GPU-hours"],
-        ["time", "1 min 40 s, of which 60% training steps"],
+        ["time", "1 min 40 s, 60% training steps"],
         ["lost", f"40 s (40%), waiting for data: {SHORTER_WAITS}"],
     ]
 

@@ -87,6 +87,11 @@ def test_a_preemption_is_no_cause_of_an_earlier_or_later_restart() -> None:
     assert (time["preemption"], time["restart"]) == (11, 20)
 
 
+def test_whole_seconds_hide_no_preemption() -> None:
+    pods = (pod(0, 1, 2, 99, was_disrupted=True), pod(102, 110, 120, 300))
+    assert account(JobTimes(created=0.5, pods=pods), spent((10, 99.9), (130, 300)))["preemption"] == pytest.approx(20.1)
+
+
 def test_recorded_preemption_of_the_only_pod() -> None:
     (preempted,) = recorded("preempted").pods
     resumed = pod(at("03:20:00"), at("03:21:00"), at("03:21:05"), at("03:22:00"))
@@ -153,7 +158,7 @@ def test_the_summary_names_the_largest_losses_and_their_settings() -> None:
     time = TrainingTime({"queue": 600, "training": 2400, "data_wait": 500, "checkpoint": 40, "unknown": 60}, 1.5)
     assert list(summarize_time(time)) == [
         ("cost", "1.50 GPU-hours"),
-        ("time", "1 h 00 min, of which 67% training steps"),
+        ("time", "1 h 00 min, 67% training steps"),
         ("lost", f"10 min 00 s (17%), {CAUSES['queue'].meaning}: {CAUSES['queue'].remedy}"),
         ("lost", f"8 min 20 s (14%), waiting for data: {CAUSES['data_wait'].remedy}"),
     ]

@@ -56,7 +56,7 @@ class TimeSpent:
         Args:
             elapsed: Returns the seconds since this process started.
         """
-        self._earlier = [start for start in read_starts(path) if start.started != started]
+        self._earlier = read_starts(path)
         self._path, self._started, self._elapsed = path, started, elapsed
         self._furthest = max((start.step for start in self._earlier), default=0)
         self._step = resumed_step

@@ -48,7 +48,7 @@ def summarize_time(time: TrainingTime) -> Iterator[tuple[str, str]]:
     if time.total:
         work = [(CAUSES[cause].meaning, each) for cause, each in _in_order(time) if CAUSES[cause].is_work]
         shares = " and ".join(f"{seconds / time.total:.0%} {meaning}" for meaning, seconds in work)
-        yield "time", f"{describe_seconds(time.total)}, of which {shares or 'none was work'}"
+        yield "time", f"{describe_seconds(time.total)}, {shares or 'no training steps'}"
     for cause, seconds in _losses(time)[:MAX_LOSSES]:
         known = CAUSES[cause]
         remedy = f": {known.remedy}" if known.remedy else ""

@@ -21,7 +21,7 @@ def read_times(api: KubernetesApi, jobs_path: str, job: Job, watched: Iterable[W
     jobs: list[Manifest] = []
     pods = {each.uid: {**each.manifest, "deleted": each.is_gone} for each in watched}
     with contextlib.suppress(KubetrainError):
-        jobs = _list(api, jobs_path, job)
+        jobs = [each for each in _list(api, jobs_path, job) if _is_of(each, job)]
         present = {pod["metadata"]["uid"]: pod for pod in _list(api, api.path("v1", "pods"), job)}
         pods = {uid: {**pod, "deleted": True} for uid, pod in pods.items()} | present
     return job_times(job.kind.traits.container, jobs, [pod for pod in pods.values() if _is_of(pod, job)])
@@ -29,7 +29,7 @@ def read_times(api: KubernetesApi, jobs_path: str, job: Job, watched: Iterable[W
 
 def _list(api: KubernetesApi, path: str, job: Job) -> list[Manifest]:
     listed = api.get(path, retry_seconds=READ_SECONDS, labelSelector=job.identity.selector) or {}
-    return [each for each in listed.get("items") or [] if _is_of(each, job)]
+    return list(listed.get("items") or [])
 
 
 def _is_of(found: Manifest, job: Job) -> bool:
