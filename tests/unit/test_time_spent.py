@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from kubetrain_trainer.termination import MAX_BYTES
 from kubetrain_trainer.time_spent import CAUSES, MAX_GAPS, WRITE_SECONDS, TimeSpent, conclude, read_starts, summarize
 
@@ -109,6 +111,13 @@ def test_a_summary_fits_into_a_termination_message(tmp_path: Path) -> None:
 
 def test_a_training_that_reported_nothing_has_no_summary(tmp_path: Path) -> None:
     assert summarize(tmp_path / "time.json") == {}
+
+
+@pytest.mark.parametrize("content", ["", "[{", "{}", "[1]", '[{"begun": 1}]'])
+def test_a_damaged_file_fails_no_training(content: str, tmp_path: Path) -> None:
+    (tmp_path / "time.json").write_text(content)
+    assert summarize(tmp_path / "time.json") == {}
+    assert Process(tmp_path).end(2) == {"end": 2}
 
 
 def test_a_file_that_cannot_be_written_does_not_fail_a_training_that_has_succeeded(tmp_path: Path) -> None:

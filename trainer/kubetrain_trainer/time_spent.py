@@ -118,8 +118,11 @@ class TimeSpent:
 
 
 def read_starts(path: Path) -> list[Start]:
-    """Return all starts, the oldest first."""
-    return [Start(**start) for start in read_json(path)] if path.is_file() else []
+    """Return all starts, the oldest first; none if the file is missing or damaged: no training depends on it."""
+    try:
+        return [Start(**start) for start in read_json(path)]
+    except (OSError, ValueError, TypeError):
+        return []
 
 
 def summarize(path: Path) -> dict[str, Any]:
