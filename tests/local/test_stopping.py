@@ -122,7 +122,9 @@ def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str,
     (code, log), _ = finish(train_pair(framework, tmp_path, *settings))
     assert code == 0, log
     output = TrainingOutput(tmp_path / "output")
-    assert output.read_result() == parse_termination_message((tmp_path / "termination-message-0").read_text())
+    reported = parse_termination_message((tmp_path / "termination-message-0").read_text())
+    assert reported.pop("time")["seconds"]["training"] > 0
+    assert output.read_result() == reported
     (checkpoint,) = complete_checkpoints(output.checkpoints)
     assert checkpoint.manifest["metrics"]["accuracy"] >= 0
     assert output.read_export()["manifest_sha256"] == checkpoint.manifest_sha256
