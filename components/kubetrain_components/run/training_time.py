@@ -9,7 +9,7 @@ from its last report until containers run again  | preemption if a pod was taken
 then until the next report begins                | start
 from its last report to the end of its pods      | end
 
-Each second has one cause. What nothing is known about is unknown.
+Each second has one cause. Time about which nothing is known is unknown.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
