@@ -200,7 +200,8 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
     }
     of_states = {"joint_writing.py", "state_parts.py", "shared_state.py", "state_files.py"}
     of_models |= {"weights_files.py", "export.py"}  # TensorFlow writes weights in one format
-    apart = of_torchrun | of_loading | of_models | of_shards | of_states
+    of_time = {"gpu_clock.py", "timed_exchange.py"}  # a graph of TensorFlow notes the time itself
+    apart = of_torchrun | of_loading | of_models | of_shards | of_states | of_time
     assert pytorch - apart == tensorflow - {"keras_fit.py"}
 
 

@@ -32,7 +32,7 @@ from types import SimpleNamespace
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.tensorflow_multiworker.layers import at_rates
 from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
-from kubetrain_trainer.tensorflow_multiworker.step import combine_gradients
+from kubetrain_trainer.tensorflow_multiworker.step import clip_and_decay
 
 def train(**settings):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.LayerNormalization()])
@@ -44,7 +44,7 @@ def train(**settings):
     variables = model.trainable_variables
     for gradient in GRADIENTS:
         gradients = [tf.fill(each.shape, gradient) for each in variables]
-        _, gradients = combine_gradients(SimpleNamespace(config=config, task=task), gradients, variables)
+        _, gradients = clip_and_decay(SimpleNamespace(config=config, task=task), gradients, variables)
         with at_rates(model, config.layer_rate):
             optimizer.apply_gradients(zip(gradients, variables))
     return [float(tf.reshape(each, [-1])[0]) for each in variables]

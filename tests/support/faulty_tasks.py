@@ -3,9 +3,10 @@
 from support.own_tasks import BALLAST
 
 TROUBLE = '''
-import contextlib, glob, json, os, sys, time
+import contextlib, glob, math, os, sys, time
+from kubetrain_trainer.process_role import own_role
 
-RANK = int(os.environ.get("RANK") or json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0))
+RANK = own_role().rank
 CALLS = []
 
 class Split:
@@ -28,6 +29,8 @@ def fail_here(arguments, place):
     CALLS.append(place)
     if len(CALLS) < arguments["after"]:
         return
+    if arguments["trouble"] == "sleep":
+        time.sleep(arguments["seconds"] if len(CALLS) < arguments.get("until", math.inf) else 0)
     if arguments["trouble"] == "hang":
         stand_still()
     if arguments["trouble"] == "kill":
@@ -68,6 +71,8 @@ def build(config, data_dir):
     def loss(outputs, targets):
         if targets[0] >= 0:
             fail_here(arguments, "loss")
+        for _ in range(arguments.get("work", 0)):
+            torch.rand(300, 300) @ torch.rand(300, 300)
         if targets[0] >= 0 and arguments.get("allocate"):
             limit_memory(200)
             outputs = outputs * torch.ones(arguments["allocate"], 2**20).mean()

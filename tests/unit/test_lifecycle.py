@@ -15,6 +15,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError, Stopped
 from kubetrain_trainer.lifecycle import AnyTraining, finish, is_validation_due, resume, save_and_stop
+from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
@@ -64,6 +65,7 @@ def training(path: Path, rank: int = 0) -> Training:
         watchdog=Watchdog(config, group.role),
         stop=nullcontext(),
         profile=Profile(config, output, group.role, nullcontext),
+        own_time=OwnTime(HostClock()),
     )
 
 

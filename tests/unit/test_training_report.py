@@ -15,6 +15,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.metrics_server import serve_metrics
+from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start, with_interface
@@ -48,10 +49,14 @@ def begin(
     config = TrainConfig.from_dict({"metrics_port": 0, **settings})
 
     def add_the_others(values: list[float]) -> list[float]:
-        return [value + other_waits * (each != rank) for each, value in enumerate(values)]
+        """Let the other process, whose values come before or after this one's, wait longer for its data."""
+        first = (1 - rank) * len(values) // 2
+        return [value + other_waits * (index == first) for index, value in enumerate(values)]
 
     group = FakeGroup(rank, add_the_others, gpu_memory)
-    return TrainingReport(config, TrainingOutput(path), plan, group, resumed_step, seconds_at_peak)
+    return TrainingReport(
+        config, TrainingOutput(path), plan, group, resumed_step, OwnTime(HostClock()), seconds_at_peak
+    )
 
 
 def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
@@ -75,6 +80,7 @@ def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
     assert steps == {
         **{"step": 2, "epoch": 0, "loss": 0.5, "gradient_norm": 2.0, "learning_rate": 0.125, "samples_per_second": 8.0},
         **{"data_wait_share": 0.25, "gpu_memory_peak_bytes": 2**30, "samples_per_second_per_gpu": 4.0, "mfu": 0.5},
+        **{"idle_share": 0.0, "straggler_delay_share": 0.0},
     }
     assert checkpoint == {"step": 2, "epoch": 0, "validation_accuracy": 0.75, "checkpoint_stall_seconds": 0.25}
     scalars = {tag: values[-1] for tag, values in tensorboard_scalars(tmp_path / "tensorboard").items()}

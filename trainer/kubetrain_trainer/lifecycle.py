@@ -25,6 +25,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError, Stopped
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.image_folder import log_notes
+from kubetrain_trainer.own_time import OwnTime
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
@@ -58,6 +59,7 @@ class AnyTraining(ABC):
     stop: Any
     """A context manager that hears SIGTERM."""
     profile: Profile
+    own_time: OwnTime
 
     @abstractmethod
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -1,7 +1,7 @@
 """The training's metrics in Prometheus' text format."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kubetrain_trainer.step_window import StepWindow, quantile
@@ -16,6 +16,8 @@ GAUGES = {
     "samples_per_second_per_gpu": "The same for each GPU.",
     "mfu": "The model's operations as a fraction of the most that the GPUs can compute (model FLOPs utilization).",
     "data_wait_share": "Fraction of time that the slowest process waited for data, over the most recent steps.",
+    "idle_share": "Mean fraction of time that processes (their GPUs if any) waited for data or each other, recently.",
+    "straggler_delay_share": "How much longer than the median the slowest process took, as a fraction of a step.",
     "shards_fetched": "Shards that the cache of this pod has fetched.",
     "shard_waits": "How often a reader in this pod had to wait for a shard.",
     "gpu_memory_peak_bytes": "Peak GPU memory of this process.",
@@ -39,12 +41,14 @@ class MetricsPage:
         self._stalls: tuple[float, int] = (0.0, 0)
         self._saved = time.monotonic()
 
-    def show_steps(self, row: Mapping[str, Any], window: StepWindow | None = None) -> None:
+    def show_steps(
+        self, row: Mapping[str, Any], window: StepWindow | None = None, stragglers: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         shown = [name for name in GAUGES if name in row]
         gauges = [line for name in shown for line in _metric(name, "gauge", GAUGES[name], {}, row[name])]
         skipped = row.get("skipped_steps", 0)
         counter = _metric("skipped_steps_total", "counter", "Steps skipped because of NaN or infinity.", {}, skipped)
-        self._newest = [*gauges, *counter, *(_step_times(window) if window else ())]
+        self._newest = [*gauges, *counter, *_slow_processes(stragglers), *(_step_times(window) if window else ())]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
         self._saved = time.monotonic()
@@ -75,6 +79,16 @@ class MetricsPage:
         yield _head("checkpoint_stall_seconds", "summary", "Time that the training waited for a checkpoint.")
         yield _sample("checkpoint_stall_seconds_sum", {}, seconds)
         yield _sample("checkpoint_stall_seconds_count", {}, count)
+
+
+def _slow_processes(stragglers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if stragglers:
+        yield _head(
+            "straggler", "gauge", "A slow process: how much longer than the median it takes, as its share of a step."
+        )
+    for each in stragglers:
+        labels = {name: each[name] for name in ("rank", "node", "part")}
+        yield _sample("straggler", labels, each["delay_share"])
 
 
 def _step_times(window: StepWindow) -> Iterator[str]:

@@ -7,6 +7,8 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 
 Decision = TypeVar("Decision")
+MAX_TEXT_BYTES = 63
+"""Enough for most names of nodes."""
 
 
 class ProcessGroup(Protocol):
@@ -41,8 +43,21 @@ class ProcessGroup(Protocol):
         """Return each value's sum over all processes."""
 
     def gather(self, value: float) -> list[float]:
-        """Return the value of each process, by rank: a sum to which each process adds zeros for the others."""
-        return self.sum([value if rank == self.role.rank else 0.0 for rank in range(self.role.world_size)])
+        """Return the value of each process, by rank."""
+        return [each for (each,) in self.gather_all([value])]
+
+    def gather_all(self, values: Sequence[float]) -> list[list[float]]:
+        """Return the values of each process, by rank: a sum to which each process adds zeros for the others."""
+        count, processes = len(values), self.role.world_size
+        rows = [values if rank == self.role.rank else [0.0] * count for rank in range(processes)]
+        sums = self.sum([value for row in rows for value in row])
+        return [sums[first : first + count] for first in range(0, count * processes, count)]
+
+    def gather_text(self, text: str) -> list[str]:
+        """Return the text of each process, by rank, cut after MAX_TEXT_BYTES."""
+        content = text.encode()[:MAX_TEXT_BYTES].ljust(MAX_TEXT_BYTES, b"\0")
+        rows = self.gather_all([float(byte) for byte in content])
+        return [bytes(map(int, row)).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
     def broadcast_statistics(self, model: Any) -> None:
         """Copy the chief's running statistics to every replica, because these are evaluated and saved."""

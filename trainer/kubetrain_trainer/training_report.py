@@ -1,7 +1,7 @@
 """The chief's reports: metrics.jsonl, TensorBoard files, MLflow, Prometheus metrics and progress lines."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
@@ -11,10 +11,13 @@ from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.mlflow_log import log_to_mlflow
+from kubetrain_trainer.node_name import node_name
+from kubetrain_trainer.own_time import OwnTime, StepTimes
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
+from kubetrain_trainer.stragglers import Stragglers, delays, idle_share
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, VALIDATION, WRITE_SECONDS, TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
@@ -35,6 +38,7 @@ class TrainingReport:
         plan: Plan,
         group: ProcessGroup,
         resumed_step: int,
+        own_time: OwnTime,
         seconds_at_peak: float = 0.0,
     ) -> None:
         """
@@ -45,6 +49,9 @@ class TrainingReport:
         steps = config.epochs * plan.steps_per_epoch
         self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
         self._group = group
+        self._own_time = own_time
+        self._nodes = group.gather_text(node_name())
+        self._stragglers = Stragglers(self._nodes)
         groups: ShardGroups | None = getattr(plan, "groups", None)
         self._cache = groups.cached.cache if groups else None
         self._seconds_at_peak = seconds_at_peak
@@ -70,12 +77,13 @@ class TrainingReport:
             skipped: The number of steps skipped since this process started.
         """
         rates = self.window.rates()
-        # All processes wait for the one that waits longest for data.
-        rates["data_wait_share"] = max(self._group.gather(rates["data_wait_share"]))
+        waits, *measured = zip(*self._group.gather_all([rates["data_wait_share"], *self._own_time.read()]), strict=True)
+        times = [StepTimes(*each) for each in zip(*measured, strict=True)]
+        rates["data_wait_share"] = max(waits)  # all processes wait for the one that waits longest for data
         self._waits += rates["data_wait_share"] * self.window.steps
         self._steps += self.window.steps
         seconds_left = self.window.seconds_for(self._total_steps - progress.step)
-        waits = {DATA_WAIT: self.window.waited_seconds(rates["data_wait_share"])}
+        waited = self.window.waited_seconds(rates["data_wait_share"])
         self.window.restart()
         if not self._group.role.is_chief:
             return
@@ -89,13 +97,14 @@ class TrainingReport:
             row |= self._cache.counts()
         if skipped:
             row["skipped_steps"] = skipped
-        self._log(row)
-        self._page.show_steps(row, self.window)
+        row |= self._shares(times)
+        self._log(row, self._stragglers.named())
+        self._page.show_steps(row, self.window, self._stragglers.named())
         self.book_steps(progress)
-        self._time.book_waits(waits)
+        self._time.book_waits({DATA_WAIT: waited})
         self._write_time(WRITE_SECONDS)
-        times = {"seconds_left": seconds_left, "checkpoint_age_seconds": self._page.checkpoint_age}
-        print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}", **times}), flush=True)
+        shown = {"seconds_left": seconds_left, "checkpoint_age_seconds": self._page.checkpoint_age}
+        print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}", **shown}), flush=True)
         if not self._has_warned and self.window.total_seconds >= SETTLED_SECONDS:
             self._warn_of_waiting()
 
@@ -125,8 +134,16 @@ class TrainingReport:
         if self._time.write(min_seconds):
             self._page.show_time(self._time.totals())
 
-    def _log(self, row: dict[str, Any]) -> None:
-        self._metrics.append(row)
+    def _shares(self, times: Sequence[StepTimes]) -> dict[str, float]:
+        """Return what processes lose by waiting, and judge which of them is slow."""
+        if len(times) == 1:
+            return {"idle_share": idle_share(times)}
+        self._stragglers.note(times)
+        slowest = max((delay.share for delay in delays(times, self._nodes)), default=0.0)
+        return {"idle_share": idle_share(times), "straggler_delay_share": round(slowest, 4)}
+
+    def _log(self, row: dict[str, Any], stragglers: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._metrics.append({**row, "stragglers": stragglers} if stragglers else row)
         self._events.append(row)
 
     def _warn_of_waiting(self) -> None:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 
-from kubetrain_components.durations import describe_seconds
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.run_logs import follow_logs, read_logs

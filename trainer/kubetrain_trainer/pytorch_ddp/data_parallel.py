@@ -3,15 +3,16 @@
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parallel import DistributedDataParallel
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.own_time import OwnTime
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded
 from kubetrain_trainer.pytorch_ddp.task import Task
+from kubetrain_trainer.pytorch_ddp.timed_exchange import TimedExchange
 
 
-def data_parallel(config: TrainConfig, task: Task, group: Group) -> nn.Module:
+def data_parallel(config: TrainConfig, task: Task, group: Group, own_time: OwnTime) -> nn.Module:
     """Wrap the model, or each of several models if the task has its own step, and compile it if `compile` is set.
 
     A model that is sharded exchanges its gradients itself.
@@ -19,18 +20,19 @@ def data_parallel(config: TrainConfig, task: Task, group: Group) -> nn.Module:
     if is_sharded(config, group):
         return task.model
     if task.step and isinstance(task.model, nn.ModuleDict):
-        return nn.ModuleDict({name: _wrapped(each, config, task, group) for name, each in task.model.items()})
-    return _wrapped(task.model, config, task, group)
+        return nn.ModuleDict({name: _wrapped(each, config, task, group, own_time) for name, each in task.model.items()})
+    return _wrapped(task.model, config, task, group, own_time)
 
 
-def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group) -> nn.Module:
+def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group, own_time: OwnTime) -> nn.Module:
     if config.compile:
         model.compile()
     is_trained = any(parameter.requires_grad for parameter in model.parameters())
     if group.role.world_size == 1 or not is_trained:
         return model
-    wrapped = DistributedDataParallel(
+    wrapped = TimedExchange(
         model,
+        own_time,
         bucket_cap_mb=config.exchange_mb or None,
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,

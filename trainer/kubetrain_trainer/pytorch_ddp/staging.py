@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kubetrain_trainer.memory import free_memory
+from kubetrain_trainer.pytorch_ddp.gpu_clock import timed_event
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in, with_tensors
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,9 @@ class Staging:
         """Let the GPU wait for its copies before it changes the state. The host does not wait."""
         if self._copy_done is None or self._wait is not None:
             return
-        began = _timed_event()
+        began = timed_event()
         torch.cuda.current_stream().wait_event(self._copy_done)
-        self._wait = began, _timed_event()
+        self._wait = began, timed_event()
 
     def gpu_stall(self) -> dict[str, float]:
         """Return how long the GPU's steps waited for the last copies, once and after a later step was waited for."""
@@ -100,10 +101,6 @@ class Staging:
         with torch.cuda.stream(self._stream):
             yield
         self._copy_done, self._wait = self._stream.record_event(), None
-
-
-def _timed_event() -> Any:
-    return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
 def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

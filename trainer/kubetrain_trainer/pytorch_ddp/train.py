@@ -59,14 +59,17 @@ def run_epochs(training: Training) -> None:
     config, group, loader = training.config, training.group, training.loader
     plan = loader.plan(group.replicas, training.task.sampler)
     progress, validated_step = resume(training, plan)
-    report = TrainingReport(config, training.output, plan, group, progress.step, training.seconds_at_peak)
+    own_time, at_peak = training.own_time, training.seconds_at_peak
+    report = TrainingReport(config, training.output, plan, group, progress.step, own_time, at_peak)
     validate = partial(mean_metrics, training)
 
     while not is_finished(config, progress):
         # One batch per remaining step of the epoch, with this process's share of the step's `global_size` samples.
         batches, ahead = tee(plan.batches(progress.epoch, group.data_role.rank, start=progress.samples_in_epoch))
         loaded = loader.load((batch.indices for batch in ahead), progress.epoch)
-        for batch, (inputs, targets, _) in zip(batches, report.window.waiting_for(loaded), strict=True):
+        for batch, (inputs, targets, _) in zip(
+            batches, report.window.waiting_for(own_time.loading(loaded)), strict=True
+        ):
             # Seed dropout at each step, so that a resumed run draws the same random numbers.
             seed_generators(derived_seed(config.seed, progress.step, group.data_role.rank), group.device)
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
@@ -77,6 +80,7 @@ def run_epochs(training: Training) -> None:
                 training.averages.update(progress.step)
             training.profile.end_step(progress.step)
             training.writer.check()
+            own_time.end_step()
             report.window.count_step(batch.global_size)
 
             stops = training.stop.is_due(progress.step)

@@ -17,6 +17,7 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.initial_weights import initial_weights
 from kubetrain_trainer.lifecycle import AnyTraining, splits
 from kubetrain_trainer.model_names import is_import_path
+from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.pytorch_ddp.averaging import Averages
@@ -24,6 +25,7 @@ from kubetrain_trainer.pytorch_ddp.checkpoint import restore, save, state_of
 from kubetrain_trainer.pytorch_ddp.data_parallel import data_parallel
 from kubetrain_trainer.pytorch_ddp.empty_models import fill
 from kubetrain_trainer.pytorch_ddp.export import export
+from kubetrain_trainer.pytorch_ddp.gpu_clock import GpuClock
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.initial_weights import load_initial_weights
 from kubetrain_trainer.pytorch_ddp.joint_writing import JointWriting
@@ -119,7 +121,9 @@ def build_training(arguments: Arguments, group: Group) -> Training:
     freeze(task.model, config.freeze)
     at_peak = seconds_at_peak(task, config, loader, group)
     copied = place(task, config, loader, group, initial_weights(arguments, group, EXPORT_FILES))
-    parallel = data_parallel(config, task, group)
+    on_gpu = group.device.type == "cuda"
+    own_time = OwnTime(GpuClock() if on_gpu else HostClock())
+    parallel = data_parallel(config, task, group, own_time)
     writer = CheckpointWriter(arguments.output, config)
     optimizers = build_optimizers(config, task, config.global_batch(group.replicas))
     if group.role.is_chief:
@@ -138,7 +142,8 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         staging=Staging(min(shards(config, group), group.role.local_world_size)),
         recent=RecentSteps(config, group, writer.resume_hint),
         profile=Profile(config, arguments.output, group.role, recording),
-        watchdog=Watchdog(config, group.role, on_gpu=group.device.type == "cuda"),
+        watchdog=Watchdog(config, group.role, on_gpu=on_gpu),
+        own_time=own_time,
         joint=JointWriting(group.role.rank, processes) if (processes := shards(config, group)) > 1 else None,
         stop=Stop(group.role),
         seconds_at_peak=at_peak,

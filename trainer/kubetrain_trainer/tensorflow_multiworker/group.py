@@ -1,6 +1,7 @@
 """The group of processes that train together, their devices, and the exchange of values between them."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ class Group(ProcessGroup):
     @property
     def local_replicas(self) -> int:
         return self.replicas // self.role.world_size
+
+    @functools.cached_property
+    def has_gpus(self) -> bool:
+        return bool(tf.config.list_physical_devices("GPU"))
 
     def describe(self, config: TrainConfig) -> str:
         gpus = tf.config.list_physical_devices("GPU")

@@ -13,7 +13,7 @@ def build_optimizer(config: TrainConfig, task: Task, global_batch: int) -> tuple
     optimizer = task.optimizer(task.model) if task.optimizer else _chosen(config, task.model.trainable_variables)
     peak = _rate(optimizer) if task.optimizer else peak_rate(config, global_batch)
     optimizer.build(task.model.trainable_variables)
-    optimizer._all_reduce_sum_gradients = list  # combine_gradients has already summed them over all replicas
+    optimizer._all_reduce_sum_gradients = list  # exchange() has already summed them over all replicas
     return optimizer, peak
 
 

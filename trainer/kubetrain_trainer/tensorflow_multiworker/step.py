@@ -28,7 +28,8 @@ def step_function(training: Training) -> Callable[..., bool]:
     def compute_local(stop_request: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
         before = [tf.identity(variable.value) for variable in statistics] if skips else []
         loss, gradients = gradients_of(*arguments)
-        return loss, tf.identity(stop_request), before, *combine_gradients(training, gradients, variables)
+        wait, summed = exchange(training, gradients)
+        return loss, tf.identity(stop_request), before, wait, *clip_and_decay(training, summed, variables)
 
     def update_local(gradients: list[Any]) -> None:
         with at_rates(training.task.model, training.config.layer_rate):
@@ -41,14 +42,14 @@ def step_function(training: Training) -> Callable[..., bool]:
     @tf.function(reduce_retracing=True)
     def compute(rate: tf.Tensor, *arguments: Any) -> tuple[Any, ...]:
         training.optimizer.learning_rate.assign(rate)
-        losses, stop_requests, before, norms, gradients = run_replicas(compute_local, args=arguments)
+        losses, stop_requests, before, waits, norms, gradients = run_replicas(compute_local, args=arguments)
         if not skips:
             run_replicas(update_local, args=(gradients,))
             gradients = []
         loss = tf.add_n(training.group.strategy.experimental_local_results(losses)) * training.group.role.world_size
-        norm, *_ = training.group.strategy.experimental_local_results(norms)
+        (norm, *_), (wait, *_) = map(training.group.strategy.experimental_local_results, (norms, waits))
         stops = training.group.strategy.reduce(tf.distribute.ReduceOp.SUM, stop_requests, axis=None)
-        return loss, norm, stops, before, gradients
+        return loss, norm, stops, wait, before, gradients
 
     update = tf.function(lambda gradients: run_replicas(update_local, args=(gradients,)))
     restore = tf.function(lambda before: run_replicas(restore_local, args=(before,)))
@@ -56,8 +57,9 @@ def step_function(training: Training) -> Callable[..., bool]:
     def take_step(inputs: Any, targets: Any, global_size: int, step: int, rate: float, parts: int) -> bool:
         size, scale = tf.constant(float(global_size)), tf.constant(training.recent.loss_scale.factor)
         arguments = (training.stop.request, inputs, targets, size, scale, parts)
-        loss, norm, stops, before, gradients = compute(tf.constant(rate), *arguments)
+        loss, norm, stops, wait, before, gradients = compute(tf.constant(rate), *arguments)
         training.stop.note(stops)
+        training.own_time.note_wait(0.0, float(wait))
         is_taken = training.recent.accept_step(step, rate, loss, norm)
         if not is_taken:
             restore(before)
@@ -110,21 +112,35 @@ def check_while_traced(losses: tf.Tensor, targets: Any) -> None:
         check_sample_values("training loss", losses, samples)
 
 
-def combine_gradients(training: Training, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
-    """Sum the gradients of all replicas, clip the sum and add SGD's weight decay. Also return the norm before clipping.
+def exchange(training: Training, gradients: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+    """Sum the gradients of all replicas. Also return the seconds that this takes after all of them are computed."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    began = moment_after(training, present)
+    sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present)
+    wait, summed = moment_after(training, sums) - began, iter(sums)
+    return wait, [None if gradient is None else next(summed) for gradient in gradients]
+
+
+def moment_after(training: Training, tensors: list[Any]) -> tf.Tensor:
+    """Return the time when these tensors are computed; 0 with GPUs, which compute later than the host."""
+    if training.group.has_gpus:
+        return tf.zeros((), tf.float64)
+    with tf.control_dependencies(tensors):
+        return tf.timestamp()
+
+
+def clip_and_decay(training: Training, gradients: list[Any], variables: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+    """Clip the sum of all replicas and add SGD's weight decay. Also return the norm before clipping.
 
     This function replaces Keras' clipping, which clips each replica's gradient before the sum, and its weight decay,
     which bypasses the momentum.
     """
     config = training.config
-    present = [gradient for gradient in gradients if gradient is not None]
-    summed = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))
-    joined = [None if gradient is None else next(summed) for gradient in gradients]
-    norm = tf.linalg.global_norm(joined)  # without clipping too: a gradient that is NaN shows only there
+    norm = tf.linalg.global_norm(gradients)  # without clipping too: a gradient that is NaN shows only there
     if config.clip_norm:
-        joined, _ = tf.clip_by_global_norm(joined, config.clip_norm, use_norm=norm)
+        gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm, use_norm=norm)
     decay = config.weight_decay if config.optimizer == "sgd" and not training.task.optimizer else 0.0
     return norm, [
         gradient + decay * variable if gradient is not None and is_decayed(config, variable) else gradient
-        for gradient, variable in zip(joined, variables, strict=True)
+        for gradient, variable in zip(gradients, variables, strict=True)
     ]

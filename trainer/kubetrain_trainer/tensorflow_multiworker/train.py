@@ -56,7 +56,8 @@ def run_epochs(training: Training) -> None:
     groups = getattr(training.samples, "groups", None)
     plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler, groups)
     progress, validated_step = resume(training, plan)
-    report = TrainingReport(config, training.output, plan, group, progress.step, training.seconds_at_peak)
+    own_time, at_peak = training.own_time, training.seconds_at_peak
+    report = TrainingReport(config, training.output, plan, group, progress.step, own_time, at_peak)
     validate = partial(mean_metrics, training)
     take_step = step_function(training)
     vary_dropout(training.task.model, group.strategy)
@@ -65,7 +66,9 @@ def run_epochs(training: Training) -> None:
         batches, ahead = tee(local_batches(group, plan, progress))
         loaded = load_batches(training, ahead, progress.epoch)
         # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
-        for (inputs, targets), (batch, *_) in zip(report.window.waiting_for(loaded), batches, strict=True):
+        for (inputs, targets), (batch, *_) in zip(
+            report.window.waiting_for(own_time.loading(loaded)), batches, strict=True
+        ):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             training.profile.begin_step(progress.step)
             rate = training.rate_factor(progress, plan) * training.peak_rate
@@ -75,6 +78,7 @@ def run_epochs(training: Training) -> None:
                 training.averages.update(progress.step)
             training.profile.end_step(progress.step)
             training.writer.check()
+            own_time.end_step()
             report.window.count_step(batch.global_size)
 
             stops = training.stop.is_due()

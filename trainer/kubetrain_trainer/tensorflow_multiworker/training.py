@@ -13,6 +13,7 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.entry_point import Arguments
 from kubetrain_trainer.initial_weights import initial_weights
 from kubetrain_trainer.lifecycle import AnyTraining, splits
+from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import check_sampler
@@ -97,6 +98,7 @@ def build_training(arguments: Arguments, group: Group) -> Training:
         recent=RecentSteps(config, group, writer.resume_hint),
         profile=Profile(config, arguments.output, group.role, recording),
         watchdog=Watchdog(config, group.role),
+        own_time=OwnTime(HostClock()),
         stop=Stop(strategy),
         seconds_at_peak=seconds_at_peak(task, config, samples, group),
     )
