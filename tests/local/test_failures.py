@@ -120,6 +120,8 @@ class TestProcessThatHangs:
         assert processes[1].returncode == 134, hung
         assert processes[0].returncode in (1, 134), waiting
         assert re.search(r'File ".*own\.py", line \d+ in stand_still', hung)
+        _, late, stacks = waiting.partition("rank 0 has not ended step")
+        assert late and re.search(r'File ".*/train\.py", line \d+ in run_epochs', stacks), waiting
         assert re.match(
             r"rank 1 hangs: step \d+ did not end within 5 s .* it is in stand_still \(",
             message(tmp_path, 1)["error"],

@@ -1,4 +1,4 @@
-"""A watchdog that ends a process that hangs and logs its stacks. Otherwise its peers would wait for it forever."""
+"""A watchdog that ends a process that hangs, after all have logged their stacks. Else its peers would wait forever."""
 
 import contextlib
 import faulthandler
@@ -21,6 +21,8 @@ FIRST_STEP_FACTOR = 3
 """The first step may take longer, because it may compile."""
 PEERS_FACTOR = 1.25
 """Peers of a hanging process time out later than it, because only that process can report where it hangs."""
+MAX_STACKS_SECONDS = 5.0
+"""How long a process that hangs waits for its peers to log their stacks, because they end with it."""
 MAX_INTERVAL_SECONDS = 1.0
 BACKSTOP_SECONDS = 10.0
 
@@ -72,13 +74,18 @@ class Watchdog:
         while not self._is_over.wait(min(MAX_INTERVAL_SECONDS, self._seconds / 10)):
             overdue = time.monotonic() - self._due
             self._set_alarm(-overdue)
-            if overdue > 0:
-                stack = sample_stack(on_gpu=self._on_gpu, is_alone=self._is_alone)
-                # Two equal samples, because a process that has just lost a peer still moves, and fails by itself.
-                hangs_itself = stack == before and not stack.is_waiting
-                if hangs_itself or overdue > (PEERS_FACTOR - 1) * self._seconds:
-                    self._end_process(stack)
-                before = stack
+            if overdue <= 0:
+                before = None
+                continue
+            stack = sample_stack(on_gpu=self._on_gpu, is_alone=self._is_alone)
+            # Two equal samples, because a process that has just lost a peer still moves, and fails by itself.
+            hangs_itself = stack == before and not stack.is_waiting
+            is_over = overdue > (PEERS_FACTOR - 1) * self._seconds
+            if before is None or (is_over and stack != before):
+                self._log_stacks()
+            if is_over or (hangs_itself and overdue > min(MAX_STACKS_SECONDS, self._seconds / 10)):
+                self._end_process(stack)
+            before = stack
         self._set_alarm(math.inf)
 
     def _set_alarm(self, seconds: float) -> None:
@@ -87,8 +94,11 @@ class Watchdog:
         grace = (PEERS_FACTOR - 1) * self._seconds + BACKSTOP_SECONDS
         signal.setitimer(signal.ITIMER_REAL, 0 if seconds == math.inf else max(seconds, 0) + grace)
 
-    def _end_process(self, stack: StackSample) -> None:
+    def _log_stacks(self) -> None:
+        print(f"rank {self._rank} has not ended {self.doing} within {self._timeout} s; its stacks:", flush=True)
         faulthandler.dump_traceback(sys.__stderr__ or 2)
+
+    def _end_process(self, stack: StackSample) -> None:
         sentence = (
             f"rank {self._rank} hangs: {self.doing} did not end within {self._timeout} s{self._setting}; "
             f"it is in {stack}, all stacks are in the log"
