@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,9 +22,11 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not shutil.which("prometheus"), reason="runs Prometheus (Debian's package)"),
 ]
-OF_GPUS = ("kubetrain_mfu", "kubetrain_gpu_")
+OF_SOME = ("kubetrain_mfu", "kubetrain_gpu_", "kubetrain_straggler{")
+"""Metrics that only trainings with GPUs or with a slow process have."""
 OF_A_HANG = {"KubetrainNoProgress", "KubetrainCheckpointTooOld"}
-HEALTHY = {"step": 20, "loss": 0.5, "data_wait_share": 0.1}
+HEALTHY = {"step": 20, "loss": 0.5, "data_wait_share": 0.1, "idle_share": 0.1}
+SLOW = {"rank": 3, "node": "gpu-7", "part": "data", "delay_share": 0.3}
 
 
 def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
@@ -69,7 +72,7 @@ def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digi
     with training(digits, output, port), prometheus(tmp_path, one_training(port)) as server:
         wait_until(lambda: server.query("kubetrain_checkpoint_stall_seconds_count > 1"))
         for query in dashboard_queries():
-            assert server.query(query) or any(name in query for name in OF_GPUS), query
+            assert server.query(query) or any(name in query for name in OF_SOME), query
         for group in server.ask("rules")["groups"]:
             assert {rule["health"] for rule in group["rules"]} == {"ok"}, group
         assert not server.firing() & OF_A_HANG
@@ -85,10 +88,12 @@ def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digi
         (3, {}, {"KubetrainRestarts"}),
         (2, {"loss": math.nan, "data_wait_share": 0.5}, {"KubetrainNotFinite", "KubetrainWaitsForData"}),
         (0, {"skipped_steps": 1}, {"KubetrainNotFinite"}),
+        (0, {"stragglers": [SLOW]}, {"KubetrainStraggler"}),
+        (0, {"idle_share": 0.6}, {"KubetrainIdle"}),
     ],
 )
 def test_what_a_page_shows_raises_alerts(
-    restarts: int, fault: dict[str, float], alerts: set[str], tmp_path: Path
+    restarts: int, fault: dict[str, Any], alerts: set[str], tmp_path: Path
 ) -> None:
     port, pages = free_port(), [page_of(0, HEALTHY)]
 
@@ -104,7 +109,7 @@ def test_what_a_page_shows_raises_alerts(
         wait_until(lambda: server.firing() - OF_A_HANG == alerts)
 
 
-def page_of(restarts: int, row: dict[str, float]) -> MetricsPage:
+def page_of(restarts: int, row: dict[str, Any]) -> MetricsPage:
     page = MetricsPage("run", world_size=2, restarts=restarts)
-    page.show_steps(row)
+    page.show_steps(row, stragglers=row.get("stragglers", ()))
     return page

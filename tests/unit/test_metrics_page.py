@@ -52,6 +52,14 @@ def test_what_prometheus_reads() -> None:
     assert (sample(read, "checkpoint_stall_seconds_sum"), sample(read, "checkpoint_stall_seconds_count")) == (0.75, 2)
 
 
+def test_slow_processes_have_a_gauge_until_they_are_fast_again() -> None:
+    page, slow = MetricsPage("run", world_size=4, restarts=0), {"rank": 3, "node": "gpu-7", "part": "data"}
+    page.show_steps(ROW, stragglers=[{**slow, "delay_share": 0.3}])
+    assert sample(samples_of(page.text()), "straggler", rank="3", node="gpu-7", part="data") == 0.3
+    page.show_steps(ROW)
+    assert not any(name == "straggler" for name, _ in samples_of(page.text()))
+
+
 def test_the_page_is_valid_before_the_first_step() -> None:
     read = samples_of(MetricsPage("run", world_size=1, restarts=0).text())
     assert sample(read, "checkpoint_stall_seconds_count") == 0

@@ -15,6 +15,7 @@ from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.metrics_page import GAUGES, MetricsPage
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
+from kubetrain_trainer.stragglers import LARGE_DELAY_SHARE
 from kubetrain_trainer.time_spent import CAUSES
 from support.manifests import batch, elastic, indexed, pytorch, tensorflow, trainjob
 from support.outside import samples_of
@@ -35,7 +36,8 @@ def full_page() -> set[str]:
     window = StepWindow()
     window.count_step(samples=8)
     page = MetricsPage("run", world_size=2, restarts=0)
-    page.show_steps(dict.fromkeys(GAUGES, 1), window)
+    slow = {"rank": 3, "node": "gpu-7", "part": "data", "delay_share": 0.3}
+    page.show_steps(dict.fromkeys(GAUGES, 1), window, [slow])
     page.show_checkpoint({"loss": 1.0}, stall_seconds=0.5)
     page.show_time(dict.fromkeys(CAUSES, 1.0))
     return {name for name, _ in samples_of(page.text())}
@@ -65,6 +67,11 @@ def test_the_alert_and_the_training_warn_of_slow_data_alike() -> None:
     (rule,) = [each for each in alert_rules() if each["alert"] == "KubetrainWaitsForData"]
     assert rule["expr"].endswith(f">= {LARGE_WAIT_SHARE}")
     assert rule["annotations"]["description"].lower() == f"{SHORTER_WAITS}.".lower()
+
+
+def test_the_alert_and_the_training_call_the_same_processes_slow() -> None:
+    (rule,) = [each for each in alert_rules() if each["alert"] == "KubetrainStraggler"]
+    assert rule["expr"].endswith(f">= {LARGE_DELAY_SHARE}")
 
 
 def labels_and_ports(job: Job) -> tuple[dict[str, str], list[Any]]:
