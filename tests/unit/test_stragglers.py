@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from kubetrain_pipelines.diagnose.scan import LogScan
 from kubetrain_trainer.own_time import StepTimes
 from kubetrain_trainer.stragglers import MAX_NAMED, WINDOW_SECONDS, WINDOWS, Stragglers, delays, idle_share, node_name
 
@@ -58,6 +59,12 @@ def test_a_delay_names_the_node_the_part_and_the_remedy() -> None:
         "rank 1 on node b is slow: the others wait for it 25% of the time, because its data takes 0.6 s per step "
         "(median 0.1 s): compare the disk, network and CPU load of its node with those of others"
     )
+
+
+def test_diagnose_knows_the_line_of_a_slow_process() -> None:
+    scan = LogScan("rank-0.log")
+    scan.add(str(delays([times(0, 1, 4), times(0, 3, 4)], NODES)[1]).encode())
+    assert [match.rule.name for match in scan.matches()] == ["slow-rank"]
 
 
 def pair(slow_by: float, part: str = "data", seconds: float = 6.0) -> list[StepTimes]:

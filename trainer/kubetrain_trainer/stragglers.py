@@ -11,7 +11,7 @@ from kubetrain_trainer.own_time import StepTimes
 LARGE_DELAY_SHARE = 0.2
 """A process is slow if its own part of a step takes longer than the median by this fraction of the step."""
 WINDOW_SECONDS, WINDOWS = 4.0, 3
-"""Delays are judged by the mean of at least so many seconds. What so many windows in a row agree on is reported."""
+"""A delay is judged by its mean over a window of at least 4 s. What three windows in a row show is reported."""
 MAX_NAMED = 8
 REMEDIES = {
     "data": "compare the disk, network and CPU load of its node with those of others",
@@ -27,10 +27,11 @@ class Delay:
     rank: int
     node: str
     part: str
-    """What takes longer: data or computation."""
+    """The part that takes longer: data or computation."""
     seconds: float
-    """What this part takes in a step."""
+    """The time of this part in a step."""
     median: float
+    """The median of this time over all processes."""
     share: float
     """The delay as a fraction of the step."""
 
@@ -88,7 +89,7 @@ class Stragglers:
         self._window = [StepTimes()] * len(nodes)
         self._slow: dict[int, Delay] = {}
         self._doubts: dict[int, int] = {}
-        """For each process, the number of windows in a row that contradict what is known of it."""
+        """The number of windows in a row that contradict what is known of a process, by rank."""
 
     def note(self, times: Sequence[StepTimes]) -> None:
         """Judge the processes at the end of each window, and log which have become slow, or no longer are."""

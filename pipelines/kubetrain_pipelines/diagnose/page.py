@@ -74,9 +74,10 @@ ADVICE = (
     ),
     (
         "Find out why training is slow",
-        "It warns if it waits for data, serves the times of steps as metrics, and names slow links and GPUs "
-        "(`preflight`).",
-        "See `waits-for-data`, `tcp-used`, `sockets-used`, `no-gpu-direct`, `slow-link` and `slow-device` below.",
+        "It warns if it waits for data or for a slow process, serves the times of steps as metrics, and names slow links "
+        "and GPUs (`preflight`).",
+        "See `waits-for-data`, `slow-rank`, `tcp-used`, `sockets-used`, `no-gpu-direct`, `slow-link` and `slow-device` "
+        "below.",
     ),
     (
         "Restart what failed",

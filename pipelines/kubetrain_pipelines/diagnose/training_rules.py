@@ -198,6 +198,25 @@ RULES = (
         ),
     ),
     Rule(
+        name="slow-rank",
+        title="One process is slower than the others",
+        certainty=Certainty.SLOW,
+        texts=(" is slow: the others wait for it ",),
+        pattern=r"(rank \d+ on node \S+) is slow: the others wait for it ",
+        explanation="All processes wait for the slowest one at each step. The line names its node, and says if data or "
+        "computation takes it longer than the others.",
+        remedy="If it is data, compare the node's disk, network and CPU load with those of other nodes. If it is "
+        "computation, compare the CPU load, and the clocks and temperatures of the GPUs (`nvidia-smi -q -d "
+        "PERFORMANCE`). Take a node that stays slow out of service (`kubectl cordon NODE`).",
+        samples=(
+            Sample(
+                "rank 1 on node gpu-7 is slow: the others wait for it 98% of the time, because its data takes 0.324 s "
+                "per step (median 0.00042 s): compare the disk, network and CPU load of its node with those of others",
+                "provoked by tests: a process whose samples take long to load",
+            ),
+        ),
+    ),
+    Rule(
         name="waits-for-data",
         title="Training waits for its data",
         certainty=Certainty.SLOW,
