@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 from kubetrain_components.evaluate_model.plots import curves
 from kubetrain_components.evaluate_model.report import training_report
+from kubetrain_components.evaluate_model.slow_processes import slow_processes
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.time_spent import TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
@@ -37,3 +38,15 @@ def test_a_report_without_its_launch_shows_the_trainers_own_time(tmp_path: Path)
     assert "Time of the training" in page
     assert "starting the program, until its first step" in page
     assert "2 min 00 s, 75%" in page
+
+
+def test_a_slow_process_is_a_fact_with_its_largest_delay_and_its_steps() -> None:
+    slow = {"rank": 3, "node": "gpu-7", "part": "data"}
+    delays = {1_000: 0.25, 1_010: 0.5, 1_020: 0.3}
+    rows = [{"step": step, "stragglers": [{**slow, "delay_share": share}]} for step, share in delays.items()]
+    assert list(slow_processes([{"step": 990}, *rows, {"step": 1_030}])) == [
+        (
+            "Slow process",
+            "rank 3 on node gpu-7, steps 1,000 to 1,020: the others waited up to 50% of a step for its data",
+        )
+    ]

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.evaluate_model.confusion import most_confused, worst_confusions
+from kubetrain_components.evaluate_model.slow_processes import slow_processes
 from kubetrain_components.jobs.job_times import JobTimes
 from kubetrain_components.run.describe_time import TimeRow, describe_cost, time_rows
 from kubetrain_components.run.training_time import TrainingTime, training_time
@@ -73,6 +74,7 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
     )
     defaults = TrainConfig().to_dict()
     evaluation = _evaluation(output)
+    page["facts"] += slow_processes(read_metrics(output.metrics) if output else ())
     return environment.get_template("report.html.j2").render(
         **page,
         **evaluation,
