@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.own_time import OwnTime, StepTimes
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.pytorch_ddp.gpu_clock import GpuClock
 from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.images import normalize
 from kubetrain_trainer.pytorch_ddp.precision import describe_precision, forward
@@ -87,3 +89,20 @@ def test_tf32_is_used_if_it_is_set(tf32: bool) -> None:
     product = (one.float().to(device) @ other.float().to(device)).double().cpu()
     error = ((product - one @ other).norm() / (one @ other).norm()).item()
     assert (1e-5 < error < 1e-2) if tf32 else error < 1e-5
+
+
+def test_a_clock_of_the_gpu_measures_its_work_without_waiting_for_it() -> None:
+    clock = GpuClock()
+    own_time = OwnTime(clock)
+    torch.cuda.synchronize()
+    for _ in own_time.loading([1]):
+        torch.cuda._sleep(10**9)
+        began = clock.mark()
+        torch.cuda._sleep(10**8)
+        own_time.note_wait(began, clock.mark())
+        own_time.end_step()
+    assert own_time.read() == StepTimes(), "the GPU has yet to do it"
+    torch.cuda.synchronize()
+    times = own_time.read()
+    assert times.steps == 1
+    assert 0 < times.data < times.waiting < times.total / 5

@@ -13,7 +13,7 @@ import pytest
 
 from kubetrain_components.jobs.local.free_ports import free_port
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.stragglers import WINDOW_SECONDS, WINDOWS
+from kubetrain_trainer.stragglers import LARGE_DELAY_SHARE, WINDOW_SECONDS, WINDOWS
 from support.cli import interrupt, read_until, start
 from support.faulty_tasks import FAULTY_TASKS
 from support.outside import sample, scrape
@@ -77,11 +77,12 @@ def test_a_slow_process_is_named_in_log_metrics_and_page(framework: str, place: 
         assert f"because its {part} takes 0." in warning
         seen = read_until(run, "[kubetrain] step=") + read_until(run, "[kubetrain] step=")
         assert SLOW not in seen, "it is named once"
-        assert sample(scrape(port), "straggler", rank="1", node="gpu-7", part=part) > 0.5
+        assert sample(scrape(port), "straggler", rank="1", node="gpu-7", part=part) >= LARGE_DELAY_SHARE
     row = measured(tmp_path)[-1]
     assert [(each["rank"], each["node"], each["part"]) for each in row["stragglers"]] == [(1, "gpu-7", part)]
-    assert row["straggler_delay_share"] == row["stragglers"][0]["delay_share"] > 0.5
-    assert row["idle_share"] > 0.4, "rank 0 waits for rank 1"
+    assert row["stragglers"][0]["delay_share"] >= LARGE_DELAY_SHARE
+    assert row["straggler_delay_share"] > 0
+    assert row["idle_share"] > 0.3, "rank 0 waits for rank 1"
 
 
 def test_a_process_that_becomes_fast_again_is_no_longer_named(tmp_path: Path) -> None:

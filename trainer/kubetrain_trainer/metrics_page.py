@@ -83,9 +83,7 @@ class MetricsPage:
 
 def _slow_processes(stragglers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if stragglers:
-        yield _head(
-            "straggler", "gauge", "A slow process: how much longer than the median it takes, as its share of a step."
-        )
+        yield _head("straggler", "gauge", "How much longer than the median a slow process takes: a fraction of a step.")
     for each in stragglers:
         labels = {name: each[name] for name in ("rank", "node", "part")}
         yield _sample("straggler", labels, each["delay_share"])

@@ -59,7 +59,8 @@ def step_function(training: Training) -> Callable[..., bool]:
         arguments = (training.stop.request, inputs, targets, size, scale, parts)
         loss, norm, stops, wait, before, gradients = compute(tf.constant(rate), *arguments)
         training.stop.note(stops)
-        training.own_time.note_wait(0.0, float(wait))
+        if not training.group.has_gpus:  # else the host would wait for them
+            training.own_time.note_wait(0.0, float(wait))
         is_taken = training.recent.accept_step(step, rate, loss, norm)
         if not is_taken:
             restore(before)
