@@ -6,7 +6,7 @@ import pytest
 
 from kubetrain_pipelines.diagnose.scan import LogScan
 from kubetrain_trainer.own_time import StepTimes
-from kubetrain_trainer.stragglers import MAX_NAMED, WINDOW_SECONDS, WINDOWS, Stragglers, delays, idle_share, node_name
+from kubetrain_trainer.stragglers import MAX_NAMED, WINDOW_SECONDS, WINDOWS, Stragglers, delays, idle_share
 
 NODES = ["a", "b", "c"]
 
@@ -124,6 +124,12 @@ def test_only_the_slowest_of_many_are_named(caplog: pytest.LogCaptureFixture) ->
     assert [each["rank"] for each in stragglers.named()] == [*range(99, 99 - MAX_NAMED, -1)]
 
 
-def test_the_node_is_that_of_the_pod() -> None:
-    assert node_name({"NODE_NAME": "gpu-7"}) == "gpu-7"
-    assert node_name({})
+def test_the_time_lost_to_slow_computation_counts_once_it_is_known() -> None:
+    stragglers = Stragglers(NODES)
+    slow = [times(0, 1, 2), times(0, 2, 2), times(0, 1, 2)]
+    assert stragglers.lost_seconds(slow) == 0
+    for _ in range(WINDOWS):
+        stragglers.note(slow)
+    assert stragglers.lost_seconds(slow) == pytest.approx(10)  # half of ten steps of two seconds
+    assert stragglers.lost_seconds([times(0, 1, 2)] * 3) == 0
+    assert stragglers.lost_seconds([times(0, 1, 3), times(1, 1, 3), times(0, 1, 3)]) == 0  # is lost by waiting for data

@@ -64,7 +64,7 @@ def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
     moments = [0.0, 0.0]
     for step in range(steps):
         moments += [2.0 * step, 2.0 * step + waited_seconds, 2.0 * step + 2]
-    clock = iter([*moments, *[2.0 * steps] * 9])
+    clock = iter([*moments, *[2.0 * steps] * 19])
     report.window = StepWindow(lambda: next(clock))
     for _ in report.window.waiting_for(range(steps)):
         report.window.count_step(16)

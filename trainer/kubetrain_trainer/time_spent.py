@@ -17,9 +17,10 @@ from kubetrain_trainer.durable_files import read_json, write_json
 
 STARTED, _STARTED_ON_CLOCK = time.time(), time.perf_counter()
 """When this process started: trainers import this module before their framework, whose import takes seconds."""
-START, TRAINING, REPEATED, DATA_WAIT = "start", "training", "repeated", "data_wait"
+START, TRAINING, REPEATED = "start", "training", "repeated"
+DATA_WAIT, STRAGGLER = "data_wait", "straggler"
 VALIDATION, CHECKPOINT, END, NOT_RUNNING = "validation", "checkpoint", "end", "not_running"
-CAUSES = (START, TRAINING, REPEATED, DATA_WAIT, VALIDATION, CHECKPOINT, END, NOT_RUNNING)
+CAUSES = (START, TRAINING, REPEATED, DATA_WAIT, STRAGGLER, VALIDATION, CHECKPOINT, END, NOT_RUNNING)
 WRITE_SECONDS = 5.0
 """Minimum time between writes while steps are taken."""
 MAX_GAPS = 40

@@ -19,7 +19,7 @@ from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
 from kubetrain_trainer.stragglers import Stragglers, delays, idle_share
 from kubetrain_trainer.stream_plan import Plan
-from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, VALIDATION, WRITE_SECONDS, TimeSpent
+from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, STRAGGLER, VALIDATION, WRITE_SECONDS, TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
 
 SETTLED_SECONDS, MEANINGFUL_SECONDS = 60, 10
@@ -101,7 +101,7 @@ class TrainingReport:
         self._log(row, self._stragglers.named())
         self._page.show_steps(row, self.window, self._stragglers.named())
         self.book_steps(progress)
-        self._time.book_waits({DATA_WAIT: waited})
+        self._time.book_waits({DATA_WAIT: waited, STRAGGLER: self._stragglers.lost_seconds(times)})
         self._write_time(WRITE_SECONDS)
         shown = {"seconds_left": seconds_left, "checkpoint_age_seconds": self._page.checkpoint_age}
         print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}", **shown}), flush=True)

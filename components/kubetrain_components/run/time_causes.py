@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 
 from kubetrain_trainer.step_window import SHORTER_WAITS
-from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, END, REPEATED, START, TRAINING, VALIDATION
+from kubetrain_trainer.time_spent import (
+    CHECKPOINT,
+    DATA_WAIT,
+    END,
+    REPEATED,
+    START,
+    STRAGGLER,
+    TRAINING,
+    VALIDATION,
+)
 
 QUEUE, IMAGE, PROGRAM, RESTART, PREEMPTION, UNKNOWN = "queue", "image", "program", "restart", "preemption", "unknown"
 
@@ -27,6 +36,7 @@ CAUSES = {
     TRAINING: Cause("training steps", is_work=True),
     PROGRAM: Cause("running your program", is_work=True),
     DATA_WAIT: Cause("waiting for data", SHORTER_WAITS),
+    STRAGGLER: Cause("waiting for a process that computes slowly", "see the log for its node, and replace that node"),
     CHECKPOINT: Cause("waiting for checkpoints", "raise checkpoint_every"),
     VALIDATION: Cause("validation", "raise validate_every"),
     REPEATED: Cause("steps repeated after a restart", "lower checkpoint_every"),

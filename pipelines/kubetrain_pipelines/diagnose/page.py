@@ -74,8 +74,8 @@ ADVICE = (
     ),
     (
         "Find out why training is slow",
-        "It warns if it waits for data or for a slow process, serves the times of steps as metrics, and names slow links "
-        "and GPUs (`preflight`).",
+        "It warns if it waits for data or for a slow process, serves the times of steps as metrics, and names slow "
+        "links and GPUs (`preflight`).",
         "See `waits-for-data`, `slow-rank`, `tcp-used`, `sockets-used`, `no-gpu-direct`, `slow-link` and `slow-device` "
         "below.",
     ),

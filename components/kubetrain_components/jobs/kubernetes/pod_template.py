@@ -23,6 +23,7 @@ from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.jobs.quantity import whole_amount
 from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.node_name import VARIABLE as NODE_VARIABLE
 
 NCCL_PRESETS = {
     "": {},
@@ -45,7 +46,6 @@ SPOT: dict[str, tuple[dict[str, str], str]] = {
     "karpenter": ({"karpenter.sh/capacity-type": "spot"}, ""),
 }
 """The labels of each platform's spot nodes, and the key of their taint, if they have one."""
-NODE_NAME = "NODE_NAME"
 NODE_OF_POD: Manifest = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 """The trainers name the node of a slow process."""
 RENDEZVOUS_PORT = 23456
@@ -188,8 +188,8 @@ def _environment(job: Job, replica: Replica) -> list[Manifest]:
         values["NCCL_SOCKET_IFNAME"] = HOST_INTERFACES
     values |= {**_strings(placement.nccl), **_strings(placement.env), **replica.env}
     sources = {name: source for name, source in placement.env.items() if isinstance(source, Mapping)}
-    if job.is_training and NODE_NAME not in values:
-        sources.setdefault(NODE_NAME, NODE_OF_POD)
+    if job.is_training and NODE_VARIABLE not in values:
+        sources.setdefault(NODE_VARIABLE, NODE_OF_POD)
     for name, source in placement.secret_env.items():
         secret, key = source.split("/", 1)
         sources[name] = {"secretKeyRef": {"name": secret, "key": key}}
