@@ -16,7 +16,7 @@ def launched(folder: Path, program: str, **environment: str) -> str:
     (folder / "program.py").write_text(program)
     launch = ("-m", "kubetrain_trainer.pytorch_ddp.launch", "--standalone", "--nproc-per-node", 1, "program.py")
     process = start_python(*launch, cwd=folder, NCCL_SOCKET_IFNAME="eth7", **environment)
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate(timeout=170)
     assert process.returncode != 0, printed
     return printed
 

@@ -40,9 +40,9 @@ done
 RANK=0 NODE_NAME=node-0 GLOO_SOCKET_IFNAME=pod0 "$@"
 wait
 """
-# While this process multiplies, others take most of its only CPU.
+# While this process multiplies, others with a higher priority take most of its only CPU.
 STARVED = """
-import os, subprocess, sys
+import os, subprocess
 from kubetrain_trainer.entry_point import run, training_arguments
 from kubetrain_trainer.pytorch_ddp import preflight
 from kubetrain_trainer.pytorch_ddp.train import train
@@ -51,10 +51,12 @@ multiply = preflight.multiply
 
 def multiply_among_others(device):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2)]
+    os.setpriority(os.PRIO_PROCESS, 0, 10)
     try:
         return multiply(device)
     finally:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
         for each in others:
             each.kill()
 
@@ -81,8 +83,8 @@ def start(folder: Path, rank: int, port: int, *command: object) -> "subprocess.P
 def test_two_pods_measure_their_link_and_train(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     chief, other = (start(tmp_path, rank, port) for rank in range(2))
-    printed = chief.communicate(timeout=100)[0]
-    assert (chief.returncode, other.wait(100)) == (0, 0), printed
+    printed = chief.communicate(timeout=170)[0]
+    assert (chief.returncode, other.wait(60)) == (0, 0), printed
     found = re.search(r"preflight: (2 devices, 1 link between nodes at \S+ GB/s, in (\S+) s.*)\n", printed)
     assert found, printed
     assert float(found[2]) < 20
@@ -95,7 +97,7 @@ def test_the_links_of_a_slow_network_are_named(tmp_path: Path) -> None:
     pods = ("unshare", "--net", "sh", "-c", PODS_WITH_A_SLOW_ONE, "sh")
     group = {"MASTER_ADDR": "10.9.0.10", "MASTER_PORT": "23456", "WORLD_SIZE": "3"}
     process = start_python(*TRAIN, cwd=tmp_path, prefix=pods, **group, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-    printed = process.communicate(timeout=100)[0]
+    printed = process.communicate(timeout=170)[0]
     assert process.returncode == 0, printed
     slow = re.findall(r"slow link: (.*) carries", printed)
     assert sorted(slow) == ["rank 0 on node-0 to rank 1 on node-1", "rank 0 on node-0 to rank 2 on node-2"], printed
@@ -106,8 +108,8 @@ def test_a_device_that_others_use_too_is_named(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     chief = start(tmp_path, 0, port)
     other = start(tmp_path, 1, port, "-c", STARVED, *TRAIN[2:])
-    printed = chief.communicate(timeout=100)[0]
-    assert other.wait(100) == 0, printed
+    printed = chief.communicate(timeout=170)[0]
+    assert other.wait(60) == 0, printed
     assert "slow device: rank 1 on node-1 takes " in printed, printed
     assert "slow device: rank 0" not in printed
 
@@ -117,10 +119,10 @@ def test_a_process_that_hangs_in_it_is_ended_by_the_watchdog(tmp_path: Path) -> 
     (port,) = free_ports(1)
     other = start(tmp_path, 0, port)
     hanging = start(tmp_path, 1, port, "-c", HANGING, *TRAIN[2:], "--nccl-timeout-seconds", 3)
-    printed = hanging.communicate(timeout=100)[0]
+    printed = hanging.communicate(timeout=170)[0]
     assert "error: rank 1 hangs: the preflight did not end within 3 s (nccl_timeout_seconds)" in printed, printed
     assert hanging.returncode == 134
-    assert other.wait(100) == 1
+    assert other.wait(60) == 1
 
 
 def test_it_is_due_if_several_pods_with_gpus_train() -> None:

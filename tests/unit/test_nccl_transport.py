@@ -38,6 +38,17 @@ def test_a_plugin_is_described_by_its_own_name() -> None:
     )
 
 
+def test_a_connection_through_another_process_of_the_pod_may_be_direct_too() -> None:
+    line = "n:1:1 [0] NCCL INFO Channel 01/0 : 3[3] -> 8[0] [send] via NET/IB/1(1)/GDRDMA(PCI)/Shared\n"
+    assert read_transport(line).has_gpu_direct
+
+
+def test_only_the_interfaces_of_the_network_in_use_are_described() -> None:
+    log = (RECORDED / "sockets.log").read_text()
+    found = "vm:1538:1538 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB lo:127.0.0.1<0>\n"
+    assert read_transport(found + log).interfaces == {"lo"}
+
+
 def test_all_processes_are_described_together() -> None:
     inner = replace(INFINIBAND, between_pods=frozenset(), has_gpu_direct=False, within_a_pod=frozenset({"P2P/CUMEM"}))
     outer = replace(INFINIBAND, within_a_pod=frozenset(), interfaces=frozenset({"mlx5_2:1/IB"}))

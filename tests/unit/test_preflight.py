@@ -73,7 +73,9 @@ def test_the_only_link_is_slow_if_it_carries_less_than_gigabit_ethernet() -> Non
 
 def test_a_link_is_as_slow_as_its_slower_end() -> None:
     one, another = ring([1.0])
-    assert places([one, replace(another, link_seconds={0: LINK_BYTES / 0.05e9})]) != []
+    slow = LINK_BYTES / 0.05e9
+    assert places([one, replace(another, link_seconds={0: slow})]) != []
+    assert places([replace(one, link_seconds={1: slow}), another]) != []
 
 
 def test_pods_of_one_node_do_not_make_others_look_slow() -> None:

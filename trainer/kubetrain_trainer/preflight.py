@@ -1,4 +1,4 @@
-"""What the processes measured before the first step, and which links and devices stand out.
+"""Judge what the processes measured before the first step: which links and devices stand out.
 
 The pods form a ring. Each process exchanges data with the process of its number in the next pod and in the previous
 one, in rounds in which no pod has two partners, which would share its network.
