@@ -77,7 +77,7 @@ def test_the_parts_of_a_killed_and_resumed_training_are_its_wall_time(
     seconds = result["time"]["seconds"]
     print(f"wall time {wall_seconds:.1f} s: {seconds}")
     assert wall_seconds - TOLERANCE_SECONDS < sum(seconds.values()) <= wall_seconds
-    assert seconds["data_wait"] > 1
+    assert seconds["data_wait"] > 0.1
     assert seconds["repeated"] > 0.1, "the steps since the checkpoint were taken again"
     assert seconds["restart"] > 0.5, "the pod waits for a second"
     assert "unknown" not in seconds and "preemption" not in seconds
