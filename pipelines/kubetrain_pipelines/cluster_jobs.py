@@ -1,7 +1,7 @@
 """Read jobs in a cluster, with their pods and events, as far as that is permitted. Nothing is changed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kubetrain_components.jobs.annotations import RUN_ID, STAGE
@@ -89,18 +89,21 @@ class ClusterJobs:
 
     def _read(self, kind: JobKind, job: Manifest) -> ClusterJob:
         name = job["metadata"]["name"]
-        pods = [
-            pod for pod in self._list("pods", labelSelector=f"{kind.traits.job_name_label}={name}") if is_of(pod, job)
-        ]
+        listed = self._list("pods", labelSelector=f"{kind.traits.job_name_label}={name}")
+        pods = [pod for pod in listed or [] if is_of(pod, job)]
         state = job_state(kind, job, pods)
+        if listed is None:  # a job without pods would seem to have troubles
+            state = replace(state, troubles=())
+            return ClusterJob(kind=kind, manifest=job, pods=[], events=[], state=state)
         needs_events = self._all_events or not (state.is_over or state.is_under_way)
-        events = [each for each in self._list("events") if _concerns(each, name)] if needs_events else []
+        events = [each for each in self._list("events") or [] if _concerns(each, name)] if needs_events else []
         state = job_state(kind, job, pods, events, self._queues(job)) if needs_events else state
         return ClusterJob(kind=kind, manifest=job, pods=pods, events=events, state=state)
 
-    def _list(self, plural: str, **query: Any) -> list[Manifest]:
-        found = self.attempt(plural, lambda: self._api.list_all(self._api.path("v1", plural), **query))
-        return list((found or {}).get("items") or [])
+    def _list(self, plural: str, **query: Any) -> list[Manifest] | None:
+        """Return None, and note the gap, if they could not be read."""
+        path = self._api.path("v1", plural)
+        return self.attempt(plural, lambda: list((self._api.list_all(path, **query) or {}).get("items") or []))
 
     def _queues(self, job: Manifest) -> list[Manifest] | None:
         """Return the job's queue of Kueue; None if it has none, or it may not be read."""

@@ -148,10 +148,21 @@ def test_a_training_is_watched_to_its_end(tmp_path: Path) -> None:
     assert watch.returncode == 0
 
 
+def test_the_result_of_a_training_that_is_stopped_and_deleted_is_unknown(tmp_path: Path) -> None:
+    with LocalBackend(tmp_path / ".jobs") as backend:
+        handle = backend.create(job(script(f"import time; print({PROGRESS!r}); time.sleep(3600)")))
+        watch = start("status", tmp_path, "--watch")
+        read_until(watch, "progress")
+        backend.delete(handle)
+        output, _ = watch.communicate(timeout=60)
+    assert f"error: job {handle.name} can no longer be read, so how it ended is unknown: " in output
+    assert watch.returncode == 3
+
+
 @pytest.mark.parametrize("content", [[], ["notes.txt"]])
 def test_another_folder_is_refused(content: list[str], tmp_path: Path) -> None:
     for name in content:
         (tmp_path / name).touch()
     refused = kubetrain("status", tmp_path)
-    assert refused.output == f"error: {tmp_path} is neither a workspace nor the output of a training: check the path\n"
+    assert refused.output == f"error: {tmp_path} has no run and no job: name a workspace or the output of a training\n"
     assert refused.exit_code == 2

@@ -129,6 +129,18 @@ def test_the_log_of_a_pod_that_may_have_lost_rank_0_is_not_asked(
     assert "progress   step 8/9 · " in show(capsys, "train")
 
 
+def test_pods_that_may_not_be_read_are_no_sign_of_trouble(
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = "/apis/kubeflow.org/v1/namespaces/tests/pytorchjobs/new"
+    cluster.put(training, kind="PyTorchJob", spec={"pytorchReplicaSpecs": {}})
+    assert "has not been taken up by its operator" in " ".join(show(capsys, "new").split())
+    cluster.fail("/pods?", answer(403, DENIED.replace("pods/log", "pods")))
+    shown = show(capsys, "new").splitlines()
+    assert shown[0] == "job new (PyTorchJob): Pending"
+    assert shown[1].startswith("could not be read: pods: me may not get pods"), shown
+
+
 def test_a_name_that_does_not_exist_is_an_error_with_what_could_not_be_read(cluster: ApiServer) -> None:
     cluster.serve("kubeflow.org/v1", "pytorchjobs")
     cluster.fail(

@@ -38,13 +38,13 @@ def read_local(path: Path) -> Snapshot:
     """Return the run of a workspace, or the jobs of a folder that `kubetrain train` has written.
 
     Raises:
-        InvalidSetting: if the path is neither.
+        InvalidSetting: if the path is neither, or its jobs are gone.
     """
     if (path / RECORD).is_file():
         return _read_workspace(path)
-    if not (folders := jobs_in(path)):
-        raise InvalidSetting(f"{path} is neither a workspace nor the output of a training: check the path")
-    return Snapshot(jobs=[*_jobs(folders)])
+    if not (jobs := [*_jobs(jobs_in(path))]):
+        raise InvalidSetting(f"{path} has no run and no job: name a workspace or the output of a training")
+    return Snapshot(jobs=jobs)
 
 
 def _read_workspace(workspace: Path) -> Snapshot:

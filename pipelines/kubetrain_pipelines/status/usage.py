@@ -1,4 +1,4 @@
-"""What the pods of each job request and use. Pure functions."""
+"""Sum up by job what pods request and use. Pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
