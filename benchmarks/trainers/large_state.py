@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ MINUTES = 20
 
 def build(config: TrainConfig, data_dir: Path) -> Task:
     with torch.device("meta"):
-        return build_on_device(config, data_dir)
+        task = build_on_device(config, data_dir)
+    # Brought together with the rest of the model, both tables of tokens would be its largest part.
+    return replace(task, layers=lambda model: [*model.blocks, model.tokens, model.scores])
 
 
 def main() -> None:

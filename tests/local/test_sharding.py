@@ -199,7 +199,8 @@ def test_a_sharded_training_is_the_same_with_two_three_and_one_process(whole: Pa
 
 
 def test_parts_within_each_pod(whole: Path, tmp_path: Path) -> None:
-    run(tmp_path, 4, {"hybrid": {"sharding": "hybrid"}}, LOCAL_WORLD_SIZE="2")
+    in_parts = {"batch_size": 2}  # two of each step in each process
+    run(tmp_path, 4, {"hybrid": {"sharding": "hybrid", **in_parts}}, LOCAL_WORLD_SIZE="2")
     assert files_of(newest(tmp_path / "hybrid")) == ["state-00000-of-00002.pt", "state-00001-of-00002.pt"]
     assert_same_training(tmp_path / "hybrid", whole)
 

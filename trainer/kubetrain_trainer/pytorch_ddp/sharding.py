@@ -39,11 +39,12 @@ def keep_parts_only(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def without_exchange(model: nn.Module) -> Iterator[None]:
-    """Add up gradients in this process alone."""
-    sharded: list[Any] = [each for each in model.modules() if hasattr(each, "set_requires_gradient_sync")]
+    """Add up gradients in this process alone. A sharded model's are spread over the processes of a copy of the state in
+    any case, because whole ones would take as much memory as the parts save."""
+    sharded: list[Any] = [each for each in model.modules() if hasattr(each, "set_requires_all_reduce")]
     for each in sharded:
-        each.set_requires_gradient_sync(False, recurse=False)
+        each.set_requires_all_reduce(False, recurse=False)
     with getattr(model, "no_sync", contextlib.nullcontext)():
         yield
     for each in sharded:
-        each.set_requires_gradient_sync(True, recurse=False)
+        each.set_requires_all_reduce(True, recurse=False)

@@ -8,7 +8,7 @@ import logging
 from functools import partial
 from itertools import tee
 
-from kubetrain_trainer.allocator import keep_freed_memory
+from kubetrain_trainer.allocator import keep_freed_memory, return_freed_memory
 from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 
 def train(arguments: Arguments) -> None:
     """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
-    if arguments.config.sharding == "none":  # else layers that come and go would leave gaps of all sizes
-        keep_freed_memory()
+    (keep_freed_memory if arguments.config.sharding == "none" else return_freed_memory)()
     output = arguments.output
     with join_group(arguments.config, torchrun_role()) as group:
         warn_of_versions(group)
