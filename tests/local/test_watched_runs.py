@@ -48,7 +48,7 @@ def test_a_run_is_shown_from_outside_while_it_trains(tmp_path: Path) -> None:
         read_until(run, "launch_training: step")
         watch = start("status", workspace, "--watch")
         seen = read_until(watch, "progress step")
-        assert re.search(r"^run [0-9a-f]+ \(train-pytorch\): running, started .*\nprepare_storage succeeded", seen)
+        assert re.search(r"^run [0-9a-f]+ \(train-pytorch\): running, started .*\nPrepare storage succeeded", seen)
         assert re.search(r"^master-0 Running localhost\nworker-0 Running localhost\n", seen, re.M)
         assert re.search(r"data wait \d+% · time left [\d a-z]+ · unsaved [\d a-z]+\n$", seen)
         shown = kubetrain("status", workspace)

@@ -81,7 +81,7 @@ def _stage(stage: StageRecord, run: RunState) -> StageState:
     return StageState(
         place=stage.name,
         task=stage.name,
-        title=TITLES.get(stage.name, stage.name),
+        title=TITLES.get(stage.name, stage.name.replace("_", " ").capitalize()),
         state=run if run.is_final and not state.is_final else state,
         started=_time(stage.started),
         ended=_time(stage.started + stage.seconds) if state.is_final else None,
