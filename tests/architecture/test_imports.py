@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -308,3 +309,9 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     program = "import sys, kubetrain_pipelines.cli.main; print(*sys.modules)"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert {"kfp", "kubernetes", "yaml", "rich", "boto3"} & set(finished.stdout.split()) == set()
+
+
+def test_each_test_file_has_a_name_of_its_own() -> None:
+    """Pytest imports them as top-level modules, and only the first of a name."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
