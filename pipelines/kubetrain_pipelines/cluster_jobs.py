@@ -9,12 +9,13 @@ from kubetrain_components.jobs.job_identity import LABEL_LENGTH, slug
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import KubernetesError, StreamCut, Unreachable
+from kubetrain_components.jobs.kubernetes.errors import KubernetesError, Misconfigured, StreamCut, Unreachable
 from kubetrain_components.jobs.kubernetes.followed import LOCAL_QUEUES
 from kubetrain_components.jobs.kubernetes.pod_template import KUEUE_LABEL
 from kubetrain_components.jobs.kubernetes.served import list_if_served
 from kubetrain_components.jobs.kubernetes.state import is_of, job_state
 from kubetrain_components.manifest import Manifest
+from kubetrain_trainer.errors import KubetrainError
 
 T = TypeVar("T")
 
@@ -32,6 +33,21 @@ class ClusterJob:
     @property
     def name(self) -> str:
         return str(self.manifest["metadata"]["name"])
+
+
+def connect_for_job(namespace: str, retry_seconds: float, elsewhere: str) -> KubernetesApi:
+    """Connect to the cluster to find a job by its name.
+
+    Args:
+        elsewhere: What has no such name, for the error.
+
+    Raises:
+        KubetrainError: if there is no cluster to ask.
+    """
+    try:
+        return KubernetesApi.connect(namespace, retry_seconds)
+    except Misconfigured as error:
+        raise KubetrainError(f"{elsewhere}, and no cluster can be asked for a job of this name: {error}") from error
 
 
 class ClusterJobs:

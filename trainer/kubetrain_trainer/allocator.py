@@ -1,6 +1,7 @@
 """How glibc treats freed memory."""
 
 import ctypes
+from collections.abc import Mapping
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MAX_KEPT_BYTES = 1 << 30
@@ -14,10 +15,7 @@ def keep_freed_memory() -> None:
     By default, glibc returns large blocks to the kernel, which clears all their pages again at each step. That took a
     third of the time of a ResNet-50 on CPUs.
     """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # only glibc has it
-        libc.mallopt(M_MMAP_THRESHOLD, MAX_KEPT_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, NEVER)
+    _set({M_MMAP_THRESHOLD: MAX_KEPT_BYTES, M_TRIM_THRESHOLD: NEVER})
 
 
 def return_freed_memory() -> None:
@@ -26,6 +24,11 @@ def return_freed_memory() -> None:
     By default, glibc keeps those of up to 32 MB in the end. Layers that are brought together one after another, of all
     sizes, then left gaps that took a fifth of the memory.
     """
+    _set({M_MMAP_THRESHOLD: MIN_RETURNED_BYTES})
+
+
+def _set(options: Mapping[int, int]) -> None:
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, MIN_RETURNED_BYTES)
+    if hasattr(libc, "mallopt"):  # only glibc has it
+        for option, value in options.items():
+            libc.mallopt(option, value)

@@ -13,7 +13,7 @@ RECENT_STEPS = 1000
 LARGE_WAIT_SHARE = 0.3
 """The fraction of time spent waiting for data above which the training warns."""
 SHORTER_WAITS = "give each pod more CPUs, raise loader_workers (PyTorch), or store smaller images"
-"""What shortens the time spent waiting for data."""
+"""The remedies for a training that waits for data."""
 
 
 class StepWindow:

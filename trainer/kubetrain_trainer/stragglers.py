@@ -104,9 +104,9 @@ class Stragglers:
             else:
                 log.info("rank %d on node %s is no longer slow", delay.rank, delay.node)
 
-    def lost_seconds(self, times: Sequence[StepTimes]) -> float:
-        """Return how long the others waited in this time for one that is known to compute slowly."""
-        delayed = [each.share for each in delays(times, self._nodes) if each.rank in self._slow and each.part != "data"]
+    def lost_seconds(self, found: Iterable[Delay], times: Iterable[StepTimes]) -> float:
+        """Return how long the others waited, in these delays, for a process that is known to compute slowly."""
+        delayed = [each.share for each in found if each.rank in self._slow and each.part != "data"]
         return max(delayed, default=0.0) * max(each.total for each in times)
 
     def named(self) -> list[dict[str, Any]]:

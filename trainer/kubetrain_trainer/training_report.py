@@ -17,7 +17,7 @@ from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
-from kubetrain_trainer.stragglers import Stragglers, delays, idle_share
+from kubetrain_trainer.stragglers import Delay, Stragglers, delays, idle_share
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, STRAGGLER, VALIDATION, WRITE_SECONDS, TimeSpent
 from kubetrain_trainer.training_output import TrainingOutput
@@ -97,11 +97,12 @@ class TrainingReport:
             row |= self._cache.counts()
         if skipped:
             row["skipped_steps"] = skipped
-        row |= self._shares(times)
+        found = delays(times, self._nodes)
+        row |= self._shares(times, found)
         self._log(row, self._stragglers.named())
         self._page.show_steps(row, self.window, self._stragglers.named())
         self.book_steps(progress)
-        self._time.book_waits({DATA_WAIT: waited, STRAGGLER: self._stragglers.lost_seconds(times)})
+        self._time.book_waits({DATA_WAIT: waited, STRAGGLER: self._stragglers.lost_seconds(found, times)})
         self._write_time(WRITE_SECONDS)
         shown = {"seconds_left": seconds_left, "checkpoint_age_seconds": self._page.checkpoint_age}
         print(format_progress(**{**row, "step": f"{progress.step}/{self._total_steps}", **shown}), flush=True)
@@ -134,12 +135,12 @@ class TrainingReport:
         if self._time.write(min_seconds):
             self._page.show_time(self._time.totals())
 
-    def _shares(self, times: Sequence[StepTimes]) -> dict[str, float]:
+    def _shares(self, times: Sequence[StepTimes], found: Sequence[Delay]) -> dict[str, float]:
         """Return what processes lose by waiting, and judge which of them is slow."""
         if len(times) == 1:
             return {"idle_share": idle_share(times)}
         self._stragglers.note(times)
-        slowest = max((delay.share for delay in delays(times, self._nodes)), default=0.0)
+        slowest = max((delay.share for delay in found), default=0.0)
         return {"idle_share": idle_share(times), "straggler_delay_share": round(slowest, 4)}
 
     def _log(self, row: dict[str, Any], stragglers: Sequence[Mapping[str, Any]] = ()) -> None:

@@ -74,11 +74,11 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
     )
     defaults = TrainConfig().to_dict()
     evaluation = _evaluation(output)
-    page["facts"] += slow_processes(read_metrics(output.metrics) if output else ())
+    rows = list(read_metrics(output.metrics)) if output else []
     return environment.get_template("report.html.j2").render(
-        **page,
+        **{**page, "facts": [*page["facts"], *slow_processes(rows)]},
         **evaluation,
-        curves=_curves(output, page["config"]),
+        curves=_curves(rows, page["config"]),
         changed={name for name, value in page["config"].items() if value != defaults.get(name)},
     )
 
@@ -128,8 +128,7 @@ def _time_of(training: Mapping[str, Any], output: TrainingOutput | None) -> list
     return time_rows(training_time(JobTimes(), summarize(output.time_spent))) if output else []
 
 
-def _curves(output: TrainingOutput | None, config: Mapping[str, Any]) -> dict[str, Markup]:
-    rows = list(read_metrics(output.metrics)) if output else []
+def _curves(rows: list[dict[str, Any]], config: Mapping[str, Any]) -> dict[str, Markup]:
     if not rows:
         return {}
     # The import takes half a second, and a run that failed early has no curves.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from kubetrain_components.jobs.annotations import LABEL_PREFIX
+from kubetrain_components.jobs.annotations import LABEL_PREFIX, RUN_ID, STAGE
 
 # A name of these parts, with the attempt, role and index of a pod, has at most 63 characters.
 NAME_PART_LENGTH = 16
@@ -55,7 +55,7 @@ class JobIdentity:
     def selector(self) -> str:
         """The labels of all attempts of this run's stage."""
         labels = self.labels("")
-        return ",".join(f"{key}={labels[key]}" for key in (LABEL_PREFIX + "run-id", LABEL_PREFIX + "stage"))
+        return ",".join(f"{key}={labels[key]}" for key in (RUN_ID, STAGE))
 
     def next_attempt(self) -> Self:
         return replace(self, attempt=self.attempt + 1)

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import Misconfigured
+from kubetrain_pipelines.cluster_jobs import connect_for_job
 from kubetrain_pipelines.diagnose.bundle import write_bundle
 from kubetrain_pipelines.diagnose.case import Case, Outcome
 from kubetrain_pipelines.diagnose.causes import Cause
@@ -76,12 +75,7 @@ def _read_named(case: Case, name: str, options: DiagnoseOptions, folder: Path) -
         except NotFound:
             pass  # it may be the name of a job
     namespace = connection.pods_namespace if connection else options.namespace
-    try:
-        api = KubernetesApi.connect(namespace, RETRY_SECONDS)
-    except Misconfigured as error:
-        raise KubetrainError(
-            f"'{name}' is not a file or folder, and no cluster can be asked for a job of this name: {error}"
-        ) from error
+    api = connect_for_job(namespace, RETRY_SECONDS, f"'{name}' is not a file or folder")
     if not ClusterReader(api, case, folder).read_named(name):
         unread = f" ({'; '.join(case.gaps)})" if case.gaps else ""
         raise KubetrainError(

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from kubetrain_components.durations import describe_seconds
 from kubetrain_components.interrupts import interrupted_by_sigterm
-from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.kubernetes.errors import Misconfigured
 from kubetrain_pipelines.cli.runs import next_commands
+from kubetrain_pipelines.cluster_jobs import connect_for_job
 from kubetrain_pipelines.kubeflow.connection import ENDPOINT_VARIABLES, Connection, ConnectionOptions
 from kubetrain_pipelines.kubeflow.follow_run import snapshots
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
@@ -117,12 +116,7 @@ def _in_kubeflow(api: KfpApi, wanted: str) -> Subject:
 
 
 def _in_cluster(name: str, namespace: str) -> Subject:
-    try:
-        api = KubernetesApi.connect(namespace, RETRY_SECONDS)
-    except Misconfigured as error:
-        raise KubetrainError(
-            f"'{name}' is not a folder, and no cluster can be asked for a job of this name: {error}"
-        ) from error
+    api = connect_for_job(namespace, RETRY_SECONDS, f"'{name}' is not a folder")
     read = partial(ClusterReader(api).read_named, name)
     return Subject(read=read, follow=partial(follow, read))
 

@@ -1,5 +1,6 @@
 """The status of a run: its state, its stages, and the causes of its failure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,19 @@ from kubetrain_pipelines.run_failed import RunFailed
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
     run: Run
-    causes: list[str]
+    causes: Sequence[str]
     """One sentence for each failed stage whose cause is known."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.run.to_dict(), "causes": self.causes}
+        return {**self.run.to_dict(), "causes": [*self.causes]}
+
+    @property
+    def failure(self) -> str:
+        """What happened if it has ended without success, such as: failed: worker-0 exited with code 1; else empty."""
+        if self.run.state is RunState.FAILED:
+            return f"failed: {'; '.join(self.causes) or f'see `kubetrain logs {self.run.id}`, or its page in the UI'}"
+        is_other_end = self.run.state.is_final and self.run.state is not RunState.SUCCEEDED
+        return f"was {self.run.state}" if is_other_end else ""
 
 
 def read_status(api: KfpApi, wanted: str) -> RunStatus:
@@ -43,9 +52,5 @@ def check_succeeded(api: KfpApi, run: Run) -> None:
     Raises:
         RunFailed: if the run failed or was canceled, with the cause if it is known.
     """
-    status = status_of(api, run)
-    if status.run.state is RunState.FAILED:
-        causes = "; ".join(status.causes) or f"see `kubetrain logs {run.id}`, or its page in the UI"
-        raise RunFailed(f"run {run.id} failed: {causes}")
-    if run.state is not RunState.SUCCEEDED:
-        raise RunFailed(f"run {run.id} was {status.run.state}")
+    if failure := status_of(api, run).failure:
+        raise RunFailed(f"run {run.id} {failure}")

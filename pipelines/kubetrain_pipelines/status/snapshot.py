@@ -9,7 +9,7 @@ from kubetrain_components.jobs.annotations import FAILED, FAILURE_ANNOTATION, VE
 from kubetrain_components.jobs.job_state import JobState, Phase, PodState
 from kubetrain_components.jobs.verdict import culprit_of, describe
 from kubetrain_pipelines.kubeflow.run import Run
-from kubetrain_pipelines.kubeflow.run_state import RunState
+from kubetrain_pipelines.kubeflow.run_status import RunStatus
 from kubetrain_trainer.progress_line import parse_progress
 
 
@@ -111,12 +111,9 @@ class Snapshot:
 
     @property
     def failure(self) -> str:
-        """What happened if it has ended without success, such as: failed: worker-0 exited with code 1; else empty."""
-        if self.run and self.run.state is RunState.FAILED:
-            return f"failed: {'; '.join(self.causes) or f'see `kubetrain logs {self.run.id}`, or its page in the UI'}"
+        """What happened if it has ended without success, as RunStatus says it; else empty."""
         if self.run:
-            is_other_end = self.run.state.is_final and self.run.state is not RunState.SUCCEEDED
-            return f"was {self.run.state}" if is_other_end else ""
+            return RunStatus(run=self.run, causes=self.causes).failure
         causes = [job.cause for job in self.jobs if job.cause]
         return f"failed: {'; '.join(causes)}" if causes else ""
 

@@ -45,8 +45,9 @@ def run_preflight(config: TrainConfig, group: Group) -> str:
 
 
 def is_due(config: TrainConfig, group: Group) -> bool:
-    spans_pods = group.role.world_size > group.role.local_world_size
-    return {"auto": spans_pods and group.device.type == "cuda"}.get(config.preflight, config.preflight == "true")
+    if config.preflight == "auto":
+        return group.role.world_size > group.role.local_world_size and group.device.type == "cuda"
+    return config.preflight == "true"
 
 
 def examine(group: Group, watchdog: Watchdog) -> Examined:

@@ -43,6 +43,12 @@ class Group(ProcessGroup):
     def has_gpus(self) -> bool:
         return bool(tf.config.list_physical_devices("GPU"))
 
+    def network_for(self, config: TrainConfig) -> str:
+        """Return the algorithm by which TensorFlow connects the processes, and its interface if a variable names it."""
+        automatic = "nccl" if self.has_gpus else "ring"
+        algorithm = {"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication]
+        return with_interface(algorithm) if self.role.world_size > 1 else ""
+
     def describe(self, config: TrainConfig) -> str:
         gpus = tf.config.list_physical_devices("GPU")
         return describe_start(
@@ -122,7 +128,7 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     check_gpus(config, role, len(tf.config.list_physical_devices("GPU")))
     prepare_devices(config, role)
     group = Group(role, build_strategy(config, role))
-    group.network = network_of(config, role)
+    group.network = group.network_for(config)
     exit_on_sigterm()  # again, because a strategy of several processes replaces the handler with one that does nothing
     try:
         yield group
@@ -130,13 +136,6 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
         group.sum([0.0])
         raise
     group.sum([0.0])
-
-
-def network_of(config: TrainConfig, role: ProcessRole) -> str:
-    """Return the algorithm by which TensorFlow connects the processes, and its interface if a variable names it."""
-    automatic = "nccl" if tf.config.list_physical_devices("GPU") else "ring"
-    algorithm = {"auto": automatic, "nccl": "nccl", "gloo": "ring"}[config.communication]
-    return with_interface(algorithm) if role.world_size > 1 else ""
 
 
 def gpu_names() -> list[str]:

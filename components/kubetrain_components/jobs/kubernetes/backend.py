@@ -148,7 +148,7 @@ class KubernetesBackend:
 
     def times(self, job: Job) -> JobTimes:
         followed = self._followed.pods.objects() if self._followed is not None else []
-        return read_times(self._api, self._path(job.kind), job, [*self._earlier_pods, *followed])
+        return read_times(self._api, job, [*self._earlier_pods, *followed])
 
     def annotate(self, handle: JobHandle, values: Mapping[str, str]) -> bool:
         return self._patch(handle, {"annotations": dict(values)})

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kubetrain_components.jobs.annotations import APP_LABEL, LABEL_PREFIX
+from kubetrain_components.jobs.annotations import APP_LABEL, LABEL_PREFIX, RUN_ID, STAGE
 from kubetrain_components.jobs.job import ClaimMount, Job, Replica
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import COMMAND_FRAMEWORKS
@@ -321,12 +321,12 @@ def _app_labels(job: Job) -> dict[str, str]:
     """Return the labels by which monitoring and other tools of the cluster find the pods of trainings."""
     if not job.is_training:
         return {}
-    run = job.labels[LABEL_PREFIX + "run-id"]
+    run = job.labels[RUN_ID]
     return {APP_LABEL + "name": "kubetrain", APP_LABEL + "component": "training", APP_LABEL + "instance": run}
 
 
 def _own_pods(job: Job) -> Manifest:
-    return {"matchLabels": {name: job.labels[name] for name in ("kubetrain/run-id", "kubetrain/stage")}}
+    return {"matchLabels": {name: job.labels[name] for name in (RUN_ID, STAGE)}}
 
 
 def _spot_labels(placement: Placement) -> dict[str, str]:
