@@ -145,6 +145,25 @@ def test_what_no_restart_can_cure_ends_the_job_at_once() -> None:
     assert backend.deleted == [NAME]
 
 
+def test_the_last_lines_are_those_of_the_pod_that_no_restart_can_cure_though_it_restarts() -> None:
+    backend = MemoryBackend()
+    backend.lines = [LogLine("chief-0", "reading the dataset"), LogLine("worker1-0", "connection closed by peer")]
+    heard: list[str] = []
+    with running(backend, on_line=lambda line: heard.append(line.text)) as outcome:
+        chief, worker = backend.jobs[NAME].pods
+        lost = replace(worker, phase=Phase.RUNNING, restarts=1, exit_code=1, finished=1.0, last_words=LOST)
+        backend.change(NAME, pods=(chief, lost))
+        while "exited with code 1; restarting" not in heard and not outcome:
+            time.sleep(0.01)
+        words = '{"status": "failed", "error": "the dataset has no folder \'val\'", "curable": false}'
+        restarted = replace(chief, phase=Phase.RUNNING, restarts=1, exit_code=1, finished=2.0, last_words=words)
+        backend.change(NAME, pods=(restarted, lost))
+    (failure,) = outcome
+    assert isinstance(failure, JobFailed)
+    assert "no folder 'val'" in str(failure)
+    assert failure.log_tail == ("reading the dataset",)
+
+
 def test_an_error_that_was_overcome_while_no_launcher_looked_ends_no_job() -> None:
     backend = MemoryBackend()
     backend.create(JOB)

@@ -54,6 +54,8 @@ class Failure:
 
     reason: str
     trouble: TroubleKind | None = None
+    pod: str = ""
+    """The pod that made the job fail, if one did."""
 
 
 class BudgetTracker:

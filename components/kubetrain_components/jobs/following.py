@@ -89,11 +89,11 @@ class Following:
             self._overcome = {pod.name: pod.finished for pod in state.pods if pod.phase is Phase.RUNNING}
         for pod in state.pods if state is not self._before else ():
             if is_incurable(pod) and self._overcome.get(pod.name) != pod.finished:
-                return Failure(describe(pod))
+                return Failure(describe(pod), pod=pod.name)
         restarts = self._restarts.count(state, self._logs.progress)
         if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(state.pods)) is not None:
             limit = f"its pods restarted {restarts} times, the limit set by max_restarts in placement"
-            return Failure(f"{describe(culprit)}; {limit}")
+            return Failure(f"{describe(culprit)}; {limit}", pod=culprit.name)
         return None
 
     def _end(self, state: JobState, failure: Failure) -> JobState:
@@ -110,7 +110,8 @@ class Following:
         not_deleted = self._stop(lambda handle: self._backend.fail(handle, failure.reason))
         self._logs.drain(DRAIN_SECONDS)
         culprit = culprit_of(state.pods)
-        tail = self._logs.tails().get(culprit.name, ()) if culprit else ()
+        pod = failure.pod or (culprit.name if culprit else "")
+        tail = self._logs.tails().get(pod, ())
         # The sentence repeats what the process reported.
         tail = [line for line in tail if not line.startswith("error: ") or line[7:] not in failure.reason]
         stage = self._job.identity.stage
