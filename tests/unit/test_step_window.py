@@ -67,7 +67,7 @@ def test_quantiles_are_computed_from_recent_steps() -> None:
     clock = Clock()
     window = StepWindow(clock)
     train(window, clock, waits=[50.0] * RECENT_STEPS + [0.0] * RECENT_STEPS)
-    assert quantile(window.step_seconds, 0.99) == 1.0
+    assert quantile(sorted(window.step_seconds), 0.99) == 1.0
 
 
 def test_a_quantile_is_a_measured_value() -> None:

@@ -91,8 +91,9 @@ def _slow_processes(stragglers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _step_times(window: StepWindow) -> Iterator[str]:
     yield _head("step_seconds", "summary", "Time from one step to the next in this process.")
+    ordered = sorted(window.step_seconds)
     for fraction in QUANTILES:
-        yield _sample("step_seconds", {"quantile": fraction}, quantile(window.step_seconds, fraction))
+        yield _sample("step_seconds", {"quantile": fraction}, quantile(ordered, fraction))
     yield _sample("step_seconds_sum", {}, window.total_seconds)
     yield _sample("step_seconds_count", {}, window.total_steps)
 

@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -88,7 +88,6 @@ class StepWindow:
         return round(steps * (self._clock() - self._started) / max(self.steps, 1), 1)
 
 
-def quantile(values: Iterable[float], fraction: float) -> float:
-    """Return the smallest value such that at least this fraction of the values is less than or equal to it."""
-    ordered = sorted(values)
+def quantile(ordered: Sequence[float], fraction: float) -> float:
+    """Return the smallest of ascending values such that at least this fraction of them is less than or equal to it."""
     return ordered[max(math.ceil(fraction * len(ordered)), 1) - 1] if ordered else math.nan

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, median_low
+from statistics import fmean, median_low
 from typing import Any
 
 from kubetrain_trainer.own_time import StepTimes
@@ -55,7 +55,7 @@ def delays(times: Sequence[StepTimes], nodes: Sequence[str]) -> list[Delay]:
     """Return the delay of each process, by rank; none if a process has no new step."""
     if not all(each.steps for each in times):
         return []
-    step = mean(each.total / each.steps for each in times)
+    step = fmean(each.total / each.steps for each in times)
     parts = {"data": [each.data / each.steps for each in times]}
     if any(each.waiting for each in times):  # else it cannot be told apart from computing
         parts["computation"] = [(each.total - each.data - each.waiting) / each.steps for each in times]
