@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from figures import Figure, run
@@ -16,10 +17,11 @@ def measure(miniature: bool) -> Iterator[Figure]:
         place = Path(folder)
         write_images(place / "images", 64 * sizes.batch)
         yield images("textbook script, four loading processes", textbook(sizes, str(place / "images/train"), {}))
-        for recipe in ("none", "standard"):
-            output = place / recipe
-            settings = {"model": f"torchvision:{sizes.model}", "data": "image_folder", "recipe": recipe, "epochs": 20}
-            yield images(f"kubetrain, recipe={recipe}", ours(sizes, output, place / "images", **settings))
+        for recipe, decoder in product(("none", "standard"), ("cpu", "auto")):
+            output, changed = place / recipe / decoder, {"recipe": recipe, "jpeg_decoder": decoder}
+            settings = {"model": f"torchvision:{sizes.model}", "data": "image_folder", "epochs": 20, **changed}
+            what = f"kubetrain, recipe={recipe}, jpeg_decoder={decoder}"
+            yield images(what, ours(sizes, output, place / "images", **settings))
             yield Figure(what="… waiting for data, as a share", value=waiting(output), at_most=0.03)
 
 

@@ -22,8 +22,8 @@ from torchvision.transforms import v2
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_input import DEVIATION, MEAN
-from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
 from kubetrain_trainer.pytorch_ddp.data import image_data
+from kubetrain_trainer.pytorch_ddp.image_batches import mixed_batch
 from kubetrain_trainer.pytorch_ddp.loading import SeededSamples
 
 SIZES = ((500, 375), (1600, 1200), (4032, 3024))

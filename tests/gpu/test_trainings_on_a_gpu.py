@@ -72,7 +72,8 @@ def test_a_training_uses_the_gpu_and_its_model_needs_none(tmp_path: Path) -> Non
     assert model.eval()(torch.zeros(1, 3, 16, 16)).isfinite().all()
 
 
-def test_images_from_files_with_the_strongest_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [("recipe=strong",), ("recipe=standard", "loader_workers=2")])
+def test_images_from_files(settings: tuple[str, ...], tmp_path: Path) -> None:
     for split, count in (("train", 64), ("val", 8), ("test", 8)):
         for index in range(count):
             path = tmp_path / "data" / split / f"class-{index % 2}" / f"{index}.jpg"
@@ -80,7 +81,7 @@ def test_images_from_files_with_the_strongest_recipe(tmp_path: Path) -> None:
             shade = 60 if index % 2 else 180
             pixels = np.random.default_rng(index).integers(shade - 40, shade + 40, (48, 48, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(path)
-    train(tmp_path / "run", "recipe=strong", "image_size=32", "epochs=4", "batch_size=16", "metrics_port=0")
+    train(tmp_path / "run", *settings, "image_size=32", "epochs=4", "batch_size=16", "metrics_port=0")
     accuracy = [row["validation_accuracy"] for row in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" not in row]
     assert accuracy[-1] > 0.9
 

@@ -16,7 +16,7 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, setting
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
     *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "preflight", "mlflow_uri", "mlflow_experiment"),
-    *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
+    *("jpeg_decoder", "sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
 )
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}

@@ -9,7 +9,7 @@ from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.mlflow_address import address_problem
 
-OF_PYTORCH = ("sharding", "tensor_parallel", "activation_checkpointing", "weights_format", "preflight")
+OF_PYTORCH = ("jpeg_decoder", "sharding", "tensor_parallel", "activation_checkpointing", "weights_format", "preflight")
 OF_THE_LOOP = (
     "initial_weights",
     "freeze",
@@ -74,6 +74,13 @@ def _of_data(config: Config) -> Iterator[str]:
 def _of_images(config: Config) -> Iterator[str]:
     if config.augmentation.is_used and config.data == "synthetic":
         yield "recipe and its parts are for images from files, but data is synthetic"
+    if config.jpeg_decoder == "gpu" and config.data == "synthetic":
+        yield "jpeg_decoder cannot be gpu, because synthetic data has no files"
+    if config.jpeg_decoder == "gpu" and config.augmentation.colors:
+        yield (
+            "jpeg_decoder cannot be gpu, because only the CPU changes colors and moves pixels: set it to auto, or set "
+            "rand_augment=0 and color_jitter=0"
+        )
     if 0 <= config.crop_area < SMALLEST_CROP:
         yield f"crop_area must be at least {SMALLEST_CROP}, or -1, not {config.crop_area}"
     for name in ("batch_size", "global_batch_size"):

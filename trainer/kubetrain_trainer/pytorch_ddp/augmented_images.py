@@ -1,21 +1,22 @@
 """Training images, changed at random by the recipe."""
 
+import copy
 import random
-from typing import Any
+from functools import cache
+from typing import Any, Self
 
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import one_hot
-from torch.utils.data import default_collate
 
-from kubetrain_trainer.augmentation import UNCHANGED, Affine, Box, Drawn, draw
+from kubetrain_trainer.augmentation import NOTHING, UNCHANGED, Affine, Box, Drawn, draw
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_folder import ImageFolder
 from kubetrain_trainer.image_input import MEAN
 from kubetrain_trainer.left_out import LeftOut
 from kubetrain_trainer.pytorch_ddp.image_colors import recolor
-from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize
+from kubetrain_trainer.pytorch_ddp.images import StoredImages, channels_first, resize, scaled_size
+from kubetrain_trainer.pytorch_ddp.jpeg_files import JpegFile, size_to_decode
 from kubetrain_trainer.tar_shards import TarShards
 
 GRAY = tuple(round(255 * each) for each in MEAN)
@@ -23,21 +24,43 @@ GRAY = tuple(round(255 * each) for each in MEAN)
 
 
 class AugmentedImages(StoredImages):
-    def __init__(self, images: ImageFolder | TarShards, config: TrainConfig) -> None:
+    def __init__(self, images: ImageFolder | TarShards, config: TrainConfig, *, device_decodes: bool = False) -> None:
+        """If the device decodes, leave JPEG files to it. That needs the collate function of image_batches.py."""
         super().__init__(images, config)
         self._recipe = config.augmentation
+        self.device_decodes = device_decodes
         self.left_out = LeftOut(config.skip_damaged)
 
     def __getitem__(self, index: int) -> Any:
-        """Return the pixels and the label, and how to mix them with the next sample's if the recipe mixes."""
+        """Return the image and the label, and how to mix them with the next sample's if the recipe mixes."""
         drawn = draw(self._recipe, random)  # which the loader has seeded for this sample
-        is_cropped = self._recipe.crop_area < 1
-        pixels = self._cropped(index, drawn) if is_cropped else self._fitted(index)
-        sample = changed(pixels, drawn), int(self._images.labels[index])
+        content = self._images.read(index)
+        size = size_to_decode(content) if self.device_decodes else None
+        image = self._file(content, drawn, *size) if size else changed(self._pixels_of(index, content, drawn), drawn)
+        sample = image, int(self._images.labels[index])
         return (*sample, drawn.mixed) if self._recipe.mixes else sample
 
-    def _cropped(self, index: int, drawn: Drawn) -> Tensor:
-        image = self._decode(index, self._pixels, drawn.cropped)
+    def decoded_by_cpu(self) -> Self:
+        """Return the same images, of which the device decodes none."""
+        images = copy.copy(self)
+        images.device_decodes = False
+        return images
+
+    @property
+    def _is_cropped(self) -> bool:
+        return self._recipe.crop_area < 1
+
+    def _file(self, content: bytes, drawn: Drawn, width: int, height: int) -> JpegFile:
+        if self._is_cropped:
+            part, scaled = inside(drawn.cropped(width, height), width, height), (self._pixels, self._pixels)
+        else:
+            part, scaled = (0, 0, width, height), scaled_size(width, height, self._pixels, self._shorter_side)
+        return JpegFile(content, width * height, part, scaled, self._pixels, drawn)
+
+    def _pixels_of(self, index: int, content: bytes, drawn: Drawn) -> Tensor:
+        if not self._is_cropped:
+            return self._fitted(index, content)
+        image = self._decode(index, self._pixels, drawn.cropped, content)
         crop = channels_first(image.crop(inside(drawn.cropped(*image.size), *image.size)))
         return resize(crop, self._pixels, self._pixels)
 
@@ -47,9 +70,15 @@ def changed(pixels: Tensor, drawn: Drawn) -> Tensor:
         pixels = pixels.flip(-1)
     if drawn.affine != UNCHANGED or drawn.colors:
         pixels = channels_first(repainted(Image.fromarray(pixels.permute(1, 2, 0).numpy()), drawn))
-    left, top, right, bottom = inside(drawn.erased, *pixels.shape[1:])
-    pixels[:, top:bottom, left:right] = torch.tensor(GRAY, dtype=torch.uint8)[:, None, None]
+    if drawn.erased != NOTHING:
+        left, top, right, bottom = inside(drawn.erased, *pixels.shape[1:])
+        pixels[:, top:bottom, left:right] = _gray(pixels.device)
     return pixels
+
+
+@cache
+def _gray(device: torch.device) -> Tensor:
+    return torch.tensor(GRAY, dtype=torch.uint8, device=device)[:, None, None]
 
 
 def repainted(image: Image.Image, drawn: Drawn) -> Image.Image:
@@ -70,27 +99,3 @@ def moved(image: Image.Image, affine: Affine) -> Image.Image:
 def inside(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
     left, top, right, bottom = box
     return round(left * width), round(top * height), round(right * width), round(bottom * height)
-
-
-def mixed_batch(samples: list[Any], classes: int) -> Any:
-    """Make a batch, mixing the samples two by two if they say how. Their labels become shares of classes."""
-    if len(samples[0]) == 2:
-        return default_collate(samples)
-    images = torch.stack([image for image, _, _ in samples])
-    targets = one_hot(torch.tensor([label for _, label, _ in samples]), classes).float()
-    for first in range(0, len(samples) - 1, 2):
-        pair = slice(first, first + 2)
-        mix_pair(images[pair], targets[pair], *samples[first][2])
-    return images, targets
-
-
-def mix_pair(images: Tensor, targets: Tensor, weight: float, part: Box) -> None:
-    left, top, right, bottom = inside(part, *images.shape[2:])
-    region = images[..., top:bottom, left:right]
-    region.copy_(blended(region.float(), weight).round())
-    targets.copy_(blended(targets, weight * region[0, 0].numel() / images[0, 0].numel()))
-
-
-def blended(pair: Tensor, weight: float) -> Tensor:
-    """Blend each of two with the other, which has this weight."""
-    return pair.lerp(pair.flip(0), weight)

@@ -16,6 +16,7 @@ from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.model_names import image_size
 from kubetrain_trainer.pytorch_ddp.augmented_images import AugmentedImages
 from kubetrain_trainer.pytorch_ddp.images import StoredImages
+from kubetrain_trainer.pytorch_ddp.jpeg_decoder import decodes_on_gpu
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def image_data(config: TrainConfig, data_dir: Path) -> ImageData:
     return ImageData(
         source.list_classes(data_dir),
         split=lambda split: StoredImages(stored(split), config),
-        training=lambda: AugmentedImages(stored("train"), config),
+        training=lambda: AugmentedImages(stored("train"), config, device_decodes=decodes_on_gpu(config)),
     )
 
 

@@ -58,12 +58,15 @@ class StoredImages(Dataset[Any]):
         thumbnail.save(buffer, "PNG")
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
-    def _fitted(self, index: int) -> Tensor:
-        return fit_image(self._decode(index, FAITHFUL * self._shorter_side), self._pixels, self._shorter_side)
+    def _fitted(self, index: int, content: bytes | None = None) -> Tensor:
+        image = self._decode(index, FAITHFUL * self._shorter_side, content=content)
+        return fit_image(image, self._pixels, self._shorter_side)
 
-    def _decode(self, index: int, pixels: int, part: Part = lambda *_: WHOLE) -> Image.Image:
+    def _decode(
+        self, index: int, pixels: int, part: Part = lambda *_: WHOLE, content: bytes | None = None
+    ) -> Image.Image:
         """Return the image, which a JPEG gives at a smaller scale if a part of it still has enough pixels then."""
-        content = self._images.read(index)
+        content = self._images.read(index) if content is None else content
         try:
             image = Image.open(io.BytesIO(content))
             image.draft(image.mode, enough(part(*image.size), pixels))
@@ -91,10 +94,18 @@ def fit_image(image: Image.Image, pixels: int, shorter_side: int) -> Tensor:
     """Scale the shorter side, and crop the center in the model's input size."""
     if image.size == (pixels, pixels) and pixels == shorter_side:
         return channels_first(image)
-    scale = shorter_side / min(image.size)
-    height, width = (max(pixels, round(side * scale)) for side in (image.height, image.width))
-    top, left = (height - pixels) // 2, (width - pixels) // 2
-    return resize(channels_first(image), height, width)[:, top : top + pixels, left : left + pixels].contiguous()
+    return center(resize(channels_first(image), *scaled_size(*image.size, pixels, shorter_side)), pixels).contiguous()
+
+
+def scaled_size(width: int, height: int, pixels: int, shorter_side: int) -> tuple[int, int]:
+    """Return the height and width of an image whose shorter side is scaled."""
+    scale = shorter_side / min(width, height)
+    return max(pixels, round(height * scale)), max(pixels, round(width * scale))
+
+
+def center(image: Tensor, pixels: int) -> Tensor:
+    top, left = ((side - pixels) // 2 for side in image.shape[1:])
+    return image[:, top : top + pixels, left : left + pixels]
 
 
 def resize(image: Tensor, height: int, width: int) -> Tensor:

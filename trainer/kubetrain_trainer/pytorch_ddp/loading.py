@@ -1,6 +1,7 @@
 """The loader that batches samples by their indices, and brings the batches to the device."""
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import random
@@ -19,6 +20,8 @@ from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.pytorch_ddp.image_batches import decoded_ahead
+from kubetrain_trainer.pytorch_ddp.jpeg_files import UndecodedFiles
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 from kubetrain_trainer.shard_groups import ShardGroups
@@ -26,6 +29,7 @@ from kubetrain_trainer.shard_groups import ShardGroups
 Collate = Callable[[list[Any]], Any]
 MOST_WORKERS, BATCHES_AHEAD = 16, 16
 """Limits for each training process: 256 images of 224 pixels are 39 MB, and /dev/shm has 1 GiB by default."""
+log = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
@@ -47,6 +51,7 @@ class Loader:
         device: torch.device,
         collate: Collate | None = None,
     ) -> None:
+        self._samples, self._collate, self._device = samples, collate, device
         self._deliver = Delivery(samples, device)
         self._config = config
         self._role = role
@@ -67,8 +72,19 @@ class Loader:
         batches, self._keys.batches = tee(ahead)
         self._keys.epoch = epoch
         with own_messages():
-            for indices, batch in zip(batches, self._loader, strict=True):
-                yield self._deliver(batch, len(indices))
+            loaded = zip(batches, self._loader, strict=True)
+            device_decodes = getattr(self._samples, "device_decodes", False)
+            for indices, batch in decoded_ahead(loaded, self._device) if device_decodes else loaded:
+                yield self._delivered(batch, indices, epoch)
+
+    def _delivered(self, batch: Any, indices: Sequence[int], epoch: int) -> Loaded:
+        try:
+            return self._deliver(batch, len(indices))
+        except UndecodedFiles as error:
+            log.warning("the GPU could not decode a JPEG file (%s): the CPU decodes this batch", error)
+            samples = SeededSamples(self._samples.decoded_by_cpu(), self._config.seed)
+            pixels = self._collate([samples[epoch, index] for index in indices])  # type: ignore[misc]
+            return self._deliver(pixels, len(indices))
 
     def load_split(self) -> Iterator[Loaded]:
         """Yield this process's part of the samples, each once."""

@@ -15,8 +15,8 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, is_import_path
-from kubetrain_trainer.pytorch_ddp.augmented_images import mixed_batch
 from kubetrain_trainer.pytorch_ddp.data import image_data
+from kubetrain_trainer.pytorch_ddp.image_batches import mixed_batch
 from kubetrain_trainer.pytorch_ddp.model import build_model
 from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.sampling import Sampler
