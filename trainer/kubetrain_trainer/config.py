@@ -63,7 +63,8 @@ class TrainConfig(DataSettings):
     )
     compile: bool = setting(
         False,
-        "compile the model at the start (TensorFlow: with XLA), which takes a minute or more; rarely pays off on CPUs",
+        "compile the model at the start (TensorFlow: with XLA), which takes a minute or more; rarely pays off on CPUs. "
+        "PyTorch validates without it, and trains without it on a batch of another size, such as the last of an epoch",
     )
 
     sharding: str = setting(

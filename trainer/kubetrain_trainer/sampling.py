@@ -37,6 +37,8 @@ class Batch:
     """For data that is read in sequence, only their number counts."""
     global_size: int
     """Samples of all processes in this step."""
+    is_usual: bool = True
+    """False if the step has another size than the first one of each epoch."""
 
     def weight(self, world_size: int) -> float:
         """Return the factor for each sample's loss that makes the mean over processes equal the mean over samples."""
@@ -79,6 +81,10 @@ class SamplePlan:
     def steps_per_epoch(self) -> int:
         return sum(1 for _ in self._steps(0))
 
+    @functools.cached_property
+    def _usual_size(self) -> int:
+        return next(self._steps(0))[1]
+
     def resumed(self, progress: TrainingProgress) -> TrainingProgress:
         """Return where to resume: at the next epoch if too few samples of this one are left."""
         if self._is_over(progress.samples_in_epoch):
@@ -92,7 +98,8 @@ class SamplePlan:
         """Yield one process's batches of an epoch, without the first `start` samples, which have already been used."""
         share = self._grouped_share(self.groups, epoch, rank) if self.groups else self._any_share(epoch, rank)
         for first, last in self._steps(start):
-            yield Batch(indices=share(first, last), global_size=last - first)
+            size = last - first
+            yield Batch(indices=share(first, last), global_size=size, is_usual=size == self._usual_size)
 
     def _any_share(self, epoch: int, rank: int) -> Share:
         order = self._sampled(self.sampler, epoch) if self.sampler else EpochOrder(self.size, self.seed, epoch)

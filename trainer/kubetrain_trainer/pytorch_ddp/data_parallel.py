@@ -1,5 +1,8 @@
 """The model as each process trains it: wrapped to average its gradients over all processes."""
 
+import contextlib
+
+import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.modules.batchnorm import _NormBase
@@ -44,6 +47,12 @@ def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group, ow
     if config.exchange_precision == "bf16":
         wrapped.register_comm_hook(None, bf16_compress_hook)
     return wrapped
+
+
+def uncompiled(config: TrainConfig) -> contextlib.AbstractContextManager[object]:
+    """Return a context in which nothing is compiled, for batches of another size or mode than the first one: to compile
+    a model again would take longer than they do."""
+    return torch.compiler.set_stance("force_eager") if config.compile else contextlib.nullcontext()
 
 
 def changes_buffers(task: Task) -> bool:

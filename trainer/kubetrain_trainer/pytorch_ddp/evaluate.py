@@ -23,6 +23,7 @@ from kubetrain_trainer.latest_model import Metrics, measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
 from kubetrain_trainer.pytorch_ddp.export import load_export, load_weights
 from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.loading import Loaded
@@ -93,7 +94,7 @@ def predictions(
     """Yield the outputs and targets of each batch, and the number of its samples."""
     with evaluating(task.model):
         for inputs, targets, count in batches:
-            with torch.no_grad():
+            with torch.no_grad(), uncompiled(config):
                 outputs = forward(task.model, inputs, config, device)
             yield outputs, targets, count
 

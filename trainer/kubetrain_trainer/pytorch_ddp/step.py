@@ -1,11 +1,13 @@
 """One optimizer step in all processes: compute, exchange and clip the gradients, then apply them."""
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.pytorch_ddp.data_parallel import uncompiled
 from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.pytorch_ddp.precision import forward, precision_of
 from kubetrain_trainer.pytorch_ddp.sharding import is_part, is_sharded, without_exchange
@@ -17,6 +19,11 @@ from kubetrain_trainer.sampling import Batch
 
 def take_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:
     """Take a step with this fraction of the peak learning rates. Return False if it was skipped."""
+    with contextlib.nullcontext() if batch.is_usual else uncompiled(training.config):
+        return update_model(training, inputs, targets, batch, step, factor)
+
+
+def update_model(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:
     training.optimizers.set_rates(factor)
     if training.task.broadcast_buffers and is_sharded(training.config, training.group):  # DDP does that by itself
         training.group.broadcast_statistics(training.task.model)
