@@ -57,7 +57,7 @@ class DataSettings(Settings):
         minimum=0,
     )
     jpeg_decoder: str = setting(
-        "auto",
+        "cpu",
         "PyTorch: what decodes the JPEG files that a built-in model trains on; cpu: the loading processes; gpu: the "
         "GPU, except for files that it does not decode well; auto: gpu if it has a decoder of its own and the recipe "
         "does not change colors",
