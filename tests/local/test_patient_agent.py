@@ -13,6 +13,7 @@ import pytest
 from kubetrain_trainer import saving_marks
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.saving_marks import is_saving
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
 from support.cli import read_until
 from support.pods import pause_until_next_step
@@ -142,6 +143,23 @@ def test_a_process_is_marked_while_it_saves(marks: Path) -> None:
     assert not is_saving(marks, os.getpid())
     saving_marks.mark_as_saving_until_exit()
     assert is_saving(marks, os.getpid())
+
+
+@pytest.mark.slow
+def test_the_processes_of_an_elastic_job_are_not_restarted_after_an_error_that_no_restart_can_cure(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "termination").touch()
+    command, both = elastic_workers(tmp_path, tmp_path / "output")
+    message = {LOG_VARIABLE: str(tmp_path / "termination")}
+    pod = start_python(*command[1:], cwd=tmp_path, **both[0], **message)
+    with pod:
+        try:
+            printed = pod.communicate(timeout=100)[0]
+        finally:
+            pod.kill()
+    assert (pod.returncode, printed.count("error: ")) == (1, 1), printed
+    assert "has no folder 'train'" in parse_termination_message((tmp_path / "termination").read_text())["error"]
 
 
 @pytest.mark.slow

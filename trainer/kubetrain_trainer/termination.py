@@ -104,15 +104,31 @@ def parse_termination_message(text: str) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
+def is_incurable(text: str) -> bool:
+    """Return True if this message reports an error that no restart can cure."""
+    words = parse_termination_message(text)
+    return words.get("status") == "failed" and not words.get("curable", True)
+
+
+def read_termination_message() -> str:
+    """Return what the processes of this pod reported; empty if they reported nothing."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return _path().read_text()
+    return ""
+
+
 def _json(message: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(message), sort_keys=True, ensure_ascii=False).encode()
 
 
+def _path() -> Path:
+    return Path(os.environ.get(LOG_VARIABLE, "/dev/termination-log"))
+
+
 def _write(message: bytes, *, only_first: bool = False) -> None:
     """Write the file in place, because Kubernetes mounts it. Outside a pod the file is missing; then write nothing."""
-    path = Path(os.environ.get(LOG_VARIABLE, "/dev/termination-log"))
     try:
-        with path.open("r+b") as file:
+        with _path().open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if only_first and file.read():
                 return

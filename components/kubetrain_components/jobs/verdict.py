@@ -8,6 +8,7 @@ from kubetrain_components.jobs.annotations import RESULT_ANNOTATION, SUCCEEDED, 
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import JobState, LogLine, Phase, PodState
 from kubetrain_components.jobs.troubles import TroubleKind
+from kubetrain_trainer import termination
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import parse_termination_message
 
@@ -160,8 +161,7 @@ def _distance_from_cause(pod: PodState) -> tuple[bool, bool, float]:
 
 def is_incurable(pod: PodState) -> bool:
     """Return True if the pod reported an error that no restart can cure."""
-    words = parse_termination_message(pod.last_words)
-    return words.get("status") == "failed" and not words.get("curable", True)
+    return termination.is_incurable(pod.last_words)
 
 
 def _exit(pod: PodState) -> str:

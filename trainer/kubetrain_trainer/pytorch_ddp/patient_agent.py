@@ -1,7 +1,7 @@
-"""torchrun's agent of a pod, which does not kill processes that are saving.
+"""torchrun's agent of a pod, which does not kill processes that are saving, nor restart those that cannot succeed.
 
 If processes join or fail, torchrun's own agent kills those of this pod 30 seconds after SIGTERM, and writing a large
-checkpoint takes longer.
+checkpoint takes longer. In an elastic job it also restarts them after an error that no restart can cure.
 """
 
 import os
@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from kubetrain_trainer.saving_marks import VARIABLE, is_saving
 from kubetrain_trainer.stop_signal import StopSignal
+from kubetrain_trainer.termination import is_incurable, read_termination_message
 
 TIMEOUT_SECONDS = 30.0
 """For a process that is not saving. If it has lost its peers, it may hang in a library and never see SIGTERM."""
@@ -30,6 +32,12 @@ class Process(Protocol):
 
 
 class PatientAgent(LocalElasticAgent):
+    def _monitor_workers(self, worker_group: Any) -> Any:
+        result = super()._monitor_workers(worker_group)
+        if result.state is WorkerState.FAILED and is_incurable(read_termination_message()):
+            self._remaining_restarts = 0
+        return result
+
     def _stop_workers(self, worker_group: Any) -> None:
         handlers = getattr(self._pcontext, "subprocess_handlers", {})
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
