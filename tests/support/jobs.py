@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 from weakref import WeakSet
 
+from kubetrain_components.jobs.avoided_nodes import as_annotation
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_identity import JobIdentity
@@ -103,7 +104,7 @@ class MemoryBackend:
                 phase=Phase.RUNNING,
                 pods=tuple(replace(pod, phase=Phase.RUNNING) for pod in job.pods()),
                 labels=job.labels,
-                annotations=job.identity.annotations(),
+                annotations={**job.identity.annotations(), **as_annotation(job.avoided_nodes)},
             )
         )
         return handle

@@ -1,5 +1,6 @@
 """Whole launches on the hostile API server, with a clock that the test sets: nothing healthy is ended."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from kubetrain_components.jobs import following
-from kubetrain_components.jobs.annotations import VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import AVOIDED_NODES_ANNOTATION, VERDICT_ANNOTATION
 from kubetrain_components.jobs.follow import run_job
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import JobState
@@ -18,6 +19,7 @@ from kubetrain_components.jobs.kubernetes import backend as backends
 from kubetrain_components.jobs.kubernetes import followed, watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.jobs.verdict import has_lost_proof
 from support.api_server import PODS, ApiServer, answer
 from support.manifests import batch, elastic, pytorch, tensorflow
@@ -248,6 +250,27 @@ def test_a_cluster_that_takes_a_pod_while_the_pods_watch_is_down_is_known_by_its
         launched.end(name, 1)
     path = launched.path.replace(launched.job.identity.name, again.identity.name)
     launched.await_that(lambda: path in server.objects)
+
+
+def test_a_training_on_a_bad_node_is_failed_at_once_and_starts_again_elsewhere(
+    launch: Callable[[Job], Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "FAIL_SECONDS", 60.0)
+    launched = running(launch(pytorch()))
+    words = {"status": "failed", "error": "bad nodes: node-1", "curable": False, "avoid_nodes": ["node-1"]}
+    launched.end("worker-0", 1, json.dumps(words), phase="Running")  # the kubelet is about to restart it
+    objects = launched.server.objects
+    launched.await_that(lambda: VERDICT_ANNOTATION in objects[launched.path]["metadata"]["annotations"])
+    assert objects[launched.path]["metadata"]["annotations"][AVOIDED_NODES_ANNOTATION] == "node-1"
+    launched.condition("Failed")
+    for pod in launched.job.pods():
+        launched.end(pod.name, 143)
+    second = f"{launched.path}-a2"
+    launched.await_that(lambda: second in objects)
+    spec = objects[second]["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    (term,) = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}]}
+    assert any("bad nodes: node-1; the job restarts without node-1" in line for line in launched.lines)
 
 
 def test_a_success_while_the_pods_watch_is_down_is_proven_by_a_list(launch: Callable[[Job], Launch]) -> None:

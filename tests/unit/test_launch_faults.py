@@ -24,6 +24,7 @@ from kubetrain_components.jobs.kubernetes import backend as kubernetes_backend
 from kubetrain_components.jobs.kubernetes import watched
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
+from kubetrain_components.jobs.shapes import REQUIRED
 from support.api_server import PODS, ApiServer, Fault, Handler, Run, answer, stamp
 from support.manifests import batch
 from support.stray_refusals import STRAY
@@ -283,6 +284,19 @@ def failed_with_verdict(server: ApiServer, job: Job) -> None:
         backend.annotate(handle, {VERDICT_ANNOTATION: "failed"})
     path = f"{JOBS}/{handle.name}"
     server.put(path, **{**server.objects[path], "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
+
+
+def test_nodes_on_a_failed_attempt_are_avoided_by_all_later_ones(server: ApiServer) -> None:
+    failed_with_verdict(server, replace(JOB, avoided_nodes=("node-1", "node-2")))
+    for number in (2, 3):
+        with KubernetesBackend.connect() as backend:
+            handle = create_or_attach(JOB, backend)
+            backend.annotate(handle, {VERDICT_ANNOTATION: "failed"})
+        created = server.objects[path := f"{JOBS}/{attempt(number).identity.name}"]
+        affinity = created["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+        (term,) = affinity[REQUIRED]["nodeSelectorTerms"]
+        assert [rule["values"] for rule in term["matchFields"]] == [["node-1"], ["node-2"]]
+        server.put(path, **{**created, "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
 
 
 def attempt(number: int) -> Job:

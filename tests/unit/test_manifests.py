@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
-from kubetrain_components.jobs.annotations import TTL_ANNOTATION
+from kubetrain_components.jobs.annotations import AVOIDED_NODES_ANNOTATION, TTL_ANNOTATION
 from kubetrain_components.jobs.job import ClaimMount, Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.kubernetes.manifests import companion_manifest, job_manifest, manifests_of, replica_specs
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.jobs.launchers import LAUNCHERS, Launcher
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.jobs.shapes import REQUIRED
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest import Manifest
+from kubetrain_pipelines.doctor.needs import Needs
+from kubetrain_pipelines.doctor.node_affinity import matches_affinity
 from kubetrain_trainer.config import TrainConfig
 from support.manifests import (
     EVERY_SETTING,
@@ -40,6 +43,10 @@ LOCKS_MEMORY = {
     "container.securityContext.runAsNonRoot": False,
     "container.securityContext.runAsUser": 0,
 }
+NOT_THESE = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("node-1", "node-2")]
+"""Kubernetes takes exactly one value in a requirement for a field."""
+IS_NODE_3 = {"key": "metadata.name", "operator": "In", "values": ["node-3"]}
+FAST = {"key": "disk", "operator": "In", "values": ["fast"]}
 UTILIZATION = {"type": "Utilization", "averageUtilization": 80}
 METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": UTILIZATION}}]
 
@@ -450,6 +457,40 @@ def test_pods_whose_order_does_not_matter_or_is_not_ours_are_placed_in_any_order
     assert terms_of(elastic(elastic=Elastic(min_replicas=3, max_replicas=3))) == terms_of(indexed()) == []
     assert terms_of(elastic(replace(PLAIN, scheduler="volcano", queue="q"))) == []
     assert terms_of(indexed_elastic(replace(PLAIN, scheduler="kueue", queue="q"))) == []
+
+
+def node_terms_of(job: Job) -> list[list[Manifest]]:
+    """Return the terms of which a node must match one, for the pods of each role."""
+    specs = [pods.spec for pods in Needs.of(manifests_of(job)).training]
+    return [spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] for spec in specs]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytorch, elastic, tensorflow, indexed, indexed_elastic, trainjob], ids=lambda kind: kind.__name__
+)
+def test_the_pods_of_each_kind_of_job_avoid_bad_nodes(kind: Callable[..., Job]) -> None:
+    job = kind(avoided_nodes=("node-1", "node-2"))
+    assert job_manifest(job)["metadata"]["annotations"][AVOIDED_NODES_ANNOTATION] == "node-1,node-2"
+    assert node_terms_of(job) == [[{"matchFields": NOT_THESE}] for _ in job.replicas]
+
+
+def test_nodes_are_avoided_in_addition_to_the_affinity_that_you_set() -> None:
+    terms = [{"matchExpressions": [FAST]}, {"matchFields": [IS_NODE_3]}]
+    preferred = [{"weight": 1, "preference": {"matchExpressions": [FAST]}}]
+    nodes = {REQUIRED: {"nodeSelectorTerms": terms}, "preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    own = {"nodeAffinity": nodes, "podAntiAffinity": {"x": []}}
+    made = trainjob(replace(PLAIN, affinity=own, together="zone"), avoided_nodes=("node-1", "node-2"))
+    assert node_terms_of(made) == [
+        [{"matchExpressions": [FAST], "matchFields": NOT_THESE}, {"matchFields": [IS_NODE_3, *NOT_THESE]}]
+    ]
+    (pods,) = Needs.of(manifests_of(made)).training
+    assert pods.spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
+    assert pods.spec["affinity"].keys() == {"nodeAffinity", "podAffinity", "podAntiAffinity"}
+    admits = [
+        matches_affinity({"metadata": {"name": name, "labels": {"disk": disk}}}, pods.spec)
+        for name, disk in (("node-1", "fast"), ("node-3", "slow"), ("node-4", "fast"), ("node-5", "slow"))
+    ]
+    assert admits == [False, True, True, False]
 
 
 def test_an_elastic_gang_is_complete_with_the_minimum_number_of_pods() -> None:

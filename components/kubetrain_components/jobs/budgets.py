@@ -56,6 +56,8 @@ class Failure:
     trouble: TroubleKind | None = None
     pod: str = ""
     """The pod that made the job fail, if one did."""
+    avoid_nodes: tuple[str, ...] = ()
+    """Nodes without which another attempt may succeed."""
 
 
 class BudgetTracker:

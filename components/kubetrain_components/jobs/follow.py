@@ -9,7 +9,8 @@ this run's, succeeded                        | return its result
 this run's, failed without a verdict on it   | report the failure, and annotate the job with the verdict
 this run's, judged as failed, with any spec  | create the next attempt, which resumes from the checkpoint
 
-A job that failed because the cluster disrupted one of its pods is retried immediately.
+A job that failed because the cluster disrupted one of its pods is retried immediately. So is one whose preflight found
+bad nodes, which the next attempt avoids.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_components.jobs.annotations import FAILED, LABEL_PREFIX, RESULT_ANNOTATION, SUCCEEDED, VERDICT_ANNOTATION
+from kubetrain_components.jobs.avoided_nodes import as_annotation, avoided_by, merged
 from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.budgets import Budgets, Clock
 from kubetrain_components.jobs.following import Following
@@ -26,12 +28,13 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import JobLogs, OnLine, is_large
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine
 from kubetrain_components.jobs.restarts import step_of
-from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, judge, lead_words
+from kubetrain_components.jobs.verdict import JobFailed, PodsDisrupted, PodsOnBadNodes, judge, lead_words
 from kubetrain_components.jobs.waiting import Waiting, have_pods_ended
 from kubetrain_trainer.errors import KubetrainError
+from kubetrain_trainer.some_of import some_of
 
 MAX_ATTEMPTS_WITHOUT_PROGRESS = 3
-"""Number of attempts after disruptions, none of which reached a new step."""
+"""Number of attempts after disruptions or on other nodes, none of which reached a new step."""
 
 
 class JobNotOurs(KubetrainError):
@@ -65,12 +68,26 @@ def run_job(
     while True:
         try:
             return _run_attempt(job, backend, on_line, budgets or Budgets.of(job), clock, judged, only)
-        except PodsDisrupted as disruption:
-            attempts = 1 if disruption.step > furthest else attempts + 1
-            furthest = max(furthest, disruption.step)
+        except (PodsDisrupted, PodsOnBadNodes) as failure:
+            attempts = 1 if failure.step > furthest else attempts + 1
+            furthest = max(furthest, failure.step)
             if attempts > MAX_ATTEMPTS_WITHOUT_PROGRESS:
-                raise
-            on_line(LogLine(job.lead, f"{disruption}; the job restarts once all of its pods have ended"))
+                raise _last_failure(failure) from None
+            if isinstance(failure, PodsOnBadNodes):
+                job = replace(job, avoided_nodes=failure.nodes)
+            where = f" without {some_of(job.avoided_nodes)}" if job.avoided_nodes else ""
+            on_line(LogLine(job.lead, f"{failure}; the job restarts{where} once all of its pods have ended"))
+
+
+def _last_failure(failure: JobFailed) -> JobFailed:
+    """Return the failure with what to do if other nodes did not help."""
+    if not isinstance(failure, PodsOnBadNodes):
+        return failure
+    return JobFailed(
+        f"{failure}; no attempts are left after {MAX_ATTEMPTS_WITHOUT_PROGRESS} without a new step: repair "
+        f"{some_of(failure.nodes)} and start a new run, or set avoid_bad_nodes=false to train there",
+        failure.log_tail,
+    )
 
 
 def _run_attempt(
@@ -131,6 +148,8 @@ def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLog
         verdict = {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)}
     except JobFailed as failure:
         failure.step = step_of(logs.progress)
+        if isinstance(failure, PodsOnBadNodes):
+            verdict |= as_annotation(failure.nodes)
         raise
     finally:
         if backend.annotate(handle, verdict):
@@ -167,7 +186,9 @@ def create_or_attach(
             # Two attempts must never write to the same folder.
             backend.clean(found.handle, "Running")
             waiting.until(found.handle, "has failed: waiting until its last pods have ended", have_pods_ended)
-            job = replace(job, identity=job.identity.next_attempt())
+            known = avoided_by(found) if _has_spec(job, found) else ()  # with another spec, the user may want them back
+            nodes = merged(known, job.avoided_nodes)
+            job = replace(job, identity=job.identity.next_attempt(), avoided_nodes=nodes)
         else:
             backend.adopt(found)
             return found.handle
@@ -180,10 +201,17 @@ def _is_judged_as_failed(found: JobState, judged: Collection[str]) -> bool:
 
 def _check_is_ours(job: Job, found: JobState, *, any_spec: bool = False) -> None:
     run_id = found.annotations.get(LABEL_PREFIX + "run-id")
-    spec_hash = found.labels.get(LABEL_PREFIX + "spec-hash")
-    if run_id == job.identity.run_id and (any_spec or spec_hash == job.spec_hash):
+    if run_id == job.identity.run_id and (any_spec or _has_spec(job, found)):
         return
     raise JobNotOurs(
-        f"job {found.handle.name} already exists: it belongs to run {run_id} with spec {spec_hash}, not to run "
+        f"job {found.handle.name} already exists: it belongs to run {run_id} with spec {_spec_of(found)}, not to run "
         f"{job.identity.run_id} with spec {job.spec_hash}; start a new run, or delete that job if it is not needed"
     )
+
+
+def _has_spec(job: Job, found: JobState) -> bool:
+    return _spec_of(found) == job.spec_hash
+
+
+def _spec_of(found: JobState) -> str | None:
+    return found.labels.get(LABEL_PREFIX + "spec-hash")

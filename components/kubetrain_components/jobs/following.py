@@ -5,16 +5,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION
+from kubetrain_components.jobs.avoided_nodes import as_annotation, to_avoid_after
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.budgets import Budgets, BudgetTracker, Clock, Failure
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import JobLogs, is_large
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
-from kubetrain_components.jobs.restarts import RestartCounter
+from kubetrain_components.jobs.restarts import RestartCounter, step_of
 from kubetrain_components.jobs.same_lines import together
 from kubetrain_components.jobs.trouble_notices import TroubleNotices
 from kubetrain_components.jobs.verdict import (
     JobFailed,
+    PodsOnBadNodes,
     culprit_of,
     describe,
     has_lead_success,
@@ -89,7 +91,7 @@ class Following:
             self._overcome = {pod.name: pod.finished for pod in state.pods if pod.phase is Phase.RUNNING}
         for pod in state.pods if state is not self._before else ():
             if is_incurable(pod) and self._overcome.get(pod.name) != pod.finished:
-                return Failure(describe(pod), pod=pod.name)
+                return Failure(describe(pod), pod=pod.name, avoid_nodes=to_avoid_after(state, pod))
         restarts = self._restarts.count(state, self._logs.progress)
         if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(state.pods)) is not None:
             limit = f"its pods restarted {restarts} times, the limit set by max_restarts in placement"
@@ -105,6 +107,8 @@ class Following:
             self._logs.pass_on(LogLine(self._job.lead, accepted))
             return state
         self._logs.drain(self._last_lines_seconds)  # a local job is deleted with its logs
+        if failure.avoid_nodes:  # a launcher that restarts after that has to know them
+            self._backend.annotate(self._handle, as_annotation(failure.avoid_nodes))
         # The requests may be retried for long.
         self._logs.tell(f"{failure.reason}: ending {self._handle.kind.value} {self._handle.name}")
         not_deleted = self._stop(lambda handle: self._backend.fail(handle, failure.reason))
@@ -114,8 +118,10 @@ class Following:
         tail = self._logs.tails().get(pod, ())
         # The sentence repeats what the process reported.
         tail = [line for line in tail if not line.startswith("error: ") or line[7:] not in failure.reason]
-        stage = self._job.identity.stage
-        raise JobFailed(f"{stage} failed: {failure.reason}{not_deleted}", tail, failure.trouble)
+        sentence = f"{self._job.identity.stage} failed: {failure.reason}{not_deleted}"
+        if failure.avoid_nodes and not not_deleted:
+            raise PodsOnBadNodes(sentence, tail, failure.avoid_nodes, step_of(self._logs.progress))
+        raise JobFailed(sentence, tail, failure.trouble)
 
     def _stop(self, stop: Callable[[JobHandle], None]) -> str:
         """Stop the job; return what to say if that does not work, because it is not the cause of the failure."""

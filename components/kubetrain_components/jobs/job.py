@@ -16,6 +16,7 @@ from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.settings import DEFAULTS_VERSION, changed_fields
 
 MLFLOW_RUN = "MLFLOW_RUN_ID"
+NOT_HASHED = ("identity", "metrics_port", "avoided_nodes")
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """Environment of every Python program in a pod, whose log is followed while it runs."""
 
@@ -77,6 +78,8 @@ class Job:
     """PVCs that its pods mount; empty on one machine, where pods use its folders."""
     metrics_port: int = 0
     """Port on which the chief of a training serves metrics, as its command says; 0: none."""
+    avoided_nodes: tuple[str, ...] = ()
+    """Nodes that earlier attempts found to be bad."""
 
     def __post_init__(self) -> None:
         for role in [replica.role for replica in self.replicas if replica.count < 1]:
@@ -84,14 +87,15 @@ class Job:
 
     @property
     def spec_hash(self) -> str:
-        """The hash of the job without its identity: it is the same for every attempt of one launch.
+        """The hash of the job without its identity and the nodes that it avoids: it is the same for every attempt of
+        one launch.
 
         It covers only what differs from the defaults, so that a launcher of a release with more settings still
         recognizes its job. The port of metrics is not covered, because the command names it, nor the MLflow run,
         because Kubeflow Pipelines may create another one when the step is retried.
         """
         same = replace(self, placement=self.placement.without_env(MLFLOW_RUN))
-        spec = {name: value for name, value in _spec(same).items() if name not in ("identity", "metrics_port")}
+        spec = {name: value for name, value in _spec(same).items() if name not in NOT_HASHED}
         return hashlib.sha256(json.dumps([DEFAULTS_VERSION, spec], sort_keys=True).encode()).hexdigest()[:16]
 
     @property

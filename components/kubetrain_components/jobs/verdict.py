@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kubetrain_components.jobs.annotations import RESULT_ANNOTATION, SUCCEEDED, VERDICT_ANNOTATION
+from kubetrain_components.jobs.avoided_nodes import to_avoid_after
 from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_state import JobState, LogLine, Phase, PodState
 from kubetrain_components.jobs.troubles import TroubleKind
@@ -41,6 +42,16 @@ class PodsDisrupted(JobFailed):
     """A job failed because the cluster disrupted its pods, so another attempt may succeed."""
 
 
+class PodsOnBadNodes(JobFailed):
+    """A job failed because its preflight found bad nodes, so an attempt without them may succeed."""
+
+    def __init__(self, sentence: str, log_tail: Sequence[str], nodes: tuple[str, ...], step: int = -1) -> None:
+        super().__init__(sentence, log_tail)
+        self.step = step
+        self.nodes = nodes
+        """The nodes that the next attempt avoids."""
+
+
 def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None:
     """Accept a job only with proof: the job's own status comes early, and can be wrong.
 
@@ -58,8 +69,11 @@ def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None
         raise JobFailed(
             f"{job.identity.stage} failed: {message or f'{succeeded} of {job.total_replicas} pods succeeded'}"
         )
+    sentence, tail = f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ())
+    if nodes := to_avoid_after(state, culprit):
+        raise PodsOnBadNodes(sentence, tail, nodes)
     failure = PodsDisrupted if any(pod.was_disrupted for pod in state.pods) else JobFailed
-    raise failure(f"{job.identity.stage} failed: {describe(culprit)}", tails.get(culprit.name, ()))
+    raise failure(sentence, tail)
 
 
 def is_proven(job: Job, state: JobState) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY, TTL_ANNOTATION
+from kubetrain_components.jobs.avoided_nodes import as_annotation
 from kubetrain_components.jobs.job import Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_kinds import TRAINER_API, JobKind
 from kubetrain_components.jobs.kubernetes.etcd import (
@@ -64,7 +65,13 @@ def job_manifest(job: Job, owner: Manifest | None = None, instance: str = "") ->
                 **(instance_label(instance) if job.is_indexed else {}),
                 **etcd_label(job, instance),
             },
-            "annotations": {**job.identity.annotations(), **_launcher(job), **_needed(job), **_time_to_live(job)},
+            "annotations": {
+                **job.identity.annotations(),
+                **_launcher(job),
+                **_needed(job),
+                **_time_to_live(job),
+                **as_annotation(job.avoided_nodes),
+            },
             **_owned_by(owner),
         },
         "spec": _spec(job, instance),

@@ -289,13 +289,27 @@ def _container_security(placement: Placement) -> Manifest:
 
 
 def _affinity(job: Job) -> Manifest:
-    placement = job.placement
-    pods = placement.affinity.get("podAffinity") or {}
-    given = pods.get(REQUIRED) or []
-    terms = [*_near_each_other(job), *([] if given else _after_the_first(job))]
-    if not terms:
-        return placement.affinity
-    return {**placement.affinity, "podAffinity": {**pods, REQUIRED: [*given, *terms]}}
+    given = job.placement.affinity
+    parts = {"nodeAffinity": _node_affinity(job, given), "podAffinity": _pod_affinity(job, given)}
+    return {**given, **without_empty(parts)}
+
+
+def _node_affinity(job: Job, given: Manifest) -> Manifest:
+    """Return the user's node affinity without the nodes to avoid: a node must match one of the terms as a whole."""
+    nodes = given.get("nodeAffinity") or {}
+    if not job.avoided_nodes:
+        return nodes
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in job.avoided_nodes]
+    terms = (nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    elsewhere = [{**term, "matchFields": [*(term.get("matchFields") or []), *others]} for term in terms]
+    return {**nodes, REQUIRED: {"nodeSelectorTerms": elsewhere}}
+
+
+def _pod_affinity(job: Job, given: Manifest) -> Manifest:
+    pods = given.get("podAffinity") or {}
+    required = pods.get(REQUIRED) or []
+    terms = [*_near_each_other(job), *([] if required else _after_the_first(job))]
+    return {**pods, REQUIRED: [*required, *terms]} if terms else pods
 
 
 def _near_each_other(job: Job) -> list[Manifest]:
