@@ -3,6 +3,7 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.preflight import is_due, is_product, multiply, small_integers
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 from kubetrain_trainer.training_output import TrainingOutput
-from support.process_groups import start_python, torchrun_variables
+from support.process_groups import elastic_workers, start_python, torchrun_variables
 
 TRAIN = (
     *("-m", "kubetrain_trainer.pytorch_ddp.train", "--data", "synthetic", "--synthetic-samples", 64, "--batch-size", 8),
@@ -63,6 +65,15 @@ def multiply_among_others(device):
 preflight.multiply = multiply_among_others
 run(lambda: train(training_arguments("")))
 """
+WRONG = """
+import os
+from kubetrain_trainer.entry_point import run, training_arguments
+from kubetrain_trainer.pytorch_ddp import preflight
+from kubetrain_trainer.pytorch_ddp.train import train
+
+preflight.multiply = lambda device: (0.001, os.environ["NODE_NAME"] != "node-1")
+run(lambda: train(training_arguments("")))
+"""
 HANGING = """
 import time
 from kubetrain_trainer.entry_point import run, training_arguments
@@ -75,8 +86,18 @@ run(lambda: train(training_arguments("")))
 
 def start(folder: Path, rank: int, port: int, *command: object) -> "subprocess.Popen[str]":
     """Start one of two pods with a process each."""
-    group = torchrun_variables([port], rank) | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_NAME": f"node-{rank}"}
-    return start_python(*(command or TRAIN), cwd=folder, **group)
+    group = torchrun_variables([port], rank) | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return start_python(*(command or TRAIN), cwd=folder, **group, **of_node(folder, rank))
+
+
+def of_node(folder: Path, number: int) -> dict[str, str]:
+    """Return the variables by which a pod knows its node and its termination message."""
+    (folder / f"termination-{number}").touch()
+    return {"NODE_NAME": f"node-{number}", LOG_VARIABLE: str(folder / f"termination-{number}")}
+
+
+def reported(folder: Path, number: int) -> dict[str, Any]:
+    return parse_termination_message((folder / f"termination-{number}").read_text())
 
 
 @pytest.mark.slow
@@ -112,6 +133,39 @@ def test_a_device_that_others_use_too_is_named(tmp_path: Path) -> None:
     assert other.wait(60) == 0, printed
     assert "slow device: rank 1 on node-1 takes " in printed, printed
     assert "slow device: rank 0" not in printed
+
+
+@pytest.mark.slow
+def test_a_training_ends_before_its_first_step_to_avoid_a_slow_node(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    chief = start(tmp_path, 0, port, *TRAIN, "--avoid-bad-nodes", "true")
+    other = start(tmp_path, 1, port, "-c", STARVED, *TRAIN[2:], "--avoid-bad-nodes", "true")
+    printed = chief.communicate(timeout=170)[0]
+    assert (chief.returncode, other.wait(60)) == (1, 1), printed
+    assert "slow device: rank 1 on node-1 takes " in printed, printed
+    assert "training starts" not in printed
+    one, another = (reported(tmp_path, pod) for pod in range(2))
+    assert one == another
+    assert one["error"].startswith("bad nodes found before the first step: node-1 (slow device: rank 1 on node-1 takes")
+    assert (one["curable"], one["avoid_nodes"]) == (False, ["node-1"])
+
+
+@pytest.mark.slow
+def test_the_pods_of_an_elastic_job_do_not_restart_on_a_bad_node(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    settings = {"data": "synthetic", "preflight": "true", "avoid_bad_nodes": True}
+    command, both = elastic_workers(tmp_path, tmp_path / "output", **settings)
+    program = command.index("-m", 2)
+    arguments = [*command[1:program], "wrong.py", *command[program + 2 :]]
+    pods = [start_python(*arguments, cwd=tmp_path, **both[pod], **of_node(tmp_path, pod)) for pod in range(2)]
+    try:
+        printed = [pod.communicate(timeout=170)[0] for pod in pods]
+    finally:
+        for pod in pods:
+            pod.terminate()
+    assert [pod.returncode for pod in pods] == [1, 1], printed
+    assert [text.count("error: bad nodes") for text in printed] == [1, 1], printed
+    assert [reported(tmp_path, pod)["avoid_nodes"] for pod in range(2)] == [["node-1"], ["node-1"]]
 
 
 @pytest.mark.slow

@@ -1,10 +1,24 @@
 """A preflight measures every link without sharing it, and names the links and devices that stand out."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kubetrain_trainer.preflight import LINK_BYTES, Examined, describe, find, partners, rounds, warnings
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.config_checks import check_framework
+from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.preflight import (
+    LINK_BYTES,
+    BadNodes,
+    Examined,
+    describe,
+    find,
+    nodes_to_avoid,
+    partners,
+    rounds,
+    warnings,
+)
 from kubetrain_trainer.process_role import ProcessRole
 
 GPU = Examined(rank=0, node="", device="H200", product_seconds=0.001, is_exact=True, link_seconds={})
@@ -112,3 +126,79 @@ def test_a_line_and_the_warnings_stay_short_in_a_large_cluster() -> None:
     assert len(describe(wrong, find(wrong), 1.0)) < 300
     [*named, last] = warnings(find(wrong))
     assert (len(named), last) == (8, "992 more links or devices are slow or faulty")
+
+
+def avoided(measured: list[Examined]) -> list[str]:
+    return nodes_to_avoid(measured, find(measured))
+
+
+def slowed(measured: list[Examined], *ranks: int) -> list[Examined]:
+    return [replace(each, product_seconds=0.005 if each.rank in ranks else 0.001) for each in measured]
+
+
+@pytest.mark.parametrize(
+    ("rates", "nodes"),
+    [
+        ([10.0, 10.0, 10.0, 10.0], []),
+        ([10.0, 2.0, 2.0, 10.0, 10.0, 10.0], ["node-2"]),  # it has both slow links
+        ([2.0, 10.0, 10.0, 10.0, 2.0], ["node-0"]),  # as the chief's here
+        ([2.0, 10.0, 10.0, 10.0, 10.0], ["node-1"]),  # not the chief's
+        ([10.0, 10.0, 2.0, 10.0, 10.0], ["node-3"]),  # the later one
+        ([10.0, 2.0, 2.0, 2.0, 10.0, 10.0, 10.0, 2.0, 10.0, 10.0], ["node-3", "node-8", "node-2"]),
+        ([0.09], ["node-1"]),
+    ],
+)
+def test_few_nodes_are_avoided_for_slow_links(rates: list[float], nodes: list[str]) -> None:
+    assert avoided(ring(rates)) == nodes
+
+
+def test_the_chiefs_node_is_kept_even_if_it_has_other_pods() -> None:
+    pods = ring([2.0, 10.0, 10.0, 10.0, 10.0])
+    assert avoided([replace(each, node="node-0") if each.rank == 3 else each for each in pods]) == ["node-1"]
+
+
+def test_the_node_of_a_bad_device_is_avoided_and_explains_its_links() -> None:
+    slow = slowed(ring([10.0, 2.0, 10.0, 10.0, 10.0]), 1)
+    assert avoided(slow) == ["node-1"], "and not node-2, at the other end of its slow link"
+    wrong = [replace(each, is_exact=each.rank != 4) for each in slow]
+    assert avoided(wrong) == ["node-4", "node-1"]
+
+
+def test_a_node_of_several_bad_devices_is_avoided_once() -> None:
+    pods = [replace(each, node=f"node-{each.rank // 2}") for each in ring([10.0] * 4)]
+    assert avoided([replace(each, is_exact=each.rank < 2) for each in pods]) == ["node-1"]
+
+
+def test_no_node_is_avoided_if_no_other_would_be_left() -> None:
+    (alone,) = slowed([replace(GPU, node="node-0", is_exact=False)])
+    assert avoided([alone]) == []
+    assert avoided([replace(each, is_exact=False) for each in ring([10.0, 10.0, 10.0])]) == []
+
+
+def test_the_error_names_the_nodes_and_the_worst_finding() -> None:
+    measured = ring([10.0, 2.0, 4.0, 10.0, 10.0, 10.0])
+    error = BadNodes(avoided(measured), find(measured))
+    assert error.avoid_nodes == ("node-2",)
+    assert str(error) == (
+        "bad nodes found before the first step: node-2 (slow link: rank 1 on node-1 to rank 2 on node-2 carries 2 "
+        "GB/s, expected at least 5 GB/s; 1 more in the log of rank 0)"
+    )
+    assert not error.is_curable
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preflight": "false"}, "avoid_bad_nodes needs the preflight, which finds bad nodes: leave out preflight"),
+        ({"entry": {"script": "train.py"}}, "avoid_bad_nodes is for the trainer's loop"),
+        ({"entry": {"command": ["torchrun", "train.py"]}}, "avoid_bad_nodes is for the trainer's loop"),
+    ],
+)
+def test_nodes_cannot_be_avoided_without_a_preflight(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        TrainConfig.from_dict({"avoid_bad_nodes": True, **settings})
+
+
+def test_tensorflow_has_no_preflight_and_avoids_no_nodes() -> None:
+    with pytest.raises(InvalidSetting, match="avoid_bad_nodes is for PyTorch"):
+        check_framework("tensorflow", TrainConfig(avoid_bad_nodes=True))

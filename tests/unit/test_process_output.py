@@ -62,6 +62,14 @@ def test_a_long_message_stays_valid_within_kubernetes_limit(file: Path) -> None:
     assert parse_termination_message(file.read_text())["status"] == "failed"
 
 
+def test_as_many_nodes_to_avoid_are_kept_as_a_message_has_room_for(file: Path) -> None:
+    nodes = [f"node-{number}" for number in range(1000)]
+    report_failure("é" * 5000, curable=False, avoid_nodes=nodes)
+    kept = parse_termination_message(file.read_text())["avoid_nodes"]
+    assert kept == nodes[: len(kept)]
+    assert termination.MAX_BYTES - 20 < len(file.read_bytes()) <= termination.MAX_BYTES
+
+
 def test_a_result_is_its_own_json(file: Path) -> None:
     report_result({"status": "completed", "step": 3, "source": "s3://größe"})
     report_result({"status": "completed", "step": 3})

@@ -15,8 +15,9 @@ from kubetrain_trainer.settings import DEFAULTS_VERSION, setting
 
 CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
-    *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "preflight", "mlflow_uri", "mlflow_experiment"),
-    *("jpeg_decoder", "sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
+    *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "jpeg_decoder", "preflight", "avoid_bad_nodes"),
+    *("mlflow_uri", "mlflow_experiment"),
+    *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
 )
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
@@ -236,6 +237,11 @@ class TrainConfig(DataSettings):
         "PyTorch: whether each process multiplies matrices and exchanges 64 MB with its neighbors before the first "
         "step, to name slow or faulty GPUs and slow links between nodes; auto: if several pods with GPUs train",
         choices=("auto", "true", "false"),
+    )
+    avoid_bad_nodes: bool = setting(
+        False,
+        "PyTorch: whether the job starts again without the nodes whose links or devices the preflight found to be bad; "
+        "the cluster needs other nodes for that",
     )
     nccl_timeout_seconds: int = setting(
         600,

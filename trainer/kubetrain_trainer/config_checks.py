@@ -9,7 +9,15 @@ from kubetrain_trainer.augmentation import PARTS
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.mlflow_address import address_problem
 
-OF_PYTORCH = ("jpeg_decoder", "sharding", "tensor_parallel", "activation_checkpointing", "weights_format", "preflight")
+OF_PYTORCH = (
+    "jpeg_decoder",
+    "sharding",
+    "tensor_parallel",
+    "activation_checkpointing",
+    "weights_format",
+    "preflight",
+    "avoid_bad_nodes",
+)
 OF_THE_LOOP = (
     "initial_weights",
     "freeze",
@@ -100,6 +108,8 @@ def _of_steps(config: Config) -> Iterator[str]:
         yield "exchange_mb is for sharding=none: with sharding, the gradients of each layer are exchanged at once"
     if config.tensor_parallel > 1 and config.sharding == "none":
         yield "tensor_parallel needs sharding: set it to full or hybrid"
+    if config.avoid_bad_nodes and config.preflight == "false":
+        yield "avoid_bad_nodes needs the preflight, which finds bad nodes: leave out preflight=false"
     if config.nesterov and not config.momentum:
         yield "nesterov needs a momentum above 0"
     if config.select_checkpoint == "best" and config.best_is == "unknown":

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def run(program: Callable[[], None]) -> None:
     except Stopped as stopped:
         report_result(stopped.result)
     except KubetrainError as error:
-        _fail(str(error), curable=error.is_curable)
+        _fail(str(error), curable=error.is_curable, avoid_nodes=error.avoid_nodes)
     except Exception as error:  # noqa: BLE001 - reported as the termination message
         message = f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}"
         if known := explain(error):
@@ -95,7 +95,7 @@ def _arguments(parsed: argparse.Namespace, config: TrainConfig) -> Arguments:
     )
 
 
-def _fail(sentence: str, *, curable: bool) -> None:
+def _fail(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] = ()) -> None:
     print(f"error: {sentence}", flush=True)
-    report_failure(sentence, curable=curable)
+    report_failure(sentence, curable=curable, avoid_nodes=avoid_nodes)
     end_process(1)

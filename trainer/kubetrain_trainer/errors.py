@@ -13,6 +13,8 @@ class KubetrainError(Exception):
 
     is_curable: ClassVar[bool] = False
     """True if a retry might succeed."""
+    avoid_nodes: tuple[str, ...] = ()
+    """Nodes without which another attempt might succeed."""
 
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows in place of a traceback, by this name of IPython's."""

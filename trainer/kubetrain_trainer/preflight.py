@@ -4,9 +4,11 @@ The pods form a ring. Each process exchanges data with the process of its number
 one, in rounds in which no pod has two partners, which would share its network.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.some_of import MAX_NAMED, some_of
 from kubetrain_trainer.start_banner import counted
@@ -17,6 +19,13 @@ SLOW_FACTOR = 2.0
 """A link or a device is slow if it takes this many times what the fastest quarter of them takes at most."""
 MIN_RATE = 100e6
 """Bytes per second. A link below this is slow however few there are: even Gigabit Ethernet carries more."""
+REMEDY_OF_DEVICE = (
+    "look for other programs on this node, and for errors and low clocks of its GPU with `nvidia-smi -q`, or exclude "
+    "it (avoid_bad_nodes=true, or affinity in placement)"
+)
+REMEDY_OF_LINK = (
+    "check the network cards and cables of these nodes, or exclude one (avoid_bad_nodes=true, or affinity in placement)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +48,24 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
+    nodes: tuple[str, ...]
+    """The node of a device, or both nodes of a link."""
     place: str
-    warning: str
+    evidence: str
+    remedy: str
+
+    @property
+    def warning(self) -> str:
+        return f"{self.evidence}: {self.remedy}"
+
+
+class BadNodes(KubetrainError):
+    """A training on these nodes would be slow or wrong. An attempt without them may succeed."""
+
+    def __init__(self, nodes: Sequence[str], findings: Sequence[Finding]) -> None:
+        more = f"; {len(findings) - 1} more in the log of rank 0" if len(findings) > 1 else ""
+        super().__init__(f"bad nodes found before the first step: {some_of(nodes)} ({findings[0].evidence}{more})")
+        self.avoid_nodes = tuple(nodes)
 
 
 def rounds(pods: int) -> list[list[tuple[int, int]]]:
@@ -71,6 +96,22 @@ def find(measured: Sequence[Examined]) -> list[Finding]:
     return [*_faulty_devices(measured), *_slow_devices(measured), *_slow_links(measured)]
 
 
+def nodes_to_avoid(measured: Sequence[Examined], findings: Sequence[Finding]) -> list[str]:
+    """Return the nodes of bad devices, and a few others so that no slow link is left; none if that would be all nodes.
+
+    A bad node may have two slow links, so the node with most of them goes first, and of several such the chief's last.
+
+    Args:
+        measured: The measurements by rank.
+    """
+    avoided = [*dict.fromkeys(node for each in findings if len(each.nodes) == 1 for node in each.nodes)]
+    first_ranks = {each.node: each.rank for each in reversed(measured)}
+    while links := [each.nodes for each in findings if not {*each.nodes} & {*avoided}]:
+        slow = Counter(node for nodes in links for node in nodes)
+        avoided.append(max(slow, key=lambda node: (slow[node], first_ranks[node])))
+    return avoided if len(avoided) < len(first_ranks) else []
+
+
 def warnings(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the warnings of the first findings, and the number of the others."""
     yield from (each.warning for each in findings[:MAX_NAMED])
@@ -81,8 +122,8 @@ def warnings(findings: Sequence[Finding]) -> Iterator[str]:
 def _faulty_devices(measured: Iterable[Examined]) -> Iterator[Finding]:
     for each in measured:
         if not each.is_exact:
-            text = f"faulty device: {each.place} multiplies matrices wrongly ({each.device}): take this node out of use"
-            yield Finding(place=each.place, warning=text)
+            evidence = f"faulty device: {each.place} multiplies matrices wrongly ({each.device})"
+            yield Finding(nodes=(each.node,), place=each.place, evidence=evidence, remedy="take this node out of use")
 
 
 def _slow_devices(measured: Sequence[Examined]) -> Iterator[Finding]:
@@ -94,13 +135,11 @@ def _slow_devices(measured: Sequence[Examined]) -> Iterator[Finding]:
     limits = {kind: _limit(seconds) for kind, seconds in kinds.items()}
     for each in sorted(measured, key=lambda each: -each.product_seconds):
         if each.product_seconds > limits[each.device]:
-            text = (
+            evidence = (
                 f"slow device: {each.place} takes {each.product_seconds * 1e3:.3g} ms for a product of matrices, "
-                f"expected at most {limits[each.device] * 1e3:.3g} ms ({each.device}): look for other programs on this "
-                "node, and for errors and low clocks of its GPU with `nvidia-smi -q`, or exclude it with affinity in "
-                "placement"
+                f"expected at most {limits[each.device] * 1e3:.3g} ms ({each.device})"
             )
-            yield Finding(place=each.place, warning=text)
+            yield Finding(nodes=(each.node,), place=each.place, evidence=evidence, remedy=REMEDY_OF_DEVICE)
 
 
 def _slow_links(measured: Sequence[Examined]) -> Iterator[Finding]:
@@ -108,15 +147,14 @@ def _slow_links(measured: Sequence[Examined]) -> Iterator[Finding]:
     if not links:
         return
     limit = min(_limit(links.values()), LINK_BYTES / MIN_RATE)
-    places = {each.rank: each.place for each in measured}
+    by_rank = {each.rank: each for each in measured}
     for (one, another), seconds in sorted(links.items(), key=lambda link: -link[1]):
         if seconds > limit:
-            place = f"{places[one]} to {places[another]}"
-            text = (
-                f"slow link: {place} carries {rate(seconds):.3g} GB/s, expected at least {rate(limit):.3g} GB/s: check "
-                "the network cards and cables of these nodes, or exclude one with affinity in placement"
-            )
-            yield Finding(place=place, warning=text)
+            ends = by_rank[one], by_rank[another]
+            place = " to ".join(each.place for each in ends)
+            evidence = f"slow link: {place} carries {rate(seconds):.3g} GB/s, expected at least {rate(limit):.3g} GB/s"
+            nodes = tuple(each.node for each in ends)
+            yield Finding(nodes=nodes, place=place, evidence=evidence, remedy=REMEDY_OF_LINK)
 
 
 def _links(measured: Sequence[Examined]) -> dict[tuple[int, int], float]:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,13 +36,19 @@ def report_result(result: Mapping[str, Any]) -> None:
     _write(text)
 
 
-def report_failure(sentence: str, *, curable: bool) -> None:
+def report_failure(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] = ()) -> None:
     """Write why a process failed, and whether a retry might help.
 
     Only the first failure in a pod is kept, because it makes the pod's other processes fail.
+
+    Args:
+        avoid_nodes: Nodes without which another attempt might succeed; as many as the message has room for are kept.
     """
     message = {"status": "failed", "error": sentence[:SENTENCE_LENGTH], "curable": curable}
-    _write(_json(message), only_first=True)
+    nodes = [*avoid_nodes]
+    while nodes and len(_json({**message, "avoid_nodes": nodes})) > MAX_BYTES:
+        nodes.pop()
+    _write(_json({**message, "avoid_nodes": nodes} if nodes else message), only_first=True)
 
 
 def write_termination_message(sentence: str) -> None:

@@ -22,7 +22,8 @@ class TroubleTraits:
 
 class TroubleKind(Enum):
     UNSCHEDULABLE = TroubleTraits(
-        "cannot be scheduled", "request less, or change node_selector, tolerations or the nodes"
+        "cannot be scheduled",
+        "request less, or change node_selector, affinity, tolerations, avoid_bad_nodes or the nodes",
     )
     SCHEDULER = TroubleTraits(
         "no scheduler has looked at it",

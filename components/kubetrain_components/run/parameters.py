@@ -133,6 +133,15 @@ def check_run_id(name: str, run_id: str) -> None:
         )
 
 
+def check_on_one_machine(config: TrainConfig) -> None:
+    """
+    Raises:
+        InvalidSetting: if only a cluster can do what a setting says.
+    """
+    if config.avoid_bad_nodes:
+        raise InvalidSetting("avoid_bad_nodes is for a cluster, which has other nodes: leave it out on one machine")
+
+
 def check_growth(workers: int, min_workers: int, max_workers: int) -> None:
     """
     Raises:

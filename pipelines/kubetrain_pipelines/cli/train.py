@@ -27,7 +27,7 @@ from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.dataset_place import DatasetPlace
 from kubetrain_components.run.describe_time import summarize_time
-from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
 from kubetrain_components.run.training_time import TrainingTime
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines import bring_code, say
@@ -186,6 +186,8 @@ def _check(options: TrainOptions, config: TrainConfig) -> None:
             f"initial_weights is {config.weights_uri}, but only runs of a pipeline bring weights from S3: use "
             "`kubetrain run`, or name a path under --output"
         )
+    if not options.cluster:
+        check_on_one_machine(config)
     if not options.cluster and options.launcher != Launcher.AUTO:
         raise InvalidSetting(f"--launcher {options.launcher} applies only to a cluster: add --cluster, or leave it out")
 

@@ -15,7 +15,7 @@ from typing import Any
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.run.events import EventLog, EventReader
-from kubetrain_components.run.parameters import RunParameters
+from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
 from kubetrain_components.run.site import WORKSPACE_VARIABLE
 from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.local_run.record import RunRecord, write_end, write_start
@@ -78,6 +78,7 @@ def run_local(
 def _check(pipeline: str, config: TrainConfig, parameters: Mapping[str, Any]) -> None:
     defaults = {each.name: each.default for each in local_parameters(pipeline)}
     RunParameters(framework=framework_of(pipeline), **{**defaults, **parameters, TrainConfig.PARAMETER: config})
+    check_on_one_machine(config)
 
 
 @contextlib.contextmanager

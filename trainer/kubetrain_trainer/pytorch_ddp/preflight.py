@@ -11,7 +11,16 @@ from torch import distributed as dist
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.node_name import node_name
-from kubetrain_trainer.preflight import LINK_BYTES, Examined, describe, find, partners, warnings
+from kubetrain_trainer.preflight import (
+    LINK_BYTES,
+    BadNodes,
+    Examined,
+    describe,
+    find,
+    nodes_to_avoid,
+    partners,
+    warnings,
+)
 from kubetrain_trainer.pytorch_ddp.group import Group
 from kubetrain_trainer.pytorch_ddp.network import uses_nccl
 from kubetrain_trainer.watchdog import Watchdog
@@ -28,7 +37,11 @@ log = logging.getLogger(__name__)
 
 
 def run_preflight(config: TrainConfig, group: Group) -> str:
-    """Return what all processes measured in a line, which the chief logs with its warnings; empty if it is not due."""
+    """Return what all processes measured in a line, which the chief logs with its warnings; empty if it is not due.
+
+    Raises:
+        BadNodes: in all processes, if the next attempt shall avoid some of their nodes.
+    """
     if not is_due(config, group):
         return ""
     began = time.perf_counter()
@@ -41,6 +54,8 @@ def run_preflight(config: TrainConfig, group: Group) -> str:
         log.info("preflight: %s", text)
         for warning in warnings(findings):
             log.warning(warning)
+    if config.avoid_bad_nodes and (nodes := nodes_to_avoid(measured, findings)):
+        raise BadNodes(nodes, findings)
     return text
 
 
