@@ -1,16 +1,20 @@
 """Find in logs of any size the lines that rules match: in one pass, and with little memory.
 
-Logs repeat themselves. Of lines that differ only in numbers and addresses the first is searched for the texts of rules,
-and the others are skipped.
+Most lines have nothing that a rule looks for. Of the others, logs repeat many: of lines that differ only in numbers and
+addresses the first is searched for the texts of rules, and the others are skipped.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
+from kubetrain_pipelines.diagnose.prefilter import Numbers, Prefilter
 from kubetrain_pipelines.diagnose.rule import Rule
 from kubetrain_pipelines.diagnose.table import FIRST_ERROR, RULES, START
 
@@ -20,7 +24,14 @@ MAX_LINE_BYTES = 1 << 16
 MAX_SEEN = 100_000
 """Number of different lines to remember, in about 10 MB."""
 HEX_DIGITS = b"0123456789abcdefABCDEF"
-LINE_END = b"\n"
+LINE_END, CARRIAGE_RETURN = b"\n", b"\r"
+LINE_ENDS = (LINE_END, CARRIAGE_RETURN)
+"""Progress bars end their lines with carriage returns, which editors do not count as lines."""
+ORDINARY_LINES = (
+    b"[kubetrain] step=40/800 epoch=0 loss=0.8127 accuracy=0.7312 learning_rate=0.0125 samples_per_second=4127\n",
+    b"node-1:71:71 [0] NCCL INFO Channel 00/0 : 0 -> 1 via P2P comm 0x55d0\n",
+)
+"""Lines like those that logs repeat most."""
 
 
 @dataclass(frozen=True)
@@ -48,41 +59,41 @@ class LogScan:
         with path.open("rb", buffering=0) as file:
             rest = b""
             while chunk := file.read(CHUNK_BYTES):
-                block, end, rest = (rest + chunk).replace(b"\r", LINE_END).rpartition(LINE_END)
-                if len(rest) > MAX_LINE_BYTES:
-                    block, end, rest = block + end + rest, LINE_END, b""
-                if end:
-                    self.add(block)
-        if rest:
-            self.add(rest)
+                text = rest + chunk
+                end = max(map(text.rfind, LINE_ENDS)) + 1
+                if len(text) - end > MAX_LINE_BYTES:
+                    end = len(text)
+                self.add(text[:end])
+                rest = text[end:]
+        self.add(rest)
         return self
 
     def add(self, block: bytes) -> None:
-        """Add whole lines, without the end of the last one."""
-        start = max(map(block.rfind, START.literals))
+        """Add whole lines."""
+        numbers, lines = _lines_in_question(block)
+        numbers += self._lines
+        self._lines += block.count(LINE_END)
+        text = LINE_END.join(lines)
+        start = max(map(text.rfind, START.literals))
         if start >= 0:
-            before, end, _ = block[:start].rpartition(LINE_END)
-            if end:
-                self._add(before)
+            index = text.count(LINE_END, 0, start)
+            self._add(numbers[:index], lines[:index])
             self._seen.clear()  # what was seen before a start does not count after it
-            block = block[len(before + end) :]
-        self._add(block)
+            numbers, lines = numbers[index:], lines[index:]
+        self._add(numbers, lines)
 
-    def _add(self, block: bytes) -> None:
-        lines = block.split(LINE_END)
-        fresh = self._fresh(block)
+    def _add(self, numbers: Numbers, lines: list[bytes]) -> None:
+        fresh = self._fresh(lines)
         for index, rule in _matches([lines[index] for index in fresh]):
-            number = self._lines + fresh[index] + 1 if self._is_log else 0
-            self._keep(rule, number, lines[fresh[index]])
-        self._lines += len(lines)
+            self._keep(rule, int(numbers[fresh[index]]) if self._is_log else 0, lines[fresh[index]])
 
     def matches(self) -> Iterator[Match]:
         for match in self._found.values():
             yield replace(match, is_overcome=match.line < self._started_at)
 
-    def _fresh(self, block: bytes) -> list[int]:
+    def _fresh(self, lines: list[bytes]) -> list[int]:
         """Return the indexes of the lines that earlier blocks do not have."""
-        keys = [*map(hash, block.translate(None, HEX_DIGITS).split(LINE_END))]
+        keys = [*map(hash, LINE_END.join(lines).translate(None, HEX_DIGITS).split(LINE_END))] if lines else []
         fresh = [index for index, key in enumerate(keys) if key not in self._seen]
         if len(self._seen) > MAX_SEEN:
             self._seen.clear()
@@ -100,6 +111,25 @@ class LogScan:
         if earlier is None or earlier.line < self._started_at:
             text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
             self._found[key] = Match(rule, self._source, number, text)
+
+
+def _lines_in_question(block: bytes) -> tuple[Numbers, list[bytes]]:
+    """Return the lines that a rule may match, and their numbers in the block."""
+    places = _prefilter().places(block)
+    content = np.frombuffer(block, np.uint8)
+    newlines = content == LINE_END[0]
+    ends = np.flatnonzero(newlines | (content == CARRIAGE_RETURN[0]))
+    chosen = np.unique(np.searchsorted(ends, places))
+    first, last = np.append(0, ends + 1)[chosen], np.append(ends, len(block))[chosen]
+    lines = [block[start:end] for start, end in zip(first.tolist(), last.tolist(), strict=True)]
+    return np.searchsorted(np.flatnonzero(newlines), first) + 1, lines
+
+
+@cache
+def _prefilter() -> Prefilter:
+    rules = (*RULES, FIRST_ERROR)
+    samples = (sample.line.encode() for rule in rules for sample in rule.samples)
+    return Prefilter((text for rule in rules for text in rule.literals), (*samples, *ORDINARY_LINES))
 
 
 def _group(rule: Rule, line: bytes) -> bytes:
