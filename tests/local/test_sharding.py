@@ -144,6 +144,34 @@ def lost(state, path):
     save_state(state, path)
 checkpoint.save_state = lost
 """
+HANGS = """
+import os, signal
+from kubetrain_trainer import checkpoint_writer
+from kubetrain_trainer.pytorch_ddp import checkpoint
+checkpoint_writer.TIMEOUT_SECONDS = 1000
+save = checkpoint.save_state
+def hangs(state, path):
+    while os.environ["RANK"] == "1" and "00000006" in str(path):
+        signal.pause()
+    save(state, path)
+checkpoint.save_state = hangs
+"""
+SLOW = """
+import os, time
+from kubetrain_trainer import checkpoint_writer
+from kubetrain_trainer.pytorch_ddp import checkpoint, train
+save_state, take_step = checkpoint.save_state, train.take_step
+def slow(state, path):
+    while os.environ["RANK"] == "1" and "00000006" in str(path) and not os.path.exists("failed"):
+        time.sleep(0.01)
+    save_state(state, path)
+def failing(training, inputs, targets, batch, step, factor):
+    if step == 7 and os.environ["RANK"] == "0":
+        open("failed", "w").close()
+        raise ValueError("of the training")
+    return take_step(training, inputs, targets, batch, step, factor)
+checkpoint.save_state, train.take_step = slow, failing
+"""
 SHORT_OF_MEMORY = """
 import os, time
 from kubetrain_trainer.pytorch_ddp import checkpoint, staging
@@ -290,6 +318,24 @@ def test_a_process_lost_while_it_writes_its_part_ends_the_training_and_keeps_the
 
     run(tmp_path, 2, settings)
     assert_same_training(tmp_path / "full", whole)
+
+
+def test_a_lost_process_is_noticed_at_once_even_if_another_one_hangs_while_it_writes(tmp_path: Path) -> None:
+    lost_and_hangs = HANGS + LOST + TRAIN
+    processes = begin(tmp_path, 3, {"full": {"sharding": "full"}}, lost_and_hangs, DIES="2")
+    text, _ = processes[0].communicate(timeout=100)
+    processes[1].kill()
+    assert processes[0].returncode != 0
+    assert "in step 7" in text
+    assert [process.wait() for process in processes[1:]] == [-signal.SIGKILL, -signal.SIGKILL]
+    assert newest(tmp_path / "full").step == 4
+
+
+def test_a_training_that_fails_waits_for_a_slow_part_of_its_checkpoint(tmp_path: Path) -> None:
+    processes = begin(tmp_path, 2, {"full": {"sharding": "full"}}, SLOW + TRAIN)
+    (text, _), _ = (process.communicate(timeout=100) for process in processes)
+    assert "ValueError: of the training" in text
+    assert newest(tmp_path / "full").step == 6
 
 
 def test_sigterm_in_one_process_saves_the_parts_of_all(tmp_path: Path) -> None:

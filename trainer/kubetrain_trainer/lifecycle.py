@@ -69,10 +69,6 @@ class AnyTraining(ABC):
     def save(self, progress: TrainingProgress, details: Mapping[str, Any]) -> None:
         """Copy this state and let the chief's writer write it while the next steps run."""
 
-    def wait_for_parts(self) -> None:
-        """Wait for the other processes that write parts of the checkpoint, if there are any."""
-        self.writer.check()
-
     @abstractmethod
     def export(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint's weights, as they were validated, for use without this trainer."""
@@ -219,7 +215,6 @@ def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})
     with training.watchdog.paused():
-        training.wait_for_parts()
         raise Stopped(training.group.from_chief(training.writer.conclude_stop, takes_long=True))
 
 

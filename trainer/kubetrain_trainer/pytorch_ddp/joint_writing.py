@@ -1,13 +1,11 @@
-"""A checkpoint that several processes write together, each a file.
+"""A checkpoint that several processes write together, each a file, in the background, beside the steps' collectives."""
 
-They tell each other in the group's store, because they write in the background, beside the steps' collectives.
-"""
-
+import contextlib
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
@@ -15,69 +13,64 @@ from kubetrain_trainer.checkpoint_writer import CheckpointWriter
 from kubetrain_trainer.durable_files import flush_file
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.failures import describe_os_error, os_error_behind
+from kubetrain_trainer.pytorch_ddp.group import UNLIMITED
 from kubetrain_trainer.pytorch_ddp.state_files import part_file
 
-PATIENCE = timedelta(days=1)
-"""Storage may be slow. The main thread notices if a process is lost, in the next step or in wait_for_parts()."""
+MESSAGE_BYTES = 1024
 WriteFile = Callable[[Path], None]
 
 
 class JointWriting:
-    """The processes with these ranks, from 0 on, call work() for the same checkpoints."""
+    """The processes with these ranks, from 0 on, call work() for the same checkpoints. All processes create one."""
 
     def __init__(self, rank: int, processes: int) -> None:
         self._rank = rank
         self._processes = processes
-        # A separate connection, because waiting blocks it.
-        self._store = dist.group.WORLD.get_group_store().clone()  # type: ignore[union-attr]
-        self._number = 0
+        # Storage may be slow, so nothing times out. The connections of a process that is lost break at once. They are
+        # connections of their own, because steps use the others at the same time.
+        self._group: Any = dist.new_group([*range(processes)], backend="gloo", timeout=UNLIMITED)
 
     def work(
         self, writer: CheckpointWriter, progress: TrainingProgress, details: Mapping[str, Any], write_file: WriteFile
     ) -> Callable[[], None]:
         """Begin another checkpoint, when the previous one is complete. Return this process's work for it."""
-        self._number += 1
         if self._rank > 0:
             return lambda: self._assist(write_file)
-        return lambda: self._lead(writer, progress, details, write_file)
-
-    def _lead(
-        self, writer: CheckpointWriter, progress: TrainingProgress, details: Mapping[str, Any], write_file: WriteFile
-    ) -> None:
-        writer.write(progress, details, lambda folder: self._write_all(folder, write_file))
-        self._set("folder", "")  # if the chief failed early, the others need not wait
+        return lambda: writer.write(progress, details, lambda folder: self._write_all(folder, write_file))
 
     def _write_all(self, folder: Path, write_file: WriteFile) -> None:
         """Write the chief's file, and wait for those of the others.
 
         Raises:
             KubetrainError: if another process could not write its file.
+            RuntimeError: if another process is lost.
         """
         names = [part_file(rank, self._processes) for rank in range(self._processes)]
         for name in names:
             (folder / name).touch()  # else a network file system might show an older list of files
-        self._set("folder", str(folder))
+        self._from_chief(str(folder))
         write_file(folder / names[0])
-        for rank in range(1, self._processes):
-            if problem := self._wait_for(f"written/{rank}"):
-                raise KubetrainError(f"rank {rank} could not write {folder / names[rank]} {problem}")
+        for name, rank, problem in zip(names, range(self._processes), self._to_chief(""), strict=True):
+            if problem:
+                raise KubetrainError(f"rank {rank} could not write {folder / name} {problem}")
 
     def _assist(self, write_file: WriteFile) -> None:
         """Write this process's file where the chief says. The chief reports what goes wrong."""
-        if folder := self._wait_for("folder"):
-            self._set(
-                f"written/{self._rank}", _problem(write_file, Path(folder, part_file(self._rank, self._processes)))
-            )
+        with contextlib.suppress(RuntimeError):  # the chief is lost, which the main thread notices too
+            folder = self._from_chief("")
+            self._to_chief(_problem(write_file, Path(folder, part_file(self._rank, self._processes))))
 
-    def _set(self, key: str, value: str) -> None:
-        self._store.set(self._key(key), value)
+    def _from_chief(self, text: str) -> str:
+        texts = [text]
+        dist.broadcast_object_list(texts, 0, self._group)
+        return texts[0]
 
-    def _wait_for(self, key: str) -> str:
-        self._store.wait([self._key(key)], PATIENCE)
-        return self._store.get(self._key(key)).decode()
-
-    def _key(self, key: str) -> str:
-        return f"kubetrain/checkpoint/{self._number}/{key}"
+    def _to_chief(self, text: str) -> list[str]:
+        """Return the texts of all processes, if this one is the chief. It waits for all at the same time."""
+        own = torch.frombuffer(bytearray(text.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES)), dtype=torch.uint8)
+        received = [torch.empty_like(own) for _ in range(self._processes)] if self._rank == 0 else None
+        dist.gather(own, received, 0, self._group)
+        return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in received or ()]
 
 
 def _problem(write_file: WriteFile, path: Path) -> str:

@@ -97,7 +97,7 @@ def run_epochs(training: Training) -> None:
     if validated_step != progress.step:
         save_checkpoint(training, validate, progress, report, validated_step)
     with training.watchdog.paused():
-        training.wait_for_parts()
+        training.writer.wait()
     report.end()
 
 

@@ -93,15 +93,7 @@ class Training(AnyTraining):
             staging = self.staging if has_room else None
             save(self.writer, staging, progress, details, state, model.buffers(), self.joint)
         if not has_room:
-            self.wait_for_parts()
             self.group.from_chief(self.writer.wait, takes_long=True)  # else the next step would wait, with its timeout
-
-    def wait_for_parts(self) -> None:
-        """Wait until this process has written, and for the others, of which one may be lost while it writes."""
-        if not self.group.role.is_chief:
-            self.writer.wait()
-        if self.joint:
-            self.group.collect(None)
 
     def export(self, checkpoint: Checkpoint) -> None:
         export(self.output, checkpoint, {"classes": self.task.classes}, as_safetensors=self.config.exports_safetensors)
