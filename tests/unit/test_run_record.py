@@ -1,6 +1,7 @@
 """The record of a local run, built from its events, and the progress and summary that are printed."""
 
 import io
+import json
 from pathlib import Path
 
 from rich.console import Console
@@ -99,6 +100,16 @@ def test_the_summary_says_what_the_training_cost_and_what_it_lost(tmp_path: Path
         ["time", "1 min 40 s, 60% training steps"],
         ["lost", f"40 s (40%), waiting for data: {SHORTER_WAITS}"],
     ]
+
+
+def test_the_summary_of_a_training_that_failed_says_what_its_time_was_spent_on(tmp_path: Path) -> None:
+    (tmp_path / "output" / "run-1").mkdir(parents=True)
+    starts = [{"started": 1000.0, "step": 7, "seconds": {"training": 90.0, "validation": 5.0}}]
+    (tmp_path / "output" / "run-1" / "time.json").write_text(json.dumps(starts))
+    failed = {"stage": "launch_training", "event": "failed", "error": "it broke"}
+    run = record(tmp_path, started("launch_training"), failed)
+    assert summary(run).startswith("time             1 min 35 s, 95% training steps\n")
+    assert "time  " not in summary(record(tmp_path, started("sync_dataset")))
 
 
 def test_the_summary_says_that_nothing_was_downloaded(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from kubetrain_trainer.termination import MAX_BYTES
-from kubetrain_trainer.time_spent import CAUSES, MAX_GAPS, WRITE_SECONDS, TimeSpent, conclude, read_starts, summarize
+from kubetrain_trainer.time_spent import (
+    CAUSES,
+    MAX_GAPS,
+    WRITE_SECONDS,
+    TimeSpent,
+    conclude,
+    describe,
+    read_starts,
+    summarize,
+)
 
 
 class Process:
@@ -109,8 +118,14 @@ def test_a_summary_fits_into_a_termination_message(tmp_path: Path) -> None:
     assert len(json.dumps({**result, "time": summary})) < MAX_BYTES / 2
 
 
+def test_a_sentence_names_the_largest_parts_first(tmp_path: Path) -> None:
+    Process(tmp_path).take_steps(100, until=5, waited=25, since_first_step=99.9)
+    assert describe(tmp_path / "time.json") == "time until the last report: 100 s (training 75%, data wait 25%)"
+
+
 def test_a_training_that_reported_nothing_has_no_summary(tmp_path: Path) -> None:
     assert summarize(tmp_path / "time.json") == {}
+    assert not describe(tmp_path / "time.json")
 
 
 @pytest.mark.parametrize("content", ["", "[{", "{}", "[1]", '[{"begun": 1}]'])

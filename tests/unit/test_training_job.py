@@ -1,5 +1,6 @@
 """The job of a training: the roles of its pods, their command, and what elastic ones need."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kubetrain_components.launch_training.summary import training_summary
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.step_window import SHORTER_WAITS
 from support.jobs import MemoryBackend
 
 
@@ -144,6 +146,21 @@ def test_a_training_on_this_machine_needs_the_words_of_rank_0() -> None:
     backend.change(local.identity.name, phase=Phase.SUCCEEDED, pods=())
     with pytest.raises(JobFailed, match="reported no checkpoint"):
         launch_training(local, backend, lambda line: None)
+
+
+def test_a_failed_training_says_what_its_time_was_spent_on(tmp_path: Path) -> None:
+    backend, local = MemoryBackend(), replace(training(workers=2), output_dir=tmp_path)
+    start = {"started": 1000.0, "step": 7, "seconds": {"training": 2700.0, "data_wait": 900.0}}
+    (tmp_path / "time.json").write_text(json.dumps([start]))
+    backend.create(local.to_job())
+    backend.finish(local.identity.name, Phase.FAILED, exit_code=1)
+    backend.change(local.identity.name, phase=Phase.FAILED)
+    with pytest.raises(JobFailed) as failed:
+        launch_training(local, backend, lambda line: None)
+    assert failed.value.last_lines[-2:] == [
+        "time: 1 h 00 min, 75% training steps",
+        f"lost: 15 min 00 s (25%), waiting for data: {SHORTER_WAITS}",
+    ]
 
 
 @pytest.mark.parametrize(("restarts", "limit"), [(3, 10), (0, 1), (7, 22)])

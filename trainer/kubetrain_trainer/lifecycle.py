@@ -32,6 +32,7 @@ from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
 from kubetrain_trainer.schedule import Position, is_finished, rate_factor
 from kubetrain_trainer.stream_plan import Plan
+from kubetrain_trainer.time_spent import describe
 from kubetrain_trainer.training_output import TrainingOutput
 from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import Watchdog
@@ -92,8 +93,28 @@ class AnyTraining(ABC):
 @contextlib.contextmanager
 def running(training: AnyTraining) -> Iterator[None]:
     """Keep what helps the steps at work, and name the activity in errors."""
-    with training.writer, training.watchdog, training.stop, training.profile, annotating_errors(lambda: training.doing):
+    with (
+        _accounting_failures(training),
+        training.writer,
+        training.watchdog,
+        training.stop,
+        training.profile,
+        annotating_errors(lambda: training.doing),
+    ):
         yield
+
+
+@contextlib.contextmanager
+def _accounting_failures(training: AnyTraining) -> Iterator[None]:
+    """If the training fails, let the chief log what the time was spent on."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception:
+        if training.group.role.is_chief and (account := describe(training.output.time_spent)):
+            log.info(account)
+        raise
 
 
 def position(progress: TrainingProgress, plan: Plan) -> Position:

@@ -147,6 +147,15 @@ def conclude(path: Path, started: float = STARTED, elapsed: Callable[[], float] 
     return _summary([*earlier, last])
 
 
+def describe(path: Path) -> str:
+    """Return in a sentence what the time was spent on until the last report; empty if there was none."""
+    if not (summary := summarize(path)) or not (total := sum(summary["seconds"].values())):
+        return ""
+    shares = sorted(((seconds / total, cause) for cause, seconds in summary["seconds"].items()), reverse=True)
+    parts = ", ".join(f"{cause.replace('_', ' ')} {share:.0%}" for share, cause in shares if share >= 0.005)
+    return f"time until the last report: {total:.0f} s ({parts})"
+
+
 def _summary(starts: Sequence[Start]) -> dict[str, Any]:
     if not starts:
         return {}

@@ -11,13 +11,11 @@ from markupsafe import Markup
 from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.evaluate_model.confusion import most_confused, worst_confusions
 from kubetrain_components.evaluate_model.slow_processes import slow_processes
-from kubetrain_components.jobs.job_times import JobTimes
-from kubetrain_components.run.describe_time import TimeRow, describe_cost, time_rows
-from kubetrain_components.run.training_time import TrainingTime, training_time
+from kubetrain_components.run.describe_time import describe_cost, time_rows
+from kubetrain_components.run.training_time import TrainingTime, reported_time
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.metrics_log import read_metrics
-from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
 
 HEADLINES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
@@ -36,7 +34,7 @@ def run_report(run: Mapping[str, Any], output: TrainingOutput | None) -> str:
             "log_tail": run["log_tail"],
             "facts": _run_facts(run),
             "timeline": _timeline(run["stages"]),
-            "time": _time_of(run["training"], output),
+            "time": time_rows(reported_time(run["training"], output)),
             "parameters": {**run["parameters"], "run_id": run["run_id"], "workspace": run["workspace"]},
             "config": run["config"],
         },
@@ -60,7 +58,7 @@ def training_report(output: TrainingOutput) -> str:
                 *_connections(output.read_result() or {}),
             ],
             "timeline": [],
-            "time": _time_of({}, output),
+            "time": time_rows(reported_time({}, output)),
             "parameters": {"run_id": output.path.name},
             "config": recorded["config"],
         },
@@ -119,13 +117,6 @@ def _timeline(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for stage in stages
     ]
-
-
-def _time_of(training: Mapping[str, Any], output: TrainingOutput | None) -> list[TimeRow]:
-    """Return what the time was spent on: as the launch reported, or only what the trainer knows."""
-    if "time" in training:
-        return time_rows(TrainingTime.from_json(training["time"]))
-    return time_rows(training_time(JobTimes(), summarize(output.time_spent))) if output else []
 
 
 def _curves(rows: list[dict[str, Any]], config: Mapping[str, Any]) -> dict[str, Markup]:

@@ -29,13 +29,17 @@ class JobFailed(KubetrainError):
         """Last lines of the failed pod's log."""
         self.trouble = trouble
         """Kind of trouble that the job failed for; None: another cause."""
+        self.account: Sequence[str] = ()
+        """Lines about what the job cost and what its time was spent on."""
         self.step = -1
         """Last step that the job reported."""
 
     @property
     def last_lines(self) -> list[str]:
-        """The log's tail with a heading, because it usually repeats what was printed with the names of the pods."""
-        return ["last lines of the pod that failed:", *self.log_tail] if self.log_tail else []
+        """The log's tail with a heading, because it usually repeats what was printed with the names of the pods, and
+        the account."""
+        tail = ["last lines of the pod that failed:", *self.log_tail] if self.log_tail else []
+        return [*tail, *self.account]
 
 
 class PodsDisrupted(JobFailed):

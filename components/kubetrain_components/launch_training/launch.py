@@ -11,7 +11,9 @@ from kubetrain_components.jobs.launchers import Launcher
 from kubetrain_components.jobs.verdict import JobFailed, has_lost_proof, lead_result
 from kubetrain_components.launch_training.command_job import CommandJob
 from kubetrain_components.launch_training.training_job import STAGE, TrainingJob
+from kubetrain_components.run.describe_time import account_of
 from kubetrain_components.run.training_time import training_time
+from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
 
 PROOF = {"step", "checkpoint", "manifest_sha256"}
@@ -40,7 +42,11 @@ def launch_training(
     if training.launcher is Launcher.AUTO:  # as in a pipeline that an earlier release compiled
         training = with_launcher(training, backend)
     job = training.to_job()
-    state = run_job(job, backend, on_line, follow_all=follow_all)
+    try:
+        state = run_job(job, backend, on_line, follow_all=follow_all)
+    except JobFailed as failure:
+        failure.account = account_of(training_time(backend.times(job), _own_account(training)))
+        raise
     result = {**lead_result(job, state), "image_id": state.image_id}
     result["time"] = training_time(backend.times(job), result.get("time", {})).to_json()
     if training.mounts and has_lost_proof(job, state):
@@ -54,3 +60,8 @@ def launch_training(
         return result
     checkpoint = TrainingOutput(training.output_dir).verify_result(result)
     return {**result, "epoch": checkpoint.manifest["epoch"], "world_size": checkpoint.manifest["world_size"]}
+
+
+def _own_account(training: TrainingJob) -> dict[str, Any]:
+    """Return what a trainer that failed has written about its time, if its output is on this machine."""
+    return {} if training.mounts else summarize(TrainingOutput(training.output_dir).time_spent)

@@ -55,6 +55,11 @@ def summarize_time(time: TrainingTime) -> Iterator[tuple[str, str]]:
         yield LOST, f"{describe_seconds(seconds)} ({seconds / time.total:.0%}), {known.meaning}{remedy}"
 
 
+def account_of(time: TrainingTime) -> list[str]:
+    """Return the summary as lines of text."""
+    return [f"{name}: {value}" for name, value in summarize_time(time)]
+
+
 def _losses(time: TrainingTime) -> list[tuple[str, float]]:
     smallest = max(MIN_LOSS_SHARE * time.total, MIN_LOSS_SECONDS)
     losses = [(cause, each) for cause, each in _in_order(time) if not CAUSES[cause].is_work and each >= smallest]

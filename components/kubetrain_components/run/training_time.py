@@ -19,7 +19,8 @@ from typing import Any
 
 from kubetrain_components.jobs.job_times import JobTimes, PodTimes
 from kubetrain_components.run.time_causes import CAUSES, IMAGE, PREEMPTION, PROGRAM, QUEUE, RESTART, UNKNOWN
-from kubetrain_trainer.time_spent import END, START
+from kubetrain_trainer.time_spent import END, START, summarize
+from kubetrain_trainer.training_output import TrainingOutput
 
 ROUNDING_SECONDS = 2.0
 """Kubernetes' times have whole seconds, so a pod may seem to end before its last report."""
@@ -73,6 +74,13 @@ def training_time(times: JobTimes, spent: Mapping[str, Any]) -> TrainingTime:
         round(sum(pod.gpus * max(seconds, 0.0) for pod, seconds in held) / HOUR, 4),
         round(sum(pod.cpus * max(seconds, 0.0) for pod, seconds in held) / HOUR, 4),
     )
+
+
+def reported_time(training: Mapping[str, Any], output: TrainingOutput | None) -> TrainingTime:
+    """Return the account in the training's result or, without one, what the trainer has written in its output."""
+    if "time" in training:
+        return TrainingTime.from_json(training["time"])
+    return training_time(JobTimes(), summarize(output.time_spent)) if output else TrainingTime()
 
 
 def _reported_runs(spent: Mapping[str, Any]) -> list[Span]:

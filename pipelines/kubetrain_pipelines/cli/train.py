@@ -26,7 +26,7 @@ from kubetrain_components.launch_training.launch import launch_training, with_la
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.dataset_place import DatasetPlace
-from kubetrain_components.run.describe_time import summarize_time
+from kubetrain_components.run.describe_time import account_of
 from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
 from kubetrain_components.run.training_time import TrainingTime
 from kubetrain_components.sync_dataset.publish import read_version
@@ -84,12 +84,7 @@ def train_and_show(options: TrainOptions) -> None:
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
     print(f"{steps}the model is in {place}/export")
-    print_time(TrainingTime.from_json(result["time"]))
-
-
-def print_time(time: TrainingTime) -> None:
-    for name, value in summarize_time(time):
-        print(f"{name}: {value}")
+    print(*account_of(TrainingTime.from_json(result["time"])), sep="\n")
 
 
 def print_manifests(training: TrainingJob | CommandJob) -> None:

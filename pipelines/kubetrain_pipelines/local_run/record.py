@@ -69,6 +69,11 @@ class RunRecord:
     def seconds(self) -> float:
         return round(self.finished - self.started, 3)
 
+    @property
+    def output(self) -> TrainingOutput | None:
+        """The output of the training; None: the run has no ID yet."""
+        return TrainingOutput(self.workspace / "output" / self.run_id) if self.run_id else None
+
     def result_of(self, stage: RunStage) -> dict[str, Any]:
         """Return the result that a stage reported, or {}."""
         return next((each.result for each in self.stages if each.name == stage.name), {})
@@ -150,5 +155,4 @@ def _write_record(record: RunRecord) -> None:
     """Write run.json and report.html. Scripts read run.json, so it comes first."""
     content = record.to_json()
     write_json(record.workspace / "run.json", content)
-    output = TrainingOutput(record.workspace / "output" / record.run_id) if record.run_id else None
-    write_atomically(record.workspace / "report.html", run_report(content, output).encode())
+    write_atomically(record.workspace / "report.html", run_report(content, record.output).encode())

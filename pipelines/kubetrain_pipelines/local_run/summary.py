@@ -9,7 +9,7 @@ from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.object_store.open_store import names_directory
 from kubetrain_components.run.describe_time import summarize_time
 from kubetrain_components.run.stages import COLLECT, EVALUATE, SYNC, TRAIN
-from kubetrain_components.run.training_time import TrainingTime
+from kubetrain_components.run.training_time import reported_time
 from kubetrain_pipelines.local_run.record import RunRecord
 
 
@@ -40,7 +40,8 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
         rows.append(("dataset", f"{dataset['digest']}, {dataset['objects']} objects, {_downloaded(dataset)}"))
     if training := record.result_of(TRAIN):
         rows.append(("training", f"{training['step']} steps by {training['world_size']} processes"))
-        rows += summarize_time(TrainingTime.from_json(training["time"]))
+    if any(stage.name == TRAIN.name for stage in record.stages):
+        rows += summarize_time(reported_time(training, record.output))
     if checkpoint := record.result_of(COLLECT):
         rows.append(("checkpoint", checkpoint["checkpoint"]))
     if evaluation := record.result_of(EVALUATE):
