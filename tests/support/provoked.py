@@ -193,6 +193,21 @@ for step in range(1000):
         environments=group(1),
     ),
     "wrong_interface": Failure(rule="wrong-interface", program=GROUP, environments=group(1, GLOO_SOCKET_IFNAME="eth7")),
+    "unreachable_addresses": Failure(
+        rule="unreachable",
+        program="""
+            import ctypes, datetime, os, subprocess, torch.distributed as dist
+            rank = int(os.environ["RANK"])
+            if rank == 1:  # on a host of its own, whose loopback interface is another one
+                assert ctypes.CDLL(None).unshare(0x40000000) == 0
+                subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            store = dist.FileStore(os.path.abspath("store"), 2)
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=5)
+            )
+        """,
+        environments=group(2),
+    ),
     "nccl_wrong_interface": Failure(
         rule="wrong-interface",
         program=NCCL,

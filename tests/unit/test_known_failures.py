@@ -42,13 +42,56 @@ def test_a_model_that_needs_another_field_of_its_task_is_told_which(message: str
     assert not known.is_curable
 
 
-def test_a_lost_peer_is_not_blamed_on_the_settings() -> None:
-    known = explain(
-        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
-    )
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[GLOO/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:20387. This is typically caused by a",
+        "[GLOO/transport/tcp/pair.cc:545] Read error [127.0.0.1]:41864: Connection reset by peer. This is typically",
+        "[GLOO/transport/tcp/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation to complete",
+    ],
+)
+def test_a_lost_peer_is_not_blamed_on_the_settings(message: str) -> None:
+    known = explain(RuntimeError(message.replace("GLOO", "/__w/pytorch/pytorch/third_party/gloo/gloo")))
     assert known is not None
     assert known.is_curable
     assert "look for the one that failed first" in str(known)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "is_curable"),
+    [
+        (
+            "[enforce fail at GLOO/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: eth7",
+            "GLOO_SOCKET_IFNAME names a network interface that this pod does not have at the start: remove the",
+            False,
+        ),
+        (
+            "Gloo connectFullMesh failed with [GLOO/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: "
+            "Connection refused, remote=[127.0.0.1]:13201",
+            "the processes do not reach each other's addresses at the start: ",
+            True,
+        ),
+        (
+            "Gloo connectFullMesh failed with [GLOO/transport/tcp/pair.h:311] Connect timeout [none]",
+            "the processes do not reach each other's addresses at the start: ",
+            True,
+        ),
+        (
+            "[enforce fail at GLOO/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: Network is unreachable",
+            "the processes do not reach each other's addresses at the start: ",
+            True,
+        ),
+    ],
+)
+def test_processes_that_never_met_were_not_lost(message: str, cause: str, is_curable: bool) -> None:
+    known = explain(RuntimeError(message.replace("GLOO", "/__w/pytorch/pytorch/third_party/gloo/gloo")))
+    assert known is not None
+    assert str(known).startswith(cause)
+    assert known.is_curable is is_curable
+
+
+def test_an_unknown_error_of_gloo_is_not_taken_for_a_lost_process() -> None:
+    assert explain(RuntimeError("[/gloo/gloo/transport/tcp/listener.cc:44] bind: Address already in use")) is None
 
 
 def test_a_full_disk_is_reported_with_the_file_which_the_os_error_lacks(tmp_path: Path) -> None:

@@ -86,8 +86,27 @@ KNOWN_FAILURES = (
         "memory_format=torch.contiguous_format in the Task",
     ),
     KnownFailure(
+        "wrong-interface",
+        ("Unable to find address for: ",),
+        "GLOO_SOCKET_IFNAME names a network interface that this pod does not have {where}: remove the variable, or "
+        "name an interface that `ip -brief address` lists in the pod",
+    ),
+    KnownFailure(
+        "unreachable",
+        ("Gloo connectFullMesh failed with ", "/gloo/transport/tcp/socket.cc"),
+        "the processes do not reach each other's addresses {where}: look for one that failed at the same time; if "
+        "there is none, set GLOO_SOCKET_IFNAME to the interface by which the pods reach each other, or let "
+        "NetworkPolicies allow all ports between the pods of a job",
+        TransientFailure,
+    ),
+    KnownFailure(
         "peer-lost",
-        ("/gloo/", "ncclRemoteError", "Collective ops is aborted"),
+        (
+            "/gloo/transport/tcp/pair.cc",
+            "/gloo/transport/tcp/unbound_buffer.cc",
+            "ncclRemoteError",
+            "Collective ops is aborted",
+        ),
         "another process was lost {where}: look for the one that failed first",
         TransientFailure,
     ),

@@ -1,7 +1,7 @@
 """Rules about processes that cannot reach each other, and about NCCL, gloo and gRPC."""
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
-from kubetrain_pipelines.diagnose.trainer_failures import said
+from kubetrain_pipelines.diagnose.trainer_failures import patterns_of, remedy, said
 
 LOOK_AT_FIRST = "Look for the process that failed first: its log has the cause. Pass the logs of all pods."
 PEER_CAUSES = (
@@ -62,6 +62,7 @@ RULES = (
         name="wrong-interface",
         title="The network interface does not exist",
         texts=(
+            said("wrong-interface"),
             "Bootstrap : no socket interface found",
             "no NCCL_SOCKET_IFNAME interface found",
             "Unable to find address for: ",
@@ -126,6 +127,28 @@ RULES = (
                 "[W1126 05:21:06.320964453 socket.cpp:764] [c10d] The IPv6 network addresses of (job-master-0.invalid, "
                 "18468) cannot be retrieved (gai error: -2 - Name or service not known).",
                 "provoked by tests: a MASTER_ADDR that does not exist",
+            ),
+        ),
+    ),
+    Rule(
+        name="unreachable",
+        title="The processes do not reach each other",
+        certainty=Certainty.LIKELY,
+        texts=(said("unreachable"), *patterns_of("unreachable")),
+        explanation="They met at MASTER_ADDR, but the addresses that gloo chose for them are not reachable from other "
+        "pods, or a process was lost before all were connected.",
+        remedy=remedy("unreachable"),
+        after=PEER_CAUSES,
+        samples=(
+            Sample(
+                "RuntimeError: Gloo connectFullMesh failed with [/__w/pytorch/third_party/gloo/gloo/transport/tcp/"
+                "pair.cc:152] timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:13201",
+                "provoked by tests: gloo with GLOO_SOCKET_IFNAME=lo on two hosts",
+            ),
+            Sample(
+                "RuntimeError: [enforce fail at /__w/pytorch/third_party/gloo/gloo/transport/tcp/socket.cc:142] "
+                "rv != -1. -1 vs -1. connect: Network is unreachable",
+                "gloo in PyTorch 2.15, with an interface of another network",
             ),
         ),
     ),
