@@ -9,12 +9,15 @@ from kubetrain_components.jobs.job import UNBUFFERED, Elastic, Job, Replica, Res
 from kubetrain_components.jobs.job_kinds import INIT_CONTAINER, JobKind
 from kubetrain_components.jobs.kubernetes.code_container import CODE_MOUNT
 from kubetrain_components.jobs.kubernetes.indexed_environment import INDEX, variables
+from kubetrain_components.jobs.kubernetes.pod_template import rendezvous_port
 from kubetrain_components.jobs.kubernetes.shard_cache import CACHE_MOUNT
 from kubetrain_components.jobs.kubernetes.train_job import names_of_jobs
 from kubetrain_components.jobs.operator_environment import operator_environment
 from kubetrain_trainer.errors import InvalidSetting
 
 MAX_POD_NAME = 63
+TF_JOB_PORT = 2222
+"""The operator's default."""
 LATE_ATTEMPT = 9
 """An attempt that must be possible when the first one is."""
 
@@ -34,6 +37,7 @@ def _problems(job: Job) -> Iterator[str]:
     if not job.placement.image:
         yield "placement has no image: set image"
     yield from _container_problems(job)
+    yield from _port_problems(job)
     if job.processes_per_replica < 1:
         yield f"a pod needs at least one process, not {job.processes_per_replica}"
     if any(replica.restart_policy is RestartPolicy.ALWAYS for replica in job.replicas):
@@ -85,6 +89,13 @@ def _container_problems(job: Job) -> Iterator[str]:
         yield f"two volume_mounts have the path {path}: mount one of the volumes elsewhere"
     for name in _repeated([str(each["name"]) for each in placement.resource_claims]):
         yield f"two resource_claims have the name '{name}': rename one of them"
+
+
+def _port_problems(job: Job) -> Iterator[str]:
+    has_operators_port = job.kind is JobKind.TF_JOB and not job.placement.host_network
+    port = TF_JOB_PORT if has_operators_port else rendezvous_port(job, job.lead_role)
+    if job.metrics_port == port:
+        yield f"metrics_port is {port}, by which the pods find each other: set metrics_port to another port or to 0"
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
