@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kubetrain_trainer import mlflow_client, mlflow_log
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.metrics_log import MetricsLog
+from kubetrain_trainer.mlflow_client import LoggedRun
 from kubetrain_trainer.mlflow_log import MlflowLog, Target, find_target, log_to_mlflow
 from kubetrain_trainer.training_output import TrainingOutput
 from support.mlflow import strange_server
@@ -166,6 +168,30 @@ def test_a_run_of_kubeflow_pipelines_comes_before_the_setting() -> None:
     assert find_target(config, given) == Target("http://kfp", "7")
     assert find_target(config, {"MLFLOW_TRACKING_URI": "http://kfp"}) == Target("http://own")
     assert find_target(TrainConfig(), {"MLFLOW_TRACKING_URI": "http://kfp"}) is None
+
+
+def test_a_row_that_names_a_slow_process_is_logged_without_it() -> None:
+    row = {"step": 3, "loss": 0.5, "accuracy": None, "stragglers": [{"rank": 1, "node": "n1"}]}
+    assert [(each["key"], each["value"]) for each in mlflow_log._metrics_of([row], {})] == [("loss", 0.5)]
+
+
+def test_arguments_of_the_model_have_names_that_mlflow_accepts() -> None:
+    run = LoggedRun(id="1", experiment="0", parameters=frozenset(), steps={})
+    logged = mlflow_log._parameters(TrainConfig(model="own:build", model_args={"größe (m²)": 2}), run)
+    assert [each for each in logged if each["key"].startswith("model_args")] == [
+        {"key": "model_args.gr__e _m__", "value": "2"}
+    ]
+
+
+def test_one_run_is_created_even_if_the_disk_is_full_for_a_moment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / f".{mlflow_log.RECORD}.{os.getpid()}.tmp").symlink_to("/dev/full")  # removed after the first write
+    with strange_server(200, '{"experiment_id": "1", "run": {"info": {"run_id": "7"}}}') as server:
+        copy = begin(tmp_path, server.address)
+        wait_until(lambda: not copy._thread.is_alive())
+    assert "No space left on device" in caplog.text
+    assert len(server.headers) == 3, "create the experiment, create the run, read the run"
 
 
 def test_an_unknown_answer_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -33,7 +33,7 @@ END_SECONDS = 10.0
 MAX_VALUE_LENGTH = 500
 """The limit of older servers; newer ones accept more."""
 FOREIGN = re.compile(r"[^\w\-. /]", re.ASCII)
-"""Characters that MLflow does not accept in the name of a metric."""
+"""Characters that MLflow does not accept in the name of a metric or setting."""
 NOT_LOGGED = ("entry", "code", "model_args", "mlflow_uri", "mlflow_experiment")
 """Settings that may contain secrets, or say nothing about what is learned."""
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class MlflowLog:
         self._output = output
         self._client = MlflowClient(target.address, environment)
         self._run: LoggedRun | None = None
+        self._created = ""
         self._read_bytes = 0
         self._exit_code = 0
         self._has_warned = self._is_ending = self._is_complete = False
@@ -141,10 +142,11 @@ class MlflowLog:
         if run_id := self._recorded_run():
             self._client.resume_run(run_id)
             return run_id
-        experiment = self._client.experiment(self._config.mlflow_experiment)
-        run_id = self._client.create_run(experiment, self._output.path.name)
-        write_json(self._record, {"address": self._client.address, "run_id": run_id})
-        return run_id
+        if not self._created:  # else the disk is full, and each retry would create another one
+            experiment = self._client.experiment(self._config.mlflow_experiment)
+            self._created = self._client.create_run(experiment, self._output.path.name)
+        write_json(self._record, {"address": self._client.address, "run_id": self._created})
+        return self._created
 
     @property
     def _record(self) -> Path:
@@ -181,7 +183,7 @@ def _metrics_of(rows: list[dict[str, Any]], logged: Mapping[str, int]) -> Iterat
     for row in rows:
         for name, value in row.items():
             key = FOREIGN.sub("_", name)
-            if name != "step" and value is not None and row["step"] > logged.get(key, -1):
+            if name != "step" and isinstance(value, int | float) and row["step"] > logged.get(key, -1):
                 yield {"key": key, "value": value, "timestamp": timestamp, "step": row["step"]}
 
 
@@ -195,4 +197,5 @@ def _parameters(config: TrainConfig, run: LoggedRun) -> Iterator[dict[str, str]]
 
 def _numbers(model_args: Mapping[str, Any]) -> dict[str, float]:
     """Return the arguments that cannot be secrets, because they are numbers."""
-    return {f"model_args.{name}": value for name, value in model_args.items() if isinstance(value, int | float)}
+    numbers = {name: value for name, value in model_args.items() if isinstance(value, int | float)}
+    return {f"model_args.{FOREIGN.sub('_', name)}": value for name, value in numbers.items()}
