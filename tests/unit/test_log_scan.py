@@ -47,6 +47,20 @@ def test_a_line_has_the_number_that_editors_show(text: bytes, line: int, tmp_pat
     assert found(tmp_path, text) == [("gpu-memory", line, OOM.decode())]
 
 
+@pytest.mark.parametrize(
+    ("line", "rule", "text"),
+    [
+        (b"\x1b[1;31mtorch.OutOfMemoryError\x1b[0m: CUDA out of memory.\x1b[K", "gpu-memory", OOM.decode()),
+        (b"\x1b[31mValueError: 3\x1b[0m", "first-error", "ValueError: 3"),
+        (b"ValueError: \x1b]0;title\x07\t3\x00", "first-error", "ValueError:  ]0;title  3"),
+    ],
+)
+def test_colors_hide_no_error_and_nothing_controls_the_terminal(
+    line: bytes, rule: str, text: str, tmp_path: Path
+) -> None:
+    assert found(tmp_path, line) == [(rule, 1, text)]
+
+
 @pytest.mark.parametrize("distance", range(len(OOM) + 2))
 def test_a_line_across_two_reads_is_found(distance: int, tmp_path: Path) -> None:
     filler = b"x" * 1023 + b"\n"

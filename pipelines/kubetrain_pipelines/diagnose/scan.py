@@ -4,6 +4,7 @@ Most lines have nothing that a rule looks for. Of the others, logs repeat many: 
 addresses the first is searched for the texts of rules, and the others are skipped.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ HEX_DIGITS = b"0123456789abcdefABCDEF"
 LINE_END, CARRIAGE_RETURN = b"\n", b"\r"
 LINE_ENDS = (LINE_END, CARRIAGE_RETURN)
 """Progress bars end their lines with carriage returns, which editors do not count as lines."""
+COLORS = re.compile(rb"\x1b\[[\d;]*[A-Za-z]")
+"""Sequences that set colors or move the cursor of a terminal."""
 ORDINARY_LINES = (
     b"[kubetrain] step=40/800 epoch=0 loss=0.8127 accuracy=0.7312 learning_rate=0.0125 samples_per_second=4127\n",
     b"node-1:71:71 [0] NCCL INFO Channel 00/0 : 0 -> 1 via P2P comm 0x55d0\n",
@@ -109,8 +112,7 @@ class LogScan:
         key = (rule.name, group)
         earlier = self._found.get(key)
         if earlier is None or earlier.line < self._started_at:
-            text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
-            self._found[key] = Match(rule, self._source, number, text)
+            self._found[key] = Match(rule, self._source, number, _printable(line[:MAX_LINE_BYTES]))
 
 
 def _lines_in_question(block: bytes) -> tuple[Numbers, list[bytes]]:
@@ -121,7 +123,7 @@ def _lines_in_question(block: bytes) -> tuple[Numbers, list[bytes]]:
     ends = np.flatnonzero(newlines | (content == CARRIAGE_RETURN[0]))
     chosen = np.unique(np.searchsorted(ends, places))
     first, last = np.append(0, ends + 1)[chosen], np.append(ends, len(block))[chosen]
-    lines = [block[start:end] for start, end in zip(first.tolist(), last.tolist(), strict=True)]
+    lines = [COLORS.sub(b"", block[start:end]) for start, end in zip(first.tolist(), last.tolist(), strict=True)]
     return np.searchsorted(np.flatnonzero(newlines), first) + 1, lines
 
 
@@ -130,6 +132,11 @@ def _prefilter() -> Prefilter:
     rules = (*RULES, FIRST_ERROR)
     samples = (sample.line.encode() for rule in rules for sample in rule.samples)
     return Prefilter((text for rule in rules for text in rule.literals), (*samples, *ORDINARY_LINES))
+
+
+def _printable(line: bytes) -> str:
+    """Return the line as text without characters that would control the terminal."""
+    return "".join(each if each.isprintable() else " " for each in line.decode(errors="replace")).strip()
 
 
 def _group(rule: Rule, line: bytes) -> bytes:
