@@ -1,17 +1,34 @@
 """Find the jobs of runs on this machine, in their folders."""
 
 from pathlib import Path
+from typing import Any
 
 from kubetrain_components.jobs.annotations import RUN_ID, STAGE
 from kubetrain_components.jobs.job_state import JobState
 from kubetrain_components.jobs.local.record import LocalRecord
+from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
 WORKSPACE = "kubetrain-workspace"
 """The workspace that commands look for in the current folder."""
 RECORD = "run.json"
 """The file of a workspace that describes its run."""
+RECORD_SCHEMA = "kubetrain/run/v1"
 JOB, TRAIN_JOBS = "job.json", ".jobs"
+
+
+def read_record(workspace: Path) -> dict[str, Any]:
+    """
+    Raises:
+        InvalidSetting: if the file is not the record of a run.
+    """
+    try:
+        record = read_json(workspace / RECORD)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or record.get("schema") != RECORD_SCHEMA:
+        raise InvalidSetting(f"{workspace / RECORD} was not written by `kubetrain run`: name a workspace or log files")
+    return record
 
 
 def jobs_in(path: Path) -> list[Path]:

@@ -10,6 +10,8 @@ import pytest
 from kubetrain_components.jobs.job import RestartPolicy
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
+from kubetrain_pipelines.local_jobs import RECORD_SCHEMA
+from kubetrain_pipelines.status.local import read_local
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from support.api_server import PODS, ApiServer
 from support.jobs import job, script
@@ -134,10 +136,20 @@ def test_a_job_that_its_launcher_ended_keeps_its_logs_until_it_runs_again(
 
 def test_a_workspace_has_the_error_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = "S3 at http://127.0.0.1:1 rejected the credentials for s3://bucket/data (ExpiredToken): renew them"
-    (tmp_path / "run.json").write_text(json.dumps({"run_id": "r-1", "status": "failed", "error": error}))
+    record = {"schema": RECORD_SCHEMA, "run_id": "r-1", "status": "failed", "error": error}
+    (tmp_path / "run.json").write_text(json.dumps(record))
     code, output = shown(capsys, tmp_path)
     assert output.startswith("run r-1: failed, 0 logs read\n\n1. The credentials are invalid or expired (proven)")
     assert code == 1
+
+
+@pytest.mark.parametrize("content", ["", '{"run_id": "x"', "[]", '{"run_id": "of another program"}'])
+def test_a_file_that_only_looks_like_the_record_of_a_run_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InvalidSetting, match=r"run\.json was not written by `kubetrain run`"):
+        diagnose_and_show(DiagnoseOptions(targets=[str(tmp_path)]))
+    with pytest.raises(InvalidSetting, match=r"run\.json was not written by `kubetrain run`"):
+        read_local(tmp_path)
 
 
 def test_a_run_in_kubeflow_pipelines_is_read_with_the_logs_of_its_failed_steps(

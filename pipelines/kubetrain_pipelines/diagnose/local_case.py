@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_pipelines.diagnose.case import ERROR, Case, Outcome
-from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run
+from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
@@ -39,7 +39,7 @@ def read_path(case: Case, path: Path) -> None:
 
 
 def _read_workspace(case: Case, workspace: Path) -> None:
-    record = read_json(workspace / RECORD)
+    record = read_record(workspace)
     names = [*case.names, f"run {record['run_id']}"]
     _read_jobs(case, jobs_of_run(workspace / "jobs", record["run_id"]))
     case.names = names

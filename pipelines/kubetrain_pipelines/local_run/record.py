@@ -9,11 +9,10 @@ from kubetrain_components.evaluate_model.report import run_report
 from kubetrain_components.jobs.local.owner import this_process
 from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
+from kubetrain_pipelines.local_jobs import RECORD_SCHEMA
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
-
-SCHEMA = "kubetrain/run/v1"
 
 
 @dataclass(kw_only=True)
@@ -94,7 +93,7 @@ class RunRecord:
     def to_json(self) -> dict[str, Any]:
         evaluation = self.result_of(EVALUATE)
         return {
-            "schema": SCHEMA,
+            "schema": RECORD_SCHEMA,
             "pipeline": self.pipeline,
             "run_id": self.run_id,
             "status": self.status,

@@ -15,10 +15,9 @@ from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.stage_state import StageState
-from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run
+from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
 from kubetrain_pipelines.local_run.record import RunRecord, StageRecord
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
-from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
 STATES = {
@@ -48,7 +47,7 @@ def read_local(path: Path) -> Snapshot:
 
 
 def _read_workspace(workspace: Path) -> Snapshot:
-    written = read_json(workspace / RECORD)
+    written = read_record(workspace)
     record = RunRecord(pipeline=written["pipeline"], workspace=workspace, parameters={}, config={}, started=0.0)
     for event in EventReader(workspace / "events.jsonl").new_events():
         record.add(event)
