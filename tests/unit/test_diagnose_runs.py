@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_components.jobs.job import RestartPolicy
+from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.local.backend import LocalBackend
 from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
 from kubetrain_pipelines.local_jobs import RECORD_SCHEMA
@@ -123,6 +124,7 @@ def test_a_job_that_its_launcher_ended_keeps_its_logs_until_it_runs_again(
         backend.fail(handle, "it restarted too often")
         code, output = shown(capsys, tmp_path)
         assert backend.find(restarting) is None
+        assert [pod.phase for each in read_local(tmp_path).jobs for pod in each.state.pods] == [Phase.FAILED]
         assert output.startswith(f"job {handle.name}.failed: failed, 1 log read\n\n1. The memory of a GPU ran out")
         assert code == 1
         (tmp_path / "run-1").mkdir()

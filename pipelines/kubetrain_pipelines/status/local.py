@@ -9,7 +9,7 @@ from typing import Any
 
 from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.local.owner import is_running
-from kubetrain_components.jobs.local.record import LocalRecord
+from kubetrain_components.jobs.local.record import LocalRecord, ended
 from kubetrain_components.run.events import EventReader
 from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.kubeflow.run import Run
@@ -96,7 +96,7 @@ def _jobs(folders: Iterable[Path]) -> Iterator[JobSnapshot]:
         record = LocalRecord(folder)
         if state := record.state():
             if not record.is_alive():
-                state = replace(state, phase=Phase.FAILED, message=KILLED)
+                state = replace(state, phase=Phase.FAILED, message=KILLED, pods=ended(state.pods))
             nodes = {pod.name: "localhost" for pod in state.pods}
             yield JobSnapshot(name=folder.name, state=state, nodes=nodes, progress=_progress(folder, state))
 

@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from kubetrain_components.jobs.backend import JobExists
@@ -21,6 +21,11 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.local.owner import is_running, this_process
 from kubetrain_trainer.durable_files import read_json, write_json
+
+
+def ended(pods: Sequence[PodState]) -> tuple[PodState, ...]:
+    """Return the pods as they are after the launcher has ended, with which they end."""
+    return tuple(pod if pod.phase.is_final else replace(pod, phase=Phase.FAILED) for pod in pods)
 
 
 class LocalRecord:
@@ -103,7 +108,7 @@ class LocalRecord:
         with contextlib.suppress(OSError):  # a full disk must not keep the job from ending
             if state := self.state():
                 shutil.copytree(self.path, kept.path, ignore=shutil.ignore_patterns(".*"))
-                kept.write_state(Phase.FAILED, state.pods, reason)
+                kept.write_state(Phase.FAILED, ended(state.pods), reason)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
