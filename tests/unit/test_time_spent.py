@@ -128,7 +128,13 @@ def test_a_training_that_reported_nothing_has_no_summary(tmp_path: Path) -> None
     assert not describe(tmp_path / "time.json")
 
 
-@pytest.mark.parametrize("content", ["", "[{", "{}", "[1]", '[{"begun": 1}]'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[{", "{}", "[1]", '[{"begun": 1}]', '[{"started": 1, "step": 1, "seconds": [2]}]'),
+        *('[{"started": NaN, "step": 1, "seconds": {}}]', '[{"started": 1, "step": null, "seconds": {"end": 2}}]'),
+    ],
+)
 def test_a_damaged_file_fails_no_training(content: str, tmp_path: Path) -> None:
     (tmp_path / "time.json").write_text(content)
     assert summarize(tmp_path / "time.json") == {}

@@ -5,6 +5,7 @@ killed process did after it last wrote them counts as time in which the training
 """
 
 import contextlib
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,8 +122,9 @@ class TimeSpent:
 def read_starts(path: Path) -> list[Start]:
     """Return all starts, the oldest first; none if the file is missing or damaged: no training depends on it."""
     try:
-        return [Start(**start) for start in read_json(path)]
-    except (OSError, ValueError, TypeError):
+        starts = [Start(**start) for start in read_json(path)]
+        return starts if all(math.isfinite(start.ended + start.step) for start in starts) else []
+    except (OSError, ValueError, TypeError, AttributeError):
         return []
 
 
