@@ -62,23 +62,23 @@ def test_a_lost_peer_is_not_blamed_on_the_settings(message: str) -> None:
     [
         (
             "[enforce fail at GLOO/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: eth7",
-            "GLOO_SOCKET_IFNAME names a network interface that this pod does not have at the start: remove the",
+            "the network interface in GLOO_SOCKET_IFNAME was not found at the start: remove the variable, or",
             False,
         ),
         (
             "Gloo connectFullMesh failed with [GLOO/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: "
             "Connection refused, remote=[127.0.0.1]:13201",
-            "the processes do not reach each other's addresses at the start: ",
+            "the processes could not reach each other at the start: ",
             True,
         ),
         (
             "Gloo connectFullMesh failed with [GLOO/transport/tcp/pair.h:311] Connect timeout [none]",
-            "the processes do not reach each other's addresses at the start: ",
+            "the processes could not reach each other at the start: ",
             True,
         ),
         (
             "[enforce fail at GLOO/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: Network is unreachable",
-            "the processes do not reach each other's addresses at the start: ",
+            "the processes could not reach each other at the start: ",
             True,
         ),
     ],

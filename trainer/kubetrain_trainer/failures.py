@@ -88,13 +88,13 @@ KNOWN_FAILURES = (
     KnownFailure(
         "wrong-interface",
         ("Unable to find address for: ",),
-        "GLOO_SOCKET_IFNAME names a network interface that this pod does not have {where}: remove the variable, or "
-        "name an interface that `ip -brief address` lists in the pod",
+        "the network interface in GLOO_SOCKET_IFNAME was not found {where}: remove the variable, or name an interface "
+        "that `ip -brief address` lists in the pod",
     ),
     KnownFailure(
         "unreachable",
         ("Gloo connectFullMesh failed with ", "/gloo/transport/tcp/socket.cc"),
-        "the processes do not reach each other's addresses {where}: look for one that failed at the same time; if "
+        "the processes could not reach each other {where}: look for one that failed at the same time; if "
         "there is none, set GLOO_SOCKET_IFNAME to the interface by which the pods reach each other, or let "
         "NetworkPolicies allow all ports between the pods of a job",
         TransientFailure,

@@ -84,7 +84,8 @@ def train_and_show(options: TrainOptions) -> None:
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
     print(f"{steps}the model is in {place}/export")
-    print(*account_of(TrainingTime.from_json(result["time"])), sep="\n")
+    for line in account_of(TrainingTime.from_json(result["time"])):
+        print(line)
 
 
 def print_manifests(training: TrainingJob | CommandJob) -> None:

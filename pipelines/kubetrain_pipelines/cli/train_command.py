@@ -45,7 +45,8 @@ def run_command_and_show(options: TrainOptions) -> None:
             raise
         account = account_of(training_time(backend.times(job), spent={}))
     print("mpirun succeeded" if command.framework == MPI else "the command succeeded in every pod")
-    print(*account, sep="\n")
+    for line in account:
+        print(line)
 
 
 def command_job_of(options: TrainOptions) -> CommandJob:

@@ -24,7 +24,7 @@ from kubetrain_trainer.durable_files import read_json, write_json
 
 
 def ended(pods: Sequence[PodState]) -> tuple[PodState, ...]:
-    """Return the pods as they are after the launcher has ended, with which they end."""
+    """Return the pods of a job that has ended, in which none of them runs anymore."""
     return tuple(pod if pod.phase.is_final else replace(pod, phase=Phase.FAILED) for pod in pods)
 
 
