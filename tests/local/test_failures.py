@@ -86,7 +86,7 @@ class TestLossOfNan:
         assert sentences[0].endswith("a new run with resume_from=output starts from step-00000004")
         assert not message(tmp_path)["curable"]
         assert "Traceback" not in "".join(logs)
-        assert re.search(r"^time until the last report: \d+ s \(.*training \d+%", logs[0], re.MULTILINE)
+        assert re.search(r"^time until the last report: \d+ s \(.*start \d+%", logs[0], re.MULTILINE)
         assert [each.step for each in complete_checkpoints(tmp_path / "output" / "checkpoints")] == [4]
 
     @pytest.mark.parametrize("framework", ONE_IN_CI)
