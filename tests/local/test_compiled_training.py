@@ -21,7 +21,8 @@ take_step = train.take_step
 
 def counted(*arguments):
     is_taken = take_step(*arguments)
-    print("graphs:", counters["stats"]["unique_graphs"], flush=True)
+    # In one piece, because a thread may print between several.
+    print(f"graphs: {counters['stats']['unique_graphs']}\\n", end="", flush=True)
     return is_taken
 
 train.take_step = counted
