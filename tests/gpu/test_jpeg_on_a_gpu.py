@@ -1,5 +1,6 @@
 """JPEG files that a GPU with a decoder of its own decodes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,10 @@ CHANGES = [{}, {"recipe": "standard"}, {"flip": 1.0, "evaluation_crop": 0.8}, {"
 
 
 def test_a_gpu_with_a_decoder_is_chosen() -> None:
-    assert decodes_on_gpu(TrainConfig()) == has_decoder()
-    assert describe_decoder(TrainConfig()) == f"JPEG decoded by the {'GPU' if has_decoder() else 'CPU'}"
-    assert describe_decoder(TrainConfig(recipe="strong")) == "JPEG decoded by the CPU"
+    automatic = TrainConfig(jpeg_decoder="auto")
+    assert decodes_on_gpu(automatic) == has_decoder()
+    assert describe_decoder(automatic) == f"JPEG decoded by the {'GPU' if has_decoder() else 'CPU'}"
+    assert describe_decoder(replace(automatic, recipe="strong")) == "JPEG decoded by the CPU"
 
 
 @pytest.mark.parametrize("settings", CHANGES)

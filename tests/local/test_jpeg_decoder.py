@@ -132,8 +132,8 @@ def test_what_the_gpu_cannot_do_is_refused(settings: dict[str, Any], reason: str
 
 
 def test_without_a_gpu_the_loading_processes_decode() -> None:
-    assert not decodes_on_gpu(TrainConfig())
-    assert not describe_decoder(TrainConfig())
+    assert not decodes_on_gpu(TrainConfig(jpeg_decoder="auto"))
+    assert not describe_decoder(TrainConfig(jpeg_decoder="auto"))
 
 
 @pytest.mark.slow
