@@ -1,10 +1,14 @@
 """Run the training job to its end, and accept its success only with a complete checkpoint."""
 
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from kubetrain_components.jobs.backend import JobBackend
 from kubetrain_components.jobs.follow import run_job
+from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.job_logs import OnLine
 from kubetrain_components.jobs.job_state import LogLine
 from kubetrain_components.jobs.launchers import Launcher
@@ -42,11 +46,8 @@ def launch_training(
     if training.launcher is Launcher.AUTO:  # as in a pipeline that an earlier release compiled
         training = with_launcher(training, backend)
     job = training.to_job()
-    try:
+    with accounting_failures(job, backend, partial(_own_account, training)):
         state = run_job(job, backend, on_line, follow_all=follow_all)
-    except JobFailed as failure:
-        failure.account = account_of(training_time(backend.times(job), _own_account(training)))
-        raise
     result = {**lead_result(job, state), "image_id": state.image_id}
     result["time"] = training_time(backend.times(job), result.get("time", {})).to_json()
     if training.mounts and has_lost_proof(job, state):
@@ -60,6 +61,20 @@ def launch_training(
         return result
     checkpoint = TrainingOutput(training.output_dir).verify_result(result)
     return {**result, "epoch": checkpoint.manifest["epoch"], "world_size": checkpoint.manifest["world_size"]}
+
+
+@contextlib.contextmanager
+def accounting_failures(job: Job, backend: JobBackend, own: Callable[[], Mapping[str, Any]] = dict) -> Iterator[None]:
+    """Let the failure of a job say what it cost and what its time was spent on.
+
+    Args:
+        own: Returns what the trainer has written about its time.
+    """
+    try:
+        yield
+    except JobFailed as failure:
+        failure.account = account_of(training_time(backend.times(job), own()))
+        raise
 
 
 def _own_account(training: TrainingJob) -> dict[str, Any]:

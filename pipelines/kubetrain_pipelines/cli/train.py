@@ -84,7 +84,11 @@ def train_and_show(options: TrainOptions) -> None:
     place = f"PVC {options.output}, folder {training.run_id}" if options.cluster else f"{training.output_dir}"
     steps = f"trained {result['step']} steps; " if result["checkpoint"] else ""
     print(f"{steps}the model is in {place}/export")
-    for line in account_of(TrainingTime.from_json(result["time"])):
+    print_time(TrainingTime.from_json(result["time"]))
+
+
+def print_time(time: TrainingTime) -> None:
+    for line in account_of(time):
         print(line)
 
 

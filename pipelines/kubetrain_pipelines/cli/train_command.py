@@ -8,10 +8,8 @@ from kubetrain_components.jobs.job_kinds import MPI
 from kubetrain_components.jobs.job_logs import important_lines, print_line
 from kubetrain_components.jobs.kubernetes.backend import KubernetesBackend
 from kubetrain_components.jobs.launchers import Launcher, check_launcher
-from kubetrain_components.jobs.verdict import JobFailed
 from kubetrain_components.launch_training.command_job import CommandJob
-from kubetrain_components.launch_training.launch import with_launcher
-from kubetrain_components.run.describe_time import account_of
+from kubetrain_components.launch_training.launch import accounting_failures, with_launcher
 from kubetrain_components.run.parameters import check_run_id
 from kubetrain_components.run.training_time import training_time
 from kubetrain_pipelines.cli.train import (
@@ -20,6 +18,7 @@ from kubetrain_pipelines.cli.train import (
     dataset_on_pvc,
     placement_of,
     print_manifests,
+    print_time,
     run_id_of,
 )
 from kubetrain_pipelines.parse_parameters import parse_parameters
@@ -38,15 +37,11 @@ def run_command_and_show(options: TrainOptions) -> None:
     with interrupted_by_sigterm(), KubernetesBackend.connect(options.namespace) as backend:
         job = with_launcher(command, backend).to_job()
         on_line = important_lines(job.lead, print_line) if options.quiet else print_line
-        try:
+        with accounting_failures(job, backend):
             run_job(job, backend, on_line, follow_all=options.follow_all)
-        except JobFailed as failure:
-            failure.account = account_of(training_time(backend.times(job), spent={}))
-            raise
-        account = account_of(training_time(backend.times(job), spent={}))
+        time = training_time(backend.times(job), spent={})
     print("mpirun succeeded" if command.framework == MPI else "the command succeeded in every pod")
-    for line in account:
-        print(line)
+    print_time(time)
 
 
 def command_job_of(options: TrainOptions) -> CommandJob:

@@ -65,7 +65,7 @@ RULES = (
             said("wrong-interface"),
             "Bootstrap : no socket interface found",
             "no NCCL_SOCKET_IFNAME interface found",
-            "Unable to find address for: ",
+            *patterns_of("wrong-interface"),
             "is neither AF_INET(2) nor AF_INET6(10)",
         ),
         explanation="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that this pod does not have.",

@@ -9,7 +9,7 @@ from kubetrain_components.evaluate_model.report import run_report
 from kubetrain_components.jobs.local.owner import this_process
 from kubetrain_components.object_store.open_store import local_path
 from kubetrain_components.run.stages import EVALUATE, PROMOTE, STAGES, RunStage
-from kubetrain_pipelines.local_jobs import RECORD_SCHEMA
+from kubetrain_pipelines.local_jobs import RECORD, RECORD_SCHEMA
 from kubetrain_trainer.durable_files import write_atomically, write_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
@@ -123,7 +123,7 @@ def write_start(record: RunRecord) -> None:
         KubetrainError: if it cannot be written.
     """
     try:
-        write_json(record.workspace / "run.json", record.to_json())
+        write_json(record.workspace / RECORD, record.to_json())
         (record.workspace / "report.html").unlink(missing_ok=True)
     except OSError as error:
         raise _not_written(record, error) from error
@@ -153,5 +153,5 @@ def _not_written(record: RunRecord, error: OSError) -> KubetrainError:
 def _write_record(record: RunRecord) -> None:
     """Write run.json and report.html. Scripts read run.json, so it comes first."""
     content = record.to_json()
-    write_json(record.workspace / "run.json", content)
+    write_json(record.workspace / RECORD, content)
     write_atomically(record.workspace / "report.html", run_report(content, record.output).encode())
