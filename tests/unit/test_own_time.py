@@ -41,10 +41,20 @@ def train(device: Device, own_time: OwnTime, steps: int) -> None:
         device.now += 16
 
 
+def test_the_first_step_is_left_out() -> None:
+    device = Device()
+    own_time = OwnTime(device)
+    train(device, own_time, steps=1)
+    assert own_time.read() == StepTimes()
+    assert own_time.read().data_share == 0
+    train(device, own_time, steps=1)
+    assert own_time.read().data_share == 1 / 15
+
+
 def test_a_step_lasts_from_asking_for_its_data_to_its_end() -> None:
     device = Device()
     own_time = OwnTime(device)
-    train(device, own_time, steps=3)
+    train(device, own_time, steps=4)
     assert own_time.read() == StepTimes(steps=3, data=3, waiting=12, total=45)
     assert own_time.read() == StepTimes()
     train(device, own_time, steps=1)
@@ -54,8 +64,8 @@ def test_a_step_lasts_from_asking_for_its_data_to_its_end() -> None:
 def test_steps_that_the_gpu_has_yet_to_finish_count_later() -> None:
     device = Device()
     own_time = OwnTime(device)
-    device.done = 40  # within the second step
-    train(device, own_time, steps=3)
+    device.done = 70  # within the third step
+    train(device, own_time, steps=4)
     assert own_time.read().steps == 1
     device.done = device.now
     assert own_time.read() == StepTimes(steps=2, data=2, waiting=8, total=30)

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.metrics_server import serve_metrics
-from kubetrain_trainer.own_time import HostClock, OwnTime
+from kubetrain_trainer.own_time import HostClock, OwnTime, StepTimes
 from kubetrain_trainer.progress_line import parse_progress
 from kubetrain_trainer.sampling import SamplePlan
 from kubetrain_trainer.start_banner import describe_start, with_interface
@@ -49,24 +50,45 @@ def begin(
     config = TrainConfig.from_dict({"metrics_port": 0, **settings})
 
     def add_the_others(values: list[float]) -> list[float]:
-        """Let the other process, whose values come before or after this one's, wait longer for its data."""
-        first = (1 - rank) * len(values) // 2
-        return [value + other_waits * (index == first) for index, value in enumerate(values)]
+        """Let the other process take the same steps, and wait for its data for this part of them."""
+        if len(values) != 2 * len(StepTimes()):
+            return values
+        own = StepTimes(*values[:4]).plus(StepTimes(*values[4:]))
+        other = own._replace(data=other_waits * own.total)
+        return [*own, *other] if rank == 0 else [*other, *own]
 
     group = FakeGroup(rank, add_the_others, gpu_memory)
-    return TrainingReport(
-        config, TrainingOutput(path), plan, group, resumed_step, OwnTime(HostClock()), seconds_at_peak
-    )
+    clock = Clock()
+    report = TrainingReport(config, TrainingOutput(path), plan, group, resumed_step, OwnTime(clock), seconds_at_peak)
+    report.window = StepWindow(clock)
+    return report
+
+
+class Clock(HostClock):
+    """A clock that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def mark(self) -> float:
+        return self.now
 
 
 def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
-    """Steps of two seconds each."""
-    moments = [0.0, 0.0]
-    for step in range(steps):
-        moments += [2.0 * step, 2.0 * step + waited_seconds, 2.0 * step + 2]
-    clock = iter([*moments, *[2.0 * steps] * 19])
-    report.window = StepWindow(lambda: next(clock))
-    for _ in report.window.waiting_for(range(steps)):
+    """Take steps of two seconds each."""
+    own_time = report._own_time
+    clock: Any = own_time.clock
+
+    def batches() -> Iterator[None]:
+        for _ in range(steps):
+            clock.now += waited_seconds
+            yield
+
+    for _ in own_time.loading(batches()):
+        clock.now += 2 - waited_seconds
+        own_time.end_step()
         report.window.count_step(16)
 
 
@@ -80,7 +102,7 @@ def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
     assert steps == {
         **{"step": 2, "epoch": 0, "loss": 0.5, "gradient_norm": 2.0, "learning_rate": 0.125, "samples_per_second": 8.0},
         **{"data_wait_share": 0.25, "gpu_memory_peak_bytes": 2**30, "samples_per_second_per_gpu": 4.0, "mfu": 0.5},
-        **{"idle_share": 0.0, "straggler_delay_share": 0.0},
+        **{"idle_share": 0.125, "straggler_delay_share": 0.25},
     }
     assert checkpoint == {"step": 2, "epoch": 0, "validation_accuracy": 0.75, "checkpoint_stall_seconds": 0.25}
     scalars = {tag: values[-1] for tag, values in tensorboard_scalars(tmp_path / "tensorboard").items()}

@@ -43,6 +43,10 @@ class StepTimes(NamedTuple):
     """In exchanges of gradients and buffers; 0: it cannot be told apart from computing."""
     total: float = 0
 
+    @property
+    def data_share(self) -> float:
+        return self.data / self.total if self.total else 0.0
+
     def plus(self, other: "StepTimes") -> "StepTimes":
         return StepTimes(*map(sum, zip(self, other, strict=True)))
 
@@ -56,8 +60,11 @@ class _Step:
 
 
 class OwnTime:
+    """Leaves out the first step, which waits for what starts."""
+
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self._is_first = True
         self._step = _Step(clock.mark())
         self._ended: deque[_Step] = deque()
 
@@ -79,7 +86,9 @@ class OwnTime:
 
     def end_step(self) -> None:
         self._step.ended = self.clock.mark()
-        self._ended.append(self._step)
+        if not self._is_first:
+            self._ended.append(self._step)
+        self._is_first = False
 
     def read(self) -> StepTimes:
         """Return the times of the steps that have ended since the last call. A GPU is not waited for: what it has yet

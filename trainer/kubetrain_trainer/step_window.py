@@ -1,13 +1,11 @@
-"""Training speed and time spent waiting for data, since the last line of metrics and since the start."""
+"""Training speed, since the last line of metrics and since the start."""
 
 import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
-Item = TypeVar("Item")
 RECENT_STEPS = 1000
 """Number of steps from which the quantiles of step times are computed."""
 LARGE_WAIT_SHARE = 0.3
@@ -32,20 +30,7 @@ class StepWindow:
     def restart(self) -> None:
         self.steps = 0
         self._samples = 0
-        self._waited_seconds = self._waited_for_first_step = 0.0
         self._started = self._clock()
-
-    def waiting_for(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items and count the time until each arrives as waiting."""
-        iterator = iter(items)
-        while True:
-            asked = self._clock()
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            self._waited_seconds += self._clock() - asked
-            yield item
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -65,23 +50,21 @@ class StepWindow:
         self.step_seconds.append(now - self._last_step)
         self._last_step = now
         if self._first_step_ended is None:
-            self._first_step_ended, self._waited_for_first_step = now, self._waited_seconds
+            self._first_step_ended = now
 
     @property
     def seconds_since_first_step(self) -> float:
         """The time since the end of the first step; 0 before that."""
         return 0.0 if self._first_step_ended is None else self._clock() - self._first_step_ended
 
-    def waited_seconds(self, share: float) -> float:
-        """Return this share of the window's time, without the wait for the first step of all."""
-        return max(share * (self._clock() - self._started) - self._waited_for_first_step, 0.0)
+    @property
+    def seconds(self) -> float:
+        """The time since the last line of metrics, but not before the end of the first step."""
+        return min(self._clock() - self._started, self.seconds_since_first_step)
 
-    def rates(self) -> dict[str, Any]:
-        seconds = max(self._clock() - self._started, 1e-9)
-        return {
-            "samples_per_second": round(self._samples / seconds, 2),
-            "data_wait_share": round(min(self._waited_seconds / seconds, 1.0), 4),
-        }
+    @property
+    def samples_per_second(self) -> float:
+        return round(self._samples / max(self._clock() - self._started, 1e-9), 2)
 
     def seconds_for(self, steps: int) -> float:
         """Return the time that this many more steps take at the speed since the last line."""

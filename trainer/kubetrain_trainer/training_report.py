@@ -76,23 +76,23 @@ class TrainingReport:
             rate: The current learning rate.
             skipped: The number of steps skipped since this process started.
         """
-        rates = self.window.rates()
-        waits, *measured = zip(*self._group.gather_all([rates["data_wait_share"], *self._own_time.read()]), strict=True)
-        times = [StepTimes(*each) for each in zip(*measured, strict=True)]
-        rates["data_wait_share"] = max(waits)  # all processes wait for the one that waits longest for data
-        self._waits += rates["data_wait_share"] * self.window.steps
+        samples_per_second = self.window.samples_per_second
+        times = [StepTimes(*each) for each in self._group.gather_all(self._own_time.read())]
+        wait_share = max(each.data_share for each in times)  # all wait for the one that waits longest for data
+        self._waits += wait_share * self.window.steps
         self._steps += self.window.steps
         seconds_left = self.window.seconds_for(self._total_steps - progress.step)
-        waited = self.window.waited_seconds(rates["data_wait_share"])
+        waited = wait_share * self.window.seconds
         self.window.restart()
         if not self._group.role.is_chief:
             return
-        row = {"step": progress.step, "epoch": progress.epoch, **means, "learning_rate": rate, **rates}
+        row: dict[str, Any] = {"step": progress.step, "epoch": progress.epoch, **means, "learning_rate": rate}
+        row |= {"samples_per_second": samples_per_second, "data_wait_share": round(wait_share, 4)}
         if peak := self._group.gpu_memory_peak():
             row["gpu_memory_peak_bytes"] = peak
-            row["samples_per_second_per_gpu"] = round(rates["samples_per_second"] / self._group.devices, 2)
+            row["samples_per_second_per_gpu"] = round(samples_per_second / self._group.devices, 2)
         if self._seconds_at_peak:
-            row["mfu"] = round(rates["samples_per_second"] * self._seconds_at_peak, 4)
+            row["mfu"] = float(f"{samples_per_second * self._seconds_at_peak:.4g}")
         if self._cache:
             row |= self._cache.counts()
         if skipped:

@@ -66,9 +66,7 @@ def run_epochs(training: Training) -> None:
         # One batch per remaining step of the epoch, with this process's share of the step's `global_size` samples.
         batches, ahead = tee(plan.batches(progress.epoch, group.data_role.rank, start=progress.samples_in_epoch))
         loaded = loader.load((batch.indices for batch in ahead), progress.epoch)
-        for batch, (inputs, targets, _) in zip(
-            batches, report.window.waiting_for(own_time.loading(loaded)), strict=True
-        ):
+        for batch, (inputs, targets, _) in zip(batches, own_time.loading(loaded), strict=True):
             # Seed dropout at each step, so that a resumed run draws the same random numbers.
             seed_generators(derived_seed(config.seed, progress.step, group.data_role.rank), group.device)
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number

@@ -66,9 +66,7 @@ def run_epochs(training: Training) -> None:
         batches, ahead = tee(local_batches(group, plan, progress))
         loaded = load_batches(training, ahead, progress.epoch)
         # What is loaded comes first: until then, TensorFlow's thread may be computing the step's batches.
-        for (inputs, targets), (batch, *_) in zip(
-            report.window.waiting_for(own_time.loading(loaded)), batches, strict=True
-        ):
+        for (inputs, targets), (batch, *_) in zip(own_time.loading(loaded), batches, strict=True):
             progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
             training.profile.begin_step(progress.step)
             rate = training.rate_factor(progress, plan) * training.peak_rate
