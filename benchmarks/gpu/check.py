@@ -21,7 +21,7 @@ from figures import HEADING, Figure, check_gpu, row
 from kubetrain_trainer.cpus import usable_cpus
 
 HERE = Path(__file__).parent
-MEASUREMENTS = ("lifecycle", "hang", "throughput", "files", "transformer", "saving", "tests")
+MEASUREMENTS = ("lifecycle", "hang", "throughput", "files", "transformer", "graphs", "saving", "tests")
 LIMIT_SECONDS = 600
 
 

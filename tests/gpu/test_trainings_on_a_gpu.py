@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,8 @@ SYNTHETIC = (
     "checkpoint_every=20",
     "metrics_port=0",
 )
+GRAPH = "[__cudagraphs] [0/0] Recording function"
+"""What PyTorch logs when it records a graph."""
 
 
 def train(output: Path, *settings: str) -> str:
@@ -53,6 +56,11 @@ def losses(output: Path) -> list[float]:
     return [row["loss"] for row in read_metrics(output / "metrics.jsonl") if "loss" in row]
 
 
+def traced(output: Path) -> list[dict[str, Any]]:
+    [trace] = (output / "profile").glob("*.json.gz")
+    return list(json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"])
+
+
 def test_a_training_uses_the_gpu_and_its_model_needs_none(tmp_path: Path) -> None:
     printed = train(tmp_path / "run", *SYNTHETIC, "profile_steps=5:6")
     assert "bf16 with TF32, " in printed
@@ -60,11 +68,10 @@ def test_a_training_uses_the_gpu_and_its_model_needs_none(tmp_path: Path) -> Non
     first, *_ = read_metrics(tmp_path / "run/metrics.jsonl")
     assert first["gpu_memory_peak_bytes"] > 0
     assert 0 < first["mfu"] < 1 or not peak_operations(torch.cuda.get_device_name())
+    assert 0 <= first["data_wait_share"] < 1
     assert any("checkpoint_gpu_stall_seconds" in row for row in read_metrics(tmp_path / "run/metrics.jsonl"))
 
-    [trace] = (tmp_path / "run/profile").glob("*.json.gz")
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    assert any(event.get("cat") == "kernel" for event in events)
+    assert any(event.get("cat") == "kernel" for event in traced(tmp_path / "run"))
 
     state = torch.load(tmp_path / "run/export/model.pt", weights_only=True, map_location="cpu")
     model = build_model("digits_cnn", 10, {})
@@ -92,3 +99,13 @@ def test_it_learns(setting: str, tmp_path: Path) -> None:
     train(tmp_path / "run", *SYNTHETIC, setting, "log_every=1")
     first, *_, last = losses(tmp_path / "run")
     assert last < first / 2
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_cuda_graphs_train_alike(accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With parts, too, whose gradients add up."""
+    monkeypatch.setenv("TORCH_LOGS", "+cudagraphs")
+    settings = (*SYNTHETIC, f"accumulate={accumulate}", "log_every=1", "compile=true")
+    assert GRAPH not in train(tmp_path / "compiled", *settings)
+    assert GRAPH in train(tmp_path / "graphs", *settings, "compile_mode=reduce-overhead")
+    assert losses(tmp_path / "graphs") == pytest.approx(losses(tmp_path / "compiled"), rel=0.02)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_trainer.metrics_log import read_metrics
+
 pytestmark = pytest.mark.slow
 COUNTING = """
 from functools import partialmethod
@@ -29,12 +31,58 @@ train.take_step = counted
 run(lambda: train.train(training_arguments("Train.")))
 """
 
+GRAPH = """
+import runpy
+from functools import partial
+import torch
+from torch import nn
+from kubetrain_trainer.pytorch_ddp.task import Task
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_nothing_is_compiled_after_the_first_step(accumulate: int, tmp_path: Path) -> None:
+class Graph(torch.autograd.Function):
+    memory = torch.zeros(1, 4)
+
+    @staticmethod
+    def forward(context, inputs, weights):
+        context.save_for_backward(inputs, weights)
+        return inputs @ weights.T
+
+    @staticmethod
+    def backward(context, gradient):
+        inputs, weights = context.saved_tensors
+        Graph.memory.copy_(gradient.T @ inputs)
+        return gradient @ weights, Graph.memory.view(1, 4)
+
+class Model(nn.Linear):
+    def forward(self, inputs):
+        return Graph.apply(inputs, self.weight)
+
+class Data:
+    def __init__(self, split):
+        pass
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        inputs = torch.tensor([1.0, index % 3, index % 5, index % 7])
+        return inputs, inputs.sum()
+
+def build(config, data_dir):
+    return Task(model=Model(4, 1, bias=False), data=Data, loss=lambda outputs, targets: (outputs[:, 0] - targets) ** 2)
+
+if __name__ == "__main__":
+    nn.Module.compile = lambda *arguments, **options: None
+    runpy.run_module("kubetrain_trainer.pytorch_ddp.train", run_name="__main__")
+"""
+"""A training of a model that puts its gradient into the same memory each time, as CUDA graphs do."""
+
+
+@pytest.mark.parametrize(("accumulate", "mode"), [(1, "default"), (3, "default"), (3, "reduce-overhead")])
+def test_nothing_is_compiled_after_the_first_step(accumulate: int, mode: str, tmp_path: Path) -> None:
     """The last batch of each epoch is smaller, and so are its parts; a validation has batches of two sizes."""
     settings = {"data": "synthetic", "synthetic-samples": 71, "image-size": 8, "batch-size": 16, "epochs": 3}
     settings |= {"compile": "true", "checkpoint-every": 3, "metrics-port": 0, "accumulate": accumulate}
+    settings |= {"compile-mode": mode}
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
     program = [sys.executable, "-c", COUNTING, "--data-dir", str(tmp_path), "--output-dir", str(tmp_path / "run")]
     trained = subprocess.run([*program, *flags], capture_output=True, text=True, check=False)
@@ -42,3 +90,22 @@ def test_nothing_is_compiled_after_the_first_step(accumulate: int, tmp_path: Pat
     first, *others = map(int, re.findall(r"graphs: (\d+)", trained.stdout))
     assert first >= 1
     assert others == [first] * 14, "three epochs of five steps"
+
+
+def test_gradients_in_the_same_memory_add_up(tmp_path: Path) -> None:
+    (tmp_path / "graph.py").write_text(GRAPH)
+    losses = []
+    for accumulate in (1, 3):
+        settings = {"model": "graph:build", "batch-size": 12, "epochs": 4, "metrics-port": 0, "metric": "loss"}
+        settings |= {"learning-rate": 0.01, "compile": "true", "compile-mode": "reduce-overhead", "precision": "fp32"}
+        settings |= {"accumulate": accumulate, "lr-scaling": "none", "data-dir": tmp_path, "log-every": 1}
+        flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        program = [sys.executable, "graph.py", *flags, "--output-dir", str(tmp_path / str(accumulate))]
+        trained = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert trained.returncode == 0, trained.stdout + trained.stderr
+        losses.append(
+            [row["loss"] for row in read_metrics(tmp_path / str(accumulate) / "metrics.jsonl") if "loss" in row]
+        )
+    first, last = losses[0][0], losses[0][-1]
+    assert last < first
+    assert losses[1] == pytest.approx(losses[0])

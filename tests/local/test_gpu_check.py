@@ -43,7 +43,7 @@ def test_it_prints_and_writes_what_it_measured(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["lifecycle", "throughput", "files", "transformer", "saving"])
+@pytest.mark.parametrize("name", ["lifecycle", "throughput", "files", "transformer", "graphs", "saving"])
 def test_the_other_measurements_end(name: str, tmp_path: Path) -> None:
     result = check("--miniature", "--json", str(tmp_path / "figures.json"), name)
     assert result.returncode == 0, result.stdout + result.stderr

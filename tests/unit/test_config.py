@@ -57,10 +57,15 @@ def test_an_added_setting_changes_no_digest() -> None:
     assert Later(epochs=3, added=1).digest != TrainConfig(epochs=3).digest
 
 
+SHARDED_GRAPHS = "compile_mode=reduce-overhead needs sharding=none, under which weights keep their place in memory"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"epoch": 3}, "unknown setting 'epoch': did you mean 'epochs'?"),
+        ({"compile_mode": "max-autotune"}, "compile_mode=max-autotune needs compile=true"),
+        ({"compile": True, "compile_mode": "reduce-overhead", "sharding": "full"}, SHARDED_GRAPHS),
         ({"epochs": "three"}, "epochs must be a whole number, not 'three'"),
         ({"epochs": 2.5}, "epochs must be a whole number, not 2.5"),
         ({"epochs": True}, "epochs must be a whole number, not True"),

@@ -17,7 +17,7 @@ CHANGEABLE = (
     *("checkpoint_every", "validate_every", "keep_checkpoints", "log_every", "profile_steps", "metrics_port"),
     *("loader_workers", "nccl_timeout_seconds", "skip_damaged", "jpeg_decoder", "preflight", "avoid_bad_nodes"),
     *("mlflow_uri", "mlflow_experiment"),
-    *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format"),
+    *("sharding", "tensor_parallel", "activation_checkpointing", "weights_format", "compile_mode"),
 )
 """Settings that a run may change when it resumes, because they do not decide what it learns, or let it continue."""
 AUTOMATIC_MODES = {"accuracy": "max", "loss": "min", "error": "min"}
@@ -66,6 +66,13 @@ class TrainConfig(DataSettings):
         False,
         "compile the model at the start (TensorFlow: with XLA), which takes a minute or more; rarely pays off on CPUs. "
         "PyTorch validates without it, and trains without it on a batch of another size, such as the last of an epoch",
+    )
+    compile_mode: str = setting(
+        "default",
+        "PyTorch: how compile does it, as torch.compile's mode; reduce-overhead: the GPU repeats the model's work as a "
+        "whole (CUDA graphs), for steps of so many small computations that the CPU cannot keep up; max-autotune: so "
+        "too, and several ways of computing are tried, which takes minutes",
+        choices=("default", "reduce-overhead", "max-autotune"),
     )
 
     sharding: str = setting(

@@ -14,6 +14,7 @@ OF_PYTORCH = (
     "sharding",
     "tensor_parallel",
     "activation_checkpointing",
+    "compile_mode",
     "weights_format",
     "preflight",
     "avoid_bad_nodes",
@@ -108,6 +109,10 @@ def _of_steps(config: Config) -> Iterator[str]:
         yield "exchange_mb is for sharding=none: with sharding, the gradients of each layer are exchanged at once"
     if config.tensor_parallel > 1 and config.sharding == "none":
         yield "tensor_parallel needs sharding: set it to full or hybrid"
+    if config.compile_mode != "default" and not config.compile:
+        yield f"compile_mode={config.compile_mode} needs compile=true"
+    if config.compile_mode != "default" and config.sharding != "none":
+        yield f"compile_mode={config.compile_mode} needs sharding=none, under which weights keep their place in memory"
     if config.avoid_bad_nodes and config.preflight == "false":
         yield "avoid_bad_nodes needs the preflight, which finds bad nodes: leave out preflight=false"
     if config.nesterov and not config.momentum:

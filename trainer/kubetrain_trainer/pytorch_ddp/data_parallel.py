@@ -29,7 +29,7 @@ def data_parallel(config: TrainConfig, task: Task, group: Group, own_time: OwnTi
 
 def _wrapped(model: nn.Module, config: TrainConfig, task: Task, group: Group, own_time: OwnTime) -> nn.Module:
     if config.compile:
-        model.compile()
+        model.compile(mode=config.compile_mode)
     is_trained = any(parameter.requires_grad for parameter in model.parameters())
     if group.role.world_size == 1 or not is_trained:
         return model

@@ -110,8 +110,17 @@ def add_gradients(training: Training, inputs: object, targets: object, batch: Ba
     count = batch.parts(training.config, training.group.replicas)
     *parts, last = split((inputs, targets, [*batch.indices]), count, len(batch.indices))
     with without_exchange(training.model):
-        losses = [add_gradient(training, weight, *part) for part in parts]
+        losses = [add_early_gradient(training, weight, *part) for part in parts]
     return sum(losses, start=add_gradient(training, weight, *last))
+
+
+def add_early_gradient(training: Training, weight: float, *part: Any) -> Tensor:
+    """Add the gradient of a part before the last one, outside the memory of CUDA graphs, which the next part takes."""
+    loss = add_gradient(training, weight, *part)
+    if training.config.compile_mode != "default":
+        for parameter in training.model.parameters():
+            parameter.grad = parameter.grad if parameter.grad is None else parameter.grad.clone()
+    return loss
 
 
 def add_gradient(training: Training, weight: float, inputs: object, targets: object, indices: list[int]) -> Tensor:
