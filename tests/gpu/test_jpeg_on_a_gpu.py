@@ -74,5 +74,5 @@ def test_the_decoder_leaves_alone_what_earlier_work_still_reads(tmp_path: Path) 
         sums = [each.sum() for each in read]
         expected = [7 * len(each) for each in read]
         del read  # their memory is free for this stream, whose sums have yet to be computed
-        images.decoded(device)
+        images.to(device)
         assert [each.item() for each in sums] == expected

@@ -7,6 +7,7 @@ from torch import nn
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.own_time import OwnTime, StepTimes
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.pytorch_ddp.device_batches import brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.gpu_clock import GpuClock
 from kubetrain_trainer.pytorch_ddp.group import choose_device
 from kubetrain_trainer.pytorch_ddp.images import normalize
@@ -52,6 +53,20 @@ def test_statistics_that_the_next_forward_pass_changes_are_copied_before_it() ->
         assert torch.equal(copied, before.cpu())
 
 
+def test_a_batch_that_is_brought_ahead_leaves_alone_what_steps_still_read() -> None:
+    device = torch.device("cuda:0")
+    batches = [(number, torch.full((2**22,), float(number)).pin_memory()) for number in range(8)]
+    torch.cuda.synchronize()
+    torch.cuda._sleep(10**9)
+    read = []
+    for _, bringing in brought_ahead(batches, device):
+        batch = brought(bringing, device)
+        read.append((batch.min(), batch.max()))
+        del batch, bringing  # their memory may be used again, but not before it was read
+    assert not torch.cuda.current_stream().query(), "nothing has been read yet"
+    assert [(low.item(), high.item()) for low, high in read] == [(number, number) for number in range(8)]
+
+
 def test_the_time_that_the_gpu_waits_for_its_copies_is_measured_once() -> None:
     weights = torch.zeros(SIZE, device="cuda")
     staging = Staging()
@@ -94,6 +109,8 @@ def test_tf32_is_used_if_it_is_set(tf32: bool) -> None:
 def test_a_clock_of_the_gpu_measures_its_work_without_waiting_for_it() -> None:
     clock = GpuClock()
     own_time = OwnTime(clock)
+    for _ in own_time.loading([0]):
+        own_time.end_step()  # the first one is left out
     torch.cuda.synchronize()
     for _ in own_time.loading([1]):
         torch.cuda._sleep(10**9)

@@ -11,13 +11,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from kubetrain_trainer.augmentation import NOTHING
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
 from kubetrain_trainer.left_out import DamagedImage
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.pytorch_ddp.image_batches import EncodedBatch
 from kubetrain_trainer.pytorch_ddp.jpeg_decoder import decodes_on_gpu, describe_decoder
-from kubetrain_trainer.pytorch_ddp.jpeg_files import CHUNK_PIXELS, MAX_BYTES, JpegFile, in_chunks, size_to_decode
+from kubetrain_trainer.pytorch_ddp.jpeg_files import CHUNK_PIXELS, EDGE, MAX_BYTES, JpegFile, in_chunks, size_to_decode
 from kubetrain_trainer.pytorch_ddp.task import build_task
 from support.jpeg_pictures import LEVEL, encoded, loaded, picture, without_tables, write, write_mixture
 
@@ -96,14 +97,19 @@ def test_only_usual_files_are_left_to_the_device(changed: Callable[[Image.Image]
 
 
 def test_large_images_are_decoded_a_few_at_a_time() -> None:
-    def chunks(*pixels: int) -> list[list[int]]:
-        files = [JpegFile(b"", each, (0, 0, 1, 1), (1, 1), 1, None) for each in pixels]  # type: ignore[arg-type]
+    def chunks(*pixels: int, heights: tuple[int, ...] = ()) -> list[list[int]]:
+        parts = [(0, 0, 1, height) for height in heights or [1] * len(pixels)]
+        files = [JpegFile(b"", each, part, (1, 1), 1, False, NOTHING) for each, part in zip(pixels, parts, strict=True)]
         return [[file.pixels for file in files[chunk]] for chunk in in_chunks(files)]
 
     half = CHUNK_PIXELS // 2
     assert chunks(1, 2) == [[1, 2]]
     assert chunks(half, half, 1, half) == [[half, half], [1, half]]
     assert chunks(CHUNK_PIXELS, 1) == [[CHUNK_PIXELS], [1]]
+    assert chunks(CHUNK_PIXELS + 1, 1) == [[CHUNK_PIXELS + 1], [1]]
+    assert chunks(1, 2, 3, 4, heights=(1, half // EDGE**2 * EDGE, 1, 1)) == [[1, 2], [3, 4]], (
+        "in the memory of the largest part"
+    )
 
 
 @pytest.mark.usefixtures("cpu_decodes")

@@ -55,7 +55,7 @@ class AugmentedImages(StoredImages):
             part, scaled = inside(drawn.cropped(width, height), width, height), (self._pixels, self._pixels)
         else:
             part, scaled = (0, 0, width, height), scaled_size(width, height, self._pixels, self._shorter_side)
-        return JpegFile(content, width * height, part, scaled, self._pixels, drawn)
+        return JpegFile(content, width * height, part, scaled, self._pixels, drawn.is_flipped, drawn.erased)
 
     def _pixels_of(self, index: int, content: bytes, drawn: Drawn) -> Tensor:
         if not self._is_cropped:
@@ -70,8 +70,12 @@ def changed(pixels: Tensor, drawn: Drawn) -> Tensor:
         pixels = pixels.flip(-1)
     if drawn.affine != UNCHANGED or drawn.colors:
         pixels = channels_first(repainted(Image.fromarray(pixels.permute(1, 2, 0).numpy()), drawn))
-    if drawn.erased != NOTHING:
-        left, top, right, bottom = inside(drawn.erased, *pixels.shape[1:])
+    return erased(pixels, drawn.erased)
+
+
+def erased(pixels: Tensor, part: Box) -> Tensor:
+    if part != NOTHING:
+        left, top, right, bottom = inside(part, *pixels.shape[1:])
         pixels[:, top:bottom, left:right] = _gray(pixels.device)
     return pixels
 

@@ -1,9 +1,7 @@
 """Batches of images, mixed if the recipe mixes. The device decodes the JPEG files in them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +10,9 @@ from torch.nn.functional import one_hot
 from torch.utils.data import default_collate
 
 from kubetrain_trainer.augmentation import Box
-from kubetrain_trainer.pytorch_ddp.augmented_images import changed, inside
-from kubetrain_trainer.pytorch_ddp.images import center, resize
-from kubetrain_trainer.pytorch_ddp.jpeg_files import JpegFile, beside_the_steps, decode, in_chunks
+from kubetrain_trainer.pytorch_ddp.augmented_images import erased, inside
+from kubetrain_trainer.pytorch_ddp.fitted_images import fitted
+from kubetrain_trainer.pytorch_ddp.jpeg_files import JpegFile, decode, in_chunks
 
 Pairs = Sequence[tuple[float, Box]]
 """How to mix each two images in sequence: the weight of the other one, and the part in which it counts."""
@@ -50,40 +48,6 @@ def blended(pair: Tensor, weight: float) -> Tensor:
     return pair.lerp(pair.flip(0), weight)
 
 
-def decoded_ahead(loaded: Iterable[tuple[Any, Any]], device: torch.device) -> Iterator[tuple[Any, Any]]:
-    """Let a thread decode each batch while the one before is used, so that no step waits for it."""
-    before = None
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        for indices, (images, targets) in loaded:
-            is_encoded = isinstance(images, EncodedBatch)
-            begun = DecodedBatch(thread.submit(images.decoded, device)) if is_encoded else images
-            if before:
-                yield before
-            before = indices, (begun, targets)
-        if before:
-            yield before
-
-
-@dataclass(frozen=True)
-class DecodedBatch:
-    """Images that a thread decodes."""
-
-    decoding: "Future[tuple[Tensor, Any]]"
-
-    def to(self, device: torch.device) -> Tensor:
-        """Return the pixels, for which later work of the device waits.
-
-        Raises:
-            UndecodedFiles: if the device could not decode one of the files.
-        """
-        pixels, ready = self.decoding.result()
-        if ready is not None:
-            steps = torch.cuda.current_stream(device)
-            steps.wait_event(ready)
-            pixels.record_stream(steps)
-        return pixels
-
-
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
     """Images, of which some are JPEG files."""
@@ -113,29 +77,22 @@ class EncodedBatch:
             pairs=pairs,
         )
 
-    def decoded(self, device: torch.device) -> tuple[Tensor, Any]:
-        """Return the pixels of all images, and when the device has them.
+    def to(self, device: torch.device) -> Tensor:
+        """Return the pixels of all images.
 
         Raises:
-            UndecodedFiles: if it cannot decode one of the files.
+            UndecodedFiles: if the device cannot decode one of the files.
         """
-        return beside_the_steps(device, partial(self._made_on, device))
-
-    def _made_on(self, device: torch.device) -> Tensor:
         contents = torch.split(self.contents, self.lengths)
         made = [made_of(self.files[chunk], contents[chunk], device) for chunk in in_chunks(self.files)]
         return mix(torch.cat([self.pixels.to(device), *made])[self.order.to(device)], self.pairs)
 
 
 def made_of(files: Sequence[JpegFile], contents: Sequence[Tensor], device: torch.device) -> Tensor:
-    images = zip(decode(contents, device), files, strict=True)
-    return torch.stack([changed(cut(image, file), file.drawn) for image, file in images]).round_().to(torch.uint8)
-
-
-def cut(image: Tensor, file: JpegFile) -> Tensor:
-    left, top, right, bottom = file.part
-    # In floats, because PyTorch resizes integers on a CPU only.
-    return center(resize(image[:, top:bottom, left:right].float(), *file.scaled), file.side)
+    images = fitted(decode(contents, device), files)
+    for image, file in zip(images, files, strict=True):
+        erased(image, file.erased)
+    return images
 
 
 def is_file(image: Tensor | JpegFile) -> bool:

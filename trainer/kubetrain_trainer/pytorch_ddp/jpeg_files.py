@@ -2,15 +2,14 @@
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from kubetrain_trainer.augmentation import Drawn
+from kubetrain_trainer.augmentation import Box
 
 END_OF_IMAGE = b"\xff\xd9"
 MAX_BYTES = 2**18
@@ -18,7 +17,8 @@ MAX_BYTES = 2**18
 MAX_PIXELS = 16_000_000
 """The most pixels of such an image, which the device holds at full scale, one in floats."""
 CHUNK_PIXELS = 64_000_000
-"""The most pixels that are decoded at once, in 0.2 GB."""
+"""The most pixels that are decoded at once, in 0.2 GB, and that their parts have if all are as large as the largest."""
+EDGE = 64
 LUMA, CHROMA = 1, [(2, 1, 1), (3, 1, 1)]
 """The numbers of the channels, which tell these colors from RGB, and how many samples a block of the other two has."""
 
@@ -35,7 +35,8 @@ class JpegFile(NamedTuple):
     """The height and width to scale it to."""
     side: int
     """The height and width of the center that the model sees."""
-    drawn: Drawn
+    is_flipped: bool
+    erased: Box
 
 
 class UndecodedFiles(Exception):
@@ -63,14 +64,22 @@ def _is_plain(image: Any) -> bool:
     return (is_color or image.mode == "L") and "progressive" not in image.info
 
 
+def packed_length(length: int) -> int:
+    """Return a height or width that all parts have together: tensor cores need even ones, and memory of the same size
+    can be used again."""
+    return -(-length // EDGE) * EDGE
+
+
 def in_chunks(files: Sequence[JpegFile]) -> Iterator[slice]:
     """Yield parts of the files whose images fit into the device's memory together."""
-    first, total = 0, 0
+    first, pixels, height, width = 0, 0, 0, 0
     for number, file in enumerate(files):
-        if total + file.pixels > CHUNK_PIXELS:
+        left, top, right, bottom = file.part
+        pixels, height, width = pixels + file.pixels, max(height, bottom - top), max(width, right - left)
+        packed = (number + 1 - first) * packed_length(height) * packed_length(width)
+        if number > first and max(pixels, packed) > CHUNK_PIXELS:
             yield slice(first, number)
-            first, total = number, 0
-        total += file.pixels
+            first, pixels, height, width = number, file.pixels, bottom - top, right - left
     yield slice(first, len(files))
 
 
@@ -90,17 +99,3 @@ def decode(contents: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     except RuntimeError as error:
         raise UndecodedFiles(str(error).partition("\n")[0]) from error
     return images
-
-
-def beside_the_steps(device: torch.device, compute: Callable[[], Tensor]) -> tuple[Tensor, Any]:
-    """Compute on a stream of its own, so that decode() need not wait for the steps, and return the event of its end."""
-    if device.type != "cuda":
-        return compute(), None
-    stream = _stream(device)
-    with torch.cuda.stream(stream):
-        return compute(), stream.record_event()
-
-
-@cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # its work is short: it goes first

@@ -20,7 +20,7 @@ from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
 from kubetrain_trainer.process_role import ProcessRole
-from kubetrain_trainer.pytorch_ddp.image_batches import decoded_ahead
+from kubetrain_trainer.pytorch_ddp.device_batches import Bringing, brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.jpeg_files import UndecodedFiles
 from kubetrain_trainer.pytorch_ddp.structures import to_device
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
@@ -73,13 +73,16 @@ class Loader:
         self._keys.epoch = epoch
         with own_messages():
             loaded = zip(batches, self._loader, strict=True)
-            device_decodes = getattr(self._samples, "device_decodes", False)
-            for indices, batch in decoded_ahead(loaded, self._device) if device_decodes else loaded:
-                yield self._delivered(batch, indices, epoch)
+            if self._device.type == "cpu" and not getattr(self._samples, "device_decodes", False):
+                for indices, batch in loaded:
+                    yield self._deliver(batch, len(indices))
+            else:
+                for indices, bringing in brought_ahead(loaded, self._device):
+                    yield self._delivered(bringing, indices, epoch)
 
-    def _delivered(self, batch: Any, indices: Sequence[int], epoch: int) -> Loaded:
+    def _delivered(self, bringing: Bringing, indices: Sequence[int], epoch: int) -> Loaded:
         try:
-            return self._deliver(batch, len(indices))
+            return self._deliver(brought(bringing, self._device), len(indices))
         except UndecodedFiles as error:
             log.warning("the GPU could not decode a JPEG file (%s): the CPU decodes this batch", error)
             samples = SeededSamples(self._samples.decoded_by_cpu(), self._config.seed)

@@ -15,9 +15,12 @@ from kubetrain_trainer.errors import KubetrainError
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Move the tensors, and objects that move themselves, such as the BatchEncoding of a tokenizer."""
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    return value.to(device) if hasattr(value, "to") else _map(lambda part: to_device(part, device), value)
+    return map_movable(lambda part: _moved(part, device), value)
+
+
+def map_movable(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return the value with `change` applied to each tensor and each object that moves itself."""
+    return change(value) if hasattr(value, "to") else _map(lambda part: map_movable(change, part), value)
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -80,6 +83,10 @@ def _is_sliced(value: Any, samples: int) -> bool:
     # A list of several inputs, with all samples in each, may have as many parts as there are samples.
     has_one_each = type(value) in (list, tuple) and len(value) == samples
     return has_one_each and not all(_is_sliced(part, samples) for part in value)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
 
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:

@@ -1,0 +1,70 @@
+"""Batches that are brought to the device beside the steps: copied, and their JPEG files decoded."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kubetrain_trainer.pytorch_ddp.image_batches import EncodedBatch
+from kubetrain_trainer.pytorch_ddp.structures import map_movable, map_tensors
+
+Bringing = Future[tuple[Any, Any]]
+"""A batch on the device, and the event after which it has it."""
+
+
+def brought_ahead(batches: Iterable[tuple[Any, Any]], device: torch.device) -> Iterator[tuple[Any, Bringing]]:
+    """Let a thread bring each batch while the one before is used, so that no step waits for it."""
+    before = None
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        for indices, batch in batches:
+            begun = thread.submit(_bring, batch, device)
+            if before:
+                yield before
+            before = indices, begun
+        if before:
+            yield before
+
+
+def brought(bringing: Bringing, device: torch.device) -> Any:
+    """Return the batch, for which later work of the device waits.
+
+    Raises:
+        UndecodedFiles: if the device could not decode one of the files.
+    """
+    batch, ready = bringing.result()
+    if ready is None:
+        return batch
+    steps = torch.cuda.current_stream(device)
+    steps.wait_event(ready)
+    return map_tensors(partial(_used_by, steps), batch)
+
+
+def _bring(batch: Any, device: torch.device) -> tuple[Any, Any]:
+    bring = partial(_moved, device=device)
+    if device.type != "cuda":
+        return map_movable(bring, batch), None
+    stream = _stream(device)
+    with torch.cuda.stream(stream):
+        return map_movable(bring, batch), stream.record_event()
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Leave objects that move themselves where they are, because others cannot tell the memory that they take."""
+    if isinstance(value, EncodedBatch):
+        return value.to(device)
+    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+
+def _used_by(stream: torch.cuda.Stream, tensor: Tensor) -> Tensor:
+    """Keep the tensor's memory for the stream's work."""
+    if tensor.is_cuda:
+        tensor.record_stream(stream)
+    return tensor
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # its work is short: it goes first
