@@ -60,6 +60,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "collate": {"accumulate": 2},
     "stream": {"max_steps": 24, "epochs": 3},
     "sized": {},
+    "batches": {},
     "forgetful": {"max_steps": 12},
     "gan": {"epochs": 2},
     "evaluating": {"epochs": 1, "checkpoint_every": 2},
@@ -69,6 +70,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "stream": ({}, "max_steps must be set, because the training data has no len()"),
     "empty": ({}, "the training data yields no samples when it is read from its beginning"),
+    "batches": ({"batch_size": 4}, "yields a batch with tensors of 8 samples, but batch_size is 4"),
     "unvalidated": ({}, "the split to evaluate has no samples"),
     "complicated": ({}, "state_dict() of the training data must consist of numbers"),
     "lambda": ({}, "samples.scales['twice'] (Scaled.__init__.<locals>.<lambda>) cannot be sent to the processes"),
@@ -77,7 +79,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "losses-step": ({}, "the loss that the task's own step returned has shape (8,)"),
     "random-sampler": ({}, "sampler(0) returned other samples when it was called again"),
 }
-RESUMED = {"optimizers": 4, "sized": 8, "stream": 12, "gan": 4}
+RESUMED = {"optimizers": 4, "sized": 8, "batches": 8, "stream": 12, "gan": 4}
 """Trainings that start again from the checkpoint of this step, in the middle of an epoch."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,24 @@ class Sized(Stream):
         return len(self.points)
 
 
+class Batches(Sized):
+    """Yields batches, the smaller last one only for validation."""
+
+    yields_batches = True
+    size = 8
+
+    def __init__(self, split: str) -> None:
+        super().__init__(split)
+        self.keeps_last = split != "train"
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        samples = super().__iter__()
+        while batch := list(islice(samples, self.size)):
+            if len(batch) == self.size or self.keeps_last:
+                inputs, labels = zip(*batch, strict=True)
+                yield torch.stack(inputs), torch.tensor(labels)
+
+
 class Forgetful:
     def __init__(self, split: str) -> None:
         self.points = Points(split)
@@ -279,6 +298,7 @@ TASKS = {
     "collate": lambda config: plain(config, model=Bag(), data=Texts, collate=padded),
     "stream": lambda config: plain(config, data=Stream),
     "sized": lambda config: plain(config, data=Sized),
+    "batches": lambda config: plain(config, data=Batches),
     "forgetful": lambda config: plain(config, data=Forgetful),
     "empty": lambda config: plain(config, data=Empty),
     "unvalidated": lambda config: plain(config, data=Unvalidated),

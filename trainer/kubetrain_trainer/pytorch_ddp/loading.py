@@ -60,7 +60,8 @@ class Loader:
         self._groups: ShardGroups | None = getattr(samples, "groups", None)
         workers = loader_workers(config, role, device)
         keyed = SeededSamples(samples, config.seed)
-        self._loader = data_loader(keyed, workers, device, batch_sampler=self._keys, collate_fn=collate)
+        pins = device.type == "cuda"
+        self._loader = data_loader(keyed, workers, batch_sampler=self._keys, collate_fn=collate, pin_memory=pins)
 
     def plan(self, world_size: int, sampler: Sampler | None) -> SamplePlan:
         """Plan the epochs of a training with these samples."""
@@ -137,7 +138,7 @@ def own_messages() -> Iterator[None]:
         raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
 
 
-def data_loader(samples: Any, workers: int, device: torch.device, **options: Any) -> "DataLoader[Any]":
+def data_loader(samples: Any, workers: int, **options: Any) -> "DataLoader[Any]":
     multiprocessing.set_forkserver_preload(
         [f"{__package__}.{module}" for module in ("loading_processes", "data", "streams")]
     )
@@ -149,7 +150,6 @@ def data_loader(samples: Any, workers: int, device: torch.device, **options: Any
         # A process forked from one with threads, such as gloo's, may deadlock.
         multiprocessing_context="forkserver" if workers else None,
         worker_init_fn=exit_with_parent if workers else None,
-        pin_memory=device.type == "cuda",
         **options,
     )
 

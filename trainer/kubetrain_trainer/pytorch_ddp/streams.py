@@ -24,6 +24,7 @@ from kubetrain_trainer.pytorch_ddp.loading import (
     own_messages,
     seed_generators,
 )
+from kubetrain_trainer.pytorch_ddp.structures import map_tensors
 from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.stream_plan import StreamPlan, stream_plan
 
@@ -47,6 +48,10 @@ def is_stream(samples: Any) -> bool:
             "samples"
         )
     return True
+
+
+def yields_batches(samples: Any) -> bool:
+    return bool(getattr(samples, "yields_batches", False))
 
 
 class StreamLoader:
@@ -117,7 +122,9 @@ class StreamLoader:
         workers = min(1, loader_workers(self._config, self._role, self._device))
         seeds = (self._config.seed, self._role.rank)
         reading = Reading(self._samples, self._collate, self._config.batch_size, seeds, position)
-        return data_loader(reading, workers, self._device, batch_size=None, collate_fn=_unchanged)
+        # Batches that were made elsewhere may be on the GPU already.
+        pins = self._device.type == "cuda" and not yields_batches(self._samples)
+        return data_loader(reading, workers, batch_size=None, collate_fn=_unchanged, pin_memory=pins)
 
     def _deliver_all(self, loader: "DataLoader[Any]") -> Iterator[Loaded]:
         with own_messages():
@@ -142,12 +149,31 @@ class Reading(IterableDataset[Any]):
         position = self._position or {}
         if "state" in position:
             self._samples.load_state_dict(position["state"])
-        samples = iter(self._samples) if self._position is None else self._forever()
+        batches = self._batches(iter(self._samples) if self._position is None else self._forever())
         for number in count(position.get("batches", 0)):
             seed_generators(derived_seed(*self._seeds, number))  # a run that resumes draws the same random numbers
-            if not (batch := list(islice(samples, self._batch_size))):
+            if not (made := next(batches, None)):
                 return
-            yield self._collate(batch), len(batch), self._position_after(number)
+            yield *made, self._position_after(number)
+
+    def _batches(self, items: Iterator[Any]) -> Iterator[tuple[Any, int]]:
+        """Yield batches, each with the number of its samples."""
+        if yields_batches(self._samples):
+            yield from ((batch, self._checked_size(batch)) for batch in items)
+            return
+        while samples := list(islice(items, self._batch_size)):
+            yield self._collate(samples), len(samples)
+
+    def _checked_size(self, batch: Any) -> int:
+        sizes: list[int] = []
+        map_tensors(lambda tensor: sizes.append(len(tensor)) or tensor, batch)  # type: ignore[func-returns-value]
+        size = sizes[0] if sizes else 0
+        if self._position is not None and size != self._batch_size:
+            raise KubetrainError(
+                f"the training data yields a batch with tensors of {size} samples, but batch_size is "
+                f"{self._batch_size}: let it make batches of this size, and leave out a smaller last one"
+            )
+        return size
 
     def _forever(self) -> Iterator[Any]:
         empty_passes = 0  # the first may be empty: a run may resume at the end
