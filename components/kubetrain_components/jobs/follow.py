@@ -73,19 +73,18 @@ def run_job(
             furthest = max(furthest, failure.step)
             if attempts > MAX_ATTEMPTS_WITHOUT_PROGRESS:
                 raise _last_failure(failure) from None
-            if isinstance(failure, PodsOnBadNodes):
-                job = replace(job, avoided_nodes=failure.nodes)
+            job = replace(job, avoided_nodes=failure.bad_nodes or job.avoided_nodes)
             where = f" without {some_of(job.avoided_nodes)}" if job.avoided_nodes else ""
             on_line(LogLine(job.lead, f"{failure}; the job restarts{where} once all of its pods have ended"))
 
 
 def _last_failure(failure: JobFailed) -> JobFailed:
     """Return the failure with what to do if other nodes did not help."""
-    if not isinstance(failure, PodsOnBadNodes):
+    if not failure.bad_nodes:
         return failure
     return JobFailed(
         f"{failure}; no attempts are left after {MAX_ATTEMPTS_WITHOUT_PROGRESS} without a new step: repair "
-        f"{some_of(failure.nodes)} and start a new run, or set avoid_bad_nodes=false to train there",
+        f"{some_of(failure.bad_nodes)} and start a new run, or set avoid_bad_nodes=false to train there",
         failure.log_tail,
     )
 
@@ -148,8 +147,7 @@ def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLog
         verdict = {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)}
     except JobFailed as failure:
         failure.step = step_of(logs.progress)
-        if isinstance(failure, PodsOnBadNodes):
-            verdict |= as_annotation(failure.nodes)
+        verdict |= as_annotation(failure.bad_nodes)
         raise
     finally:
         if backend.annotate(handle, verdict):

@@ -33,6 +33,8 @@ class JobFailed(KubetrainError):
         """Lines about what the job cost and what its time was spent on."""
         self.step = -1
         """Last step that the job reported."""
+        self.bad_nodes: tuple[str, ...] = ()
+        """The nodes that another attempt avoids."""
 
     @property
     def last_lines(self) -> list[str]:
@@ -49,11 +51,10 @@ class PodsDisrupted(JobFailed):
 class PodsOnBadNodes(JobFailed):
     """A job failed because its preflight found bad nodes, so an attempt without them may succeed."""
 
-    def __init__(self, sentence: str, log_tail: Sequence[str], nodes: tuple[str, ...], step: int = -1) -> None:
+    def __init__(self, sentence: str, log_tail: Sequence[str], bad_nodes: tuple[str, ...], step: int = -1) -> None:
         super().__init__(sentence, log_tail)
         self.step = step
-        self.nodes = nodes
-        """The nodes that the next attempt avoids."""
+        self.bad_nodes = bad_nodes
 
 
 def judge(job: Job, state: JobState, tails: Mapping[str, Sequence[str]]) -> None:
