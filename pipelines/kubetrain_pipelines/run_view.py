@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from kubetrain_trainer.step_window import LARGE_WAIT_SHARE
+from kubetrain_trainer.own_time import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0
 MIN_BAR, MAX_BAR, OTHER_COLUMNS = 8, 28, 78

@@ -195,7 +195,7 @@ def test_the_two_trainers_are_laid_out_alike() -> None:
         "image_batches.py",
         "fitted_images.py",
         "device_batches.py",
-    }  # only PyTorch decodes on the GPU
+    }  # only PyTorch decodes on the GPU, and copies to it itself
     of_models = {"data_parallel.py", "memory_format.py", "own_step.py", "structures.py"}  # Keras and tf.nest do this
     # Each of TensorFlow's processes has the whole model and reads the whole state.
     of_shards = {

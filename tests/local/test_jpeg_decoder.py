@@ -18,7 +18,15 @@ from kubetrain_trainer.left_out import DamagedImage
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.pytorch_ddp.image_batches import EncodedBatch
 from kubetrain_trainer.pytorch_ddp.jpeg_decoder import decodes_on_gpu, describe_decoder
-from kubetrain_trainer.pytorch_ddp.jpeg_files import CHUNK_PIXELS, EDGE, MAX_BYTES, JpegFile, in_chunks, size_to_decode
+from kubetrain_trainer.pytorch_ddp.jpeg_files import (
+    CHUNK_NUMBERS,
+    CHUNK_PIXELS,
+    EDGE,
+    MAX_BYTES,
+    JpegFile,
+    in_chunks,
+    size_to_decode,
+)
 from kubetrain_trainer.pytorch_ddp.task import build_task
 from support.jpeg_pictures import LEVEL, encoded, loaded, picture, without_tables, write, write_mixture
 
@@ -65,6 +73,15 @@ def test_a_photograph_is_not_decoded_at_a_smaller_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cpu_decodes")
+@pytest.mark.parametrize("size", [(2, 2), (3, 3), (1, 400), (400, 1)])
+def test_of_the_smallest_images_a_pixel_is_left(size: tuple[int, int], tmp_path: Path) -> None:
+    write(tmp_path, [encoded(picture(number).resize(size), quality=100) for number in range(24)])
+    settings = {"recipe": "standard", "crop_area": 0.08}
+    ours, usual = (loaded(tmp_path, each, **settings)[0] for each in ("gpu", "cpu"))
+    assert ((ours - usual).abs().mean((1, 2, 3)) / LEVEL).max() < 0.5
+
+
+@pytest.mark.usefixtures("cpu_decodes")
 def test_validation_and_evaluation_decode_as_serving_does(folder: Path) -> None:
     task = build_task(TrainConfig(jpeg_decoder="gpu"), folder)
     assert isinstance(task.data("val")[0][0], Tensor)
@@ -107,9 +124,8 @@ def test_large_images_are_decoded_a_few_at_a_time() -> None:
     assert chunks(half, half, 1, half) == [[half, half], [1, half]]
     assert chunks(CHUNK_PIXELS, 1) == [[CHUNK_PIXELS], [1]]
     assert chunks(CHUNK_PIXELS + 1, 1) == [[CHUNK_PIXELS + 1], [1]]
-    assert chunks(1, 2, 3, 4, heights=(1, half // EDGE**2 * EDGE, 1, 1)) == [[1, 2], [3, 4]], (
-        "in the memory of the largest part"
-    )
+    high = CHUNK_NUMBERS // 2 // (EDGE + 1) // EDGE * EDGE - EDGE
+    assert chunks(1, 2, 3, 4, heights=(1, high, 1, 1)) == [[1, 2], [3, 4]], "in the memory of the largest part"
 
 
 @pytest.mark.usefixtures("cpu_decodes")

@@ -179,6 +179,17 @@ class Forgetful:
         return (self.points[index] for index in range(len(self.points)))
 
 
+class WithoutTensors(Forgetful):
+    yields_batches = True
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([([1.0], [0])])
+
+
+class Indexed(Points):
+    yields_batches = True
+
+
 class Empty(Sized):
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
         return iter(())
@@ -299,6 +310,9 @@ TASKS = {
     "stream": lambda config: plain(config, data=Stream),
     "sized": lambda config: plain(config, data=Sized),
     "batches": lambda config: plain(config, data=Batches),
+    "collated-batches": lambda config: plain(config, data=Batches, collate=list),
+    "batches-without-tensors": lambda config: plain(config, data=WithoutTensors),
+    "indexed-batches": lambda config: plain(config, data=Indexed),
     "forgetful": lambda config: plain(config, data=Forgetful),
     "empty": lambda config: plain(config, data=Empty),
     "unvalidated": lambda config: plain(config, data=Unvalidated),

@@ -14,7 +14,8 @@ from kubetrain_components.jobs.job import Job
 from kubetrain_components.jobs.kubernetes.pod_template import pod_template
 from kubetrain_components.manifest import Manifest
 from kubetrain_trainer.metrics_page import GAUGES, MetricsPage
-from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
+from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS
+from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.stragglers import LARGE_DELAY_SHARE
 from kubetrain_trainer.time_spent import CAUSES
 from support.manifests import batch, elastic, indexed, pytorch, tensorflow, trainjob

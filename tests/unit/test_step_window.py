@@ -42,6 +42,9 @@ def test_the_seconds_of_a_window_begin_after_the_first_step() -> None:
     assert window.seconds == 0
     train(window, clock, 60, 2, 1)
     assert window.seconds == 3
+    with window.paused():
+        clock.now += 100
+    assert window.seconds == 3
     window.restart()
     train(window, clock, 1)
     assert window.seconds == 1

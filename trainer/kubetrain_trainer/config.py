@@ -70,8 +70,9 @@ class TrainConfig(DataSettings):
     compile_mode: str = setting(
         "default",
         "PyTorch: how compile does it, as torch.compile's mode; reduce-overhead: the GPU repeats the model's work as a "
-        "whole (CUDA graphs), for steps of so many small computations that the CPU cannot keep up; max-autotune: so "
-        "too, and several ways of computing are tried, which takes minutes",
+        "whole (CUDA graphs), for steps of so many small computations that the CPU cannot keep up; max-autotune: the "
+        "same, after trying several ways of computing, which takes minutes. Both need compile=true and sharding=none, "
+        "and change nothing on CPUs",
         choices=("default", "reduce-overhead", "max-autotune"),
     )
 

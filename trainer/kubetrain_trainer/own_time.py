@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 Item = TypeVar("Item")
+LARGE_WAIT_SHARE = 0.3
+"""The fraction of time spent waiting for data above which the training warns."""
+SHORTER_WAITS = "give each pod more CPUs, raise loader_workers (PyTorch), or store smaller images"
+"""The remedies for a training that waits for data."""
 
 
 class Clock(Protocol):

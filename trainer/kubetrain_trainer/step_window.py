@@ -8,10 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 RECENT_STEPS = 1000
 """Number of steps from which the quantiles of step times are computed."""
-LARGE_WAIT_SHARE = 0.3
-"""The fraction of time spent waiting for data above which the training warns."""
-SHORTER_WAITS = "give each pod more CPUs, raise loader_workers (PyTorch), or store smaller images"
-"""The remedies for a training that waits for data."""
 
 
 class StepWindow:
@@ -30,7 +26,7 @@ class StepWindow:
     def restart(self) -> None:
         self.steps = 0
         self._samples = 0
-        self._started = self._clock()
+        self._started = self._counted_from = self._clock()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -39,6 +35,7 @@ class StepWindow:
         yield
         paused_seconds = self._clock() - began
         self._started += paused_seconds
+        self._counted_from += paused_seconds
         self._last_step += paused_seconds
 
     def count_step(self, samples: int) -> None:
@@ -50,7 +47,7 @@ class StepWindow:
         self.step_seconds.append(now - self._last_step)
         self._last_step = now
         if self._first_step_ended is None:
-            self._first_step_ended = now
+            self._first_step_ended = self._counted_from = now
 
     @property
     def seconds_since_first_step(self) -> float:
@@ -59,8 +56,8 @@ class StepWindow:
 
     @property
     def seconds(self) -> float:
-        """The time since the last line of metrics, but not before the end of the first step."""
-        return min(self._clock() - self._started, self.seconds_since_first_step)
+        """The time since the last line of metrics, or since the end of the first step; 0 before that."""
+        return 0.0 if self._first_step_ended is None else self._clock() - self._counted_from
 
     @property
     def samples_per_second(self) -> float:

@@ -12,11 +12,11 @@ from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.mlflow_log import log_to_mlflow
 from kubetrain_trainer.node_name import node_name
-from kubetrain_trainer.own_time import OwnTime, StepTimes
+from kubetrain_trainer.own_time import LARGE_WAIT_SHARE, SHORTER_WAITS, OwnTime, StepTimes
 from kubetrain_trainer.process_group import ProcessGroup
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.shard_groups import ShardGroups
-from kubetrain_trainer.step_window import LARGE_WAIT_SHARE, SHORTER_WAITS, StepWindow
+from kubetrain_trainer.step_window import StepWindow
 from kubetrain_trainer.stragglers import Delay, Stragglers, delays, idle_share
 from kubetrain_trainer.stream_plan import Plan
 from kubetrain_trainer.time_spent import CHECKPOINT, DATA_WAIT, STRAGGLER, VALIDATION, WRITE_SECONDS, TimeSpent

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kubetrain_trainer.step_window import SHORTER_WAITS
+from kubetrain_trainer.own_time import SHORTER_WAITS
 from kubetrain_trainer.time_spent import (
     CHECKPOINT,
     DATA_WAIT,

@@ -52,7 +52,7 @@ class AugmentedImages(StoredImages):
 
     def _file(self, content: bytes, drawn: Drawn, width: int, height: int) -> JpegFile:
         if self._is_cropped:
-            part, scaled = inside(drawn.cropped(width, height), width, height), (self._pixels, self._pixels)
+            part, scaled = crop_of(drawn, width, height), (self._pixels, self._pixels)
         else:
             part, scaled = (0, 0, width, height), scaled_size(width, height, self._pixels, self._shorter_side)
         return JpegFile(content, width * height, part, scaled, self._pixels, drawn.is_flipped, drawn.erased)
@@ -61,7 +61,7 @@ class AugmentedImages(StoredImages):
         if not self._is_cropped:
             return self._fitted(index, content)
         image = self._decode(index, self._pixels, drawn.cropped, content)
-        crop = channels_first(image.crop(inside(drawn.cropped(*image.size), *image.size)))
+        crop = channels_first(image.crop(crop_of(drawn, *image.size)))
         return resize(crop, self._pixels, self._pixels)
 
 
@@ -98,6 +98,13 @@ def moved(image: Image.Image, affine: Affine) -> Image.Image:
     size = image.width
     from_corner = (a, b, size * (c + (1 - a - b) / 2), d, e, size * (f + (1 - d - e) / 2))
     return image.transform(image.size, Image.Transform.AFFINE, from_corner, Image.Resampling.BILINEAR, fillcolor=GRAY)
+
+
+def crop_of(drawn: Drawn, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the part to keep, of at least one pixel."""
+    left, top, right, bottom = inside(drawn.cropped(width, height), width, height)
+    left, top = min(left, width - 1), min(top, height - 1)
+    return left, top, max(right, left + 1), max(bottom, top + 1)
 
 
 def inside(box: Box, width: int, height: int) -> tuple[int, int, int, int]:

@@ -1,5 +1,6 @@
 """Batches that are brought to the device beside the steps: copied, and their JPEG files decoded."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
@@ -17,15 +18,14 @@ Bringing = Future[tuple[Any, Any]]
 
 def brought_ahead(batches: Iterable[tuple[Any, Any]], device: torch.device) -> Iterator[tuple[Any, Bringing]]:
     """Let a thread bring each batch while the one before is used, so that no step waits for it."""
-    before = None
+    begun = deque[tuple[Any, Bringing]]()
     with ThreadPoolExecutor(max_workers=1) as thread:
         for indices, batch in batches:
-            begun = thread.submit(_bring, batch, device)
-            if before:
-                yield before
-            before = indices, begun
-        if before:
-            yield before
+            begun.append((indices, thread.submit(_bring, batch, device)))
+            if len(begun) > 1:
+                yield begun.popleft()
+        while begun:
+            yield begun.popleft()
 
 
 def brought(bringing: Bringing, device: torch.device) -> Any:
@@ -52,17 +52,21 @@ def _bring(batch: Any, device: torch.device) -> tuple[Any, Any]:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """Leave objects that move themselves where they are, because others cannot tell the memory that they take."""
+    """Leave sparse tensors and objects that move themselves: their memory cannot be kept for a stream."""
     if isinstance(value, EncodedBatch):
         return value.to(device)
-    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+    return value.to(device, non_blocking=True) if isinstance(value, Tensor) and _is_dense(value) else value
 
 
 def _used_by(stream: torch.cuda.Stream, tensor: Tensor) -> Tensor:
     """Keep the tensor's memory for the stream's work."""
-    if tensor.is_cuda:
+    if tensor.is_cuda and _is_dense(tensor):
         tensor.record_stream(stream)
     return tensor
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 @cache

@@ -16,8 +16,8 @@ MAX_BYTES = 2**18
 """The size of the largest file that is sent: 256 in each of 16 batches ahead fill the 1 GiB of a default /dev/shm."""
 MAX_PIXELS = 16_000_000
 """The most pixels of such an image, which the device holds at full scale, one in floats."""
-CHUNK_PIXELS = 64_000_000
-"""The most pixels that are decoded at once, in 0.2 GB, and that their parts have if all are as large as the largest."""
+CHUNK_PIXELS, CHUNK_NUMBERS = 64_000_000, 128_000_000
+"""The most pixels that are decoded at once, in 0.2 GB, and the most numbers for each color that resizing them takes."""
 EDGE = 64
 LUMA, CHROMA = 1, [(2, 1, 1), (3, 1, 1)]
 """The numbers of the channels, which tell these colors from RGB, and how many samples a block of the other two has."""
@@ -70,14 +70,20 @@ def packed_length(length: int) -> int:
     return -(-length // EDGE) * EDGE
 
 
+def _numbers(height: int, width: int, side: int) -> int:
+    """Return how many numbers a part and its weights take."""
+    high, wide = packed_length(height), packed_length(width)
+    return high * wide + side * (high + wide)
+
+
 def in_chunks(files: Sequence[JpegFile]) -> Iterator[slice]:
     """Yield parts of the files whose images fit into the device's memory together."""
     first, pixels, height, width = 0, 0, 0, 0
     for number, file in enumerate(files):
         left, top, right, bottom = file.part
         pixels, height, width = pixels + file.pixels, max(height, bottom - top), max(width, right - left)
-        packed = (number + 1 - first) * packed_length(height) * packed_length(width)
-        if number > first and max(pixels, packed) > CHUNK_PIXELS:
+        numbers = (number + 1 - first) * _numbers(height, width, file.side)
+        if number > first and (pixels > CHUNK_PIXELS or numbers > CHUNK_NUMBERS):
             yield slice(first, number)
             first, pixels, height, width = number, file.pixels, bottom - top, right - left
     yield slice(first, len(files))

@@ -24,7 +24,7 @@ from kubetrain_trainer.pytorch_ddp.loading import (
     own_messages,
     seed_generators,
 )
-from kubetrain_trainer.pytorch_ddp.structures import map_tensors
+from kubetrain_trainer.pytorch_ddp.structures import tensors_in
 from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.stream_plan import StreamPlan, stream_plan
 
@@ -165,15 +165,16 @@ class Reading(IterableDataset[Any]):
             yield self._collate(samples), len(samples)
 
     def _checked_size(self, batch: Any) -> int:
-        sizes: list[int] = []
-        map_tensors(lambda tensor: sizes.append(len(tensor)) or tensor, batch)  # type: ignore[func-returns-value]
-        size = sizes[0] if sizes else 0
-        if self._position is not None and size != self._batch_size:
+        sizes = [len(tensor) for tensor in tensors_in(batch) if tensor.ndim]
+        if not sizes:
+            raise KubetrainError("the data yields a batch without tensors: let it yield tensors of inputs and targets")
+        samples = sizes[-1]  # of the targets, because inputs may have another dimension first
+        if self._position is not None and samples != self._batch_size:
             raise KubetrainError(
-                f"the training data yields a batch with tensors of {size} samples, but batch_size is "
-                f"{self._batch_size}: let it make batches of this size, and leave out a smaller last one"
+                f"the training data yields a batch of {samples} samples, but batch_size is {self._batch_size}: let it "
+                "make batches of this size, and leave out a smaller last one"
             )
-        return size
+        return samples
 
     def _forever(self) -> Iterator[Any]:
         empty_passes = 0  # the first may be empty: a run may resume at the end

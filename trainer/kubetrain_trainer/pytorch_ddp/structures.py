@@ -29,11 +29,11 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def tensors_in(state: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a state that is saved, which consists of dicts, lists and tuples."""
+    """Yield the tensors of a batch, or of a state that is saved."""
     if isinstance(state, Tensor):
         yield state
-    elif isinstance(state, dict | list | tuple):
-        for value in state.values() if isinstance(state, dict) else state:
+    else:
+        for value in _parts_of(state) or ():
             yield from tensors_in(value)
 
 

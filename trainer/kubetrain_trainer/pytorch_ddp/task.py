@@ -39,7 +39,8 @@ class Task:
 
     It may also be an object that only yields such pairs, those for its own process, with `state_dict()` and
     `load_state_dict()`. The training reads it again when it ends. `len()` is an epoch, in samples of all processes.
-    If its `yields_batches` is True, it yields whole batches, for the training of `batch_size` samples.
+    If its `yields_batches` is True, it yields whole batches, for the training of `batch_size` samples; `len()` counts
+    samples nevertheless.
     """
     collate: Callable[[list[Any]], tuple[Any, Any]] | None = None
     """Makes a batch of inputs and targets from a list of samples, such as by padding them."""

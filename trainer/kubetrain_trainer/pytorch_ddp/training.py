@@ -41,7 +41,7 @@ from kubetrain_trainer.pytorch_ddp.sendable import check_sendable
 from kubetrain_trainer.pytorch_ddp.sharding import is_sharded, shards
 from kubetrain_trainer.pytorch_ddp.staging import Staging
 from kubetrain_trainer.pytorch_ddp.stopping import Stop
-from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream
+from kubetrain_trainer.pytorch_ddp.streams import StreamLoader, is_stream, yields_batches
 from kubetrain_trainer.pytorch_ddp.task import Task, build_task
 from kubetrain_trainer.pytorch_ddp.weights_files import EXPORT_FILES
 from kubetrain_trainer.recent_steps import RecentSteps
@@ -183,6 +183,10 @@ def check_task(task: Task, config: TrainConfig) -> None:
         raise InvalidSetting(f"layer_rate must be 1, because the task's own {chooses} chooses the rates of layers")
     if task.step and config.precision == "fp16":
         raise InvalidSetting("precision cannot be fp16, because the task's own step does not scale its losses")
+    if task.step and config.compile_mode != "default":
+        raise InvalidSetting(
+            "compile_mode must be default, because the task's own step may use what a CUDA graph overwrites"
+        )
     if task.step and config.on_nan == "skip":
         raise InvalidSetting(
             "on_nan must be stop, because the task's own step updates the model before the loss is checked"
@@ -211,4 +215,7 @@ def open_loader(samples: Any, task: Task, config: TrainConfig, role: ProcessRole
         check_sendable("collate", task.collate)
     if config.tensor_parallel > 1 and is_stream(samples):
         raise InvalidSetting("tensor_parallel must be 1 for samples without indices: its processes need the same ones")
+    if yields_batches(samples) and (task.collate or not is_stream(samples)):
+        has = "collate" if task.collate else "[index]"
+        raise InvalidSetting(f"data with yields_batches makes its batches itself, so that {has} has no use: remove it")
     return (StreamLoader if is_stream(samples) else Loader)(samples, config, role, device, task.collate)
