@@ -70,9 +70,9 @@ class TrainConfig(DataSettings):
     compile_mode: str = setting(
         "default",
         "PyTorch: how compile does it, as torch.compile's mode; reduce-overhead: the GPU repeats the model's work as a "
-        "whole (CUDA graphs), for steps of so many small computations that the CPU cannot keep up; max-autotune: the "
-        "same, after trying several ways of computing, which takes minutes. Both need compile=true and sharding=none, "
-        "and change nothing on CPUs",
+        "whole (CUDA graphs), for steps of many small computations, with which the CPU cannot keep up; max-autotune: "
+        "the same, after trying several ways of computing, which takes minutes. Both need compile=true and "
+        "sharding=none, and change nothing on CPUs",
         choices=("default", "reduce-overhead", "max-autotune"),
     )
 
