@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,6 @@ run(lambda: train.train(training_arguments("Train.")))
 
 GRAPH = """
 import runpy
-from functools import partial
 import torch
 from torch import nn
 from kubetrain_trainer.pytorch_ddp.task import Task
@@ -77,17 +77,23 @@ if __name__ == "__main__":
 """A training of a model that puts its gradient into the same memory each time, as CUDA graphs do."""
 
 
+def train(program: list[str], settings: Mapping[str, object], folder: Path, output: Path) -> str:
+    """Run the program in the folder, which is also its dataset, and return what it printed."""
+    places = {"data-dir": folder, "output-dir": output}
+    flags = [part for name, value in {**places, **settings}.items() for part in (f"--{name}", str(value))]
+    ended = subprocess.run([sys.executable, *program, *flags], cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
 @pytest.mark.parametrize(("accumulate", "mode"), [(1, "default"), (3, "default"), (3, "reduce-overhead")])
 def test_nothing_is_compiled_after_the_first_step(accumulate: int, mode: str, tmp_path: Path) -> None:
     """The last batch of each epoch is smaller, and so are its parts; a validation has batches of two sizes."""
     settings = {"data": "synthetic", "synthetic-samples": 71, "image-size": 8, "batch-size": 16, "epochs": 3}
     settings |= {"compile": "true", "checkpoint-every": 3, "metrics-port": 0, "accumulate": accumulate}
     settings |= {"compile-mode": mode}
-    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    program = [sys.executable, "-c", COUNTING, "--data-dir", str(tmp_path), "--output-dir", str(tmp_path / "run")]
-    trained = subprocess.run([*program, *flags], capture_output=True, text=True, check=False)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    first, *others = map(int, re.findall(r"graphs: (\d+)", trained.stdout))
+    printed = train(["-c", COUNTING], settings, tmp_path, tmp_path / "run")
+    first, *others = map(int, re.findall(r"graphs: (\d+)", printed))
     assert first >= 1
     assert others == [first] * 14, "three epochs of five steps"
 
@@ -98,14 +104,10 @@ def test_gradients_in_the_same_memory_add_up(tmp_path: Path) -> None:
     for accumulate in (1, 3):
         settings = {"model": "graph:build", "batch-size": 12, "epochs": 4, "metrics-port": 0, "metric": "loss"}
         settings |= {"learning-rate": 0.01, "compile": "true", "compile-mode": "reduce-overhead", "precision": "fp32"}
-        settings |= {"accumulate": accumulate, "lr-scaling": "none", "data-dir": tmp_path, "log-every": 1}
-        flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-        program = [sys.executable, "graph.py", *flags, "--output-dir", str(tmp_path / str(accumulate))]
-        trained = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert trained.returncode == 0, trained.stdout + trained.stderr
-        losses.append(
-            [row["loss"] for row in read_metrics(tmp_path / str(accumulate) / "metrics.jsonl") if "loss" in row]
-        )
+        settings |= {"accumulate": accumulate, "lr-scaling": "none", "log-every": 1}
+        output = tmp_path / str(accumulate)
+        train(["graph.py"], settings, tmp_path, output)
+        losses.append([row["loss"] for row in read_metrics(output / "metrics.jsonl") if "loss" in row])
     first, last = losses[0][0], losses[0][-1]
     assert last < first
     assert losses[1] == pytest.approx(losses[0])

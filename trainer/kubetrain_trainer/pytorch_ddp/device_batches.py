@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kubetrain_trainer.pytorch_ddp.image_batches import EncodedBatch
-from kubetrain_trainer.pytorch_ddp.structures import map_movable, map_tensors
+from kubetrain_trainer.pytorch_ddp.structures import map_movable, tensors_in, to_device
 
 Bringing = Future[tuple[Any, Any]]
 """A batch on the device, and the event after which it has it."""
@@ -39,7 +39,10 @@ def brought(bringing: Bringing, device: torch.device) -> Any:
         return batch
     steps = torch.cuda.current_stream(device)
     steps.wait_event(ready)
-    return map_tensors(partial(_used_by, steps), batch)
+    for tensor in tensors_in(batch):
+        if tensor.is_cuda and _is_dense(tensor):
+            tensor.record_stream(steps)  # or its memory might be used again before they have read it
+    return batch
 
 
 def _bring(batch: Any, device: torch.device) -> tuple[Any, Any]:
@@ -53,16 +56,8 @@ def _bring(batch: Any, device: torch.device) -> tuple[Any, Any]:
 
 def _moved(value: Any, device: torch.device) -> Any:
     """Leave sparse tensors and objects that move themselves: their memory cannot be kept for a stream."""
-    if isinstance(value, EncodedBatch):
-        return value.to(device)
-    return value.to(device, non_blocking=True) if isinstance(value, Tensor) and _is_dense(value) else value
-
-
-def _used_by(stream: torch.cuda.Stream, tensor: Tensor) -> Tensor:
-    """Keep the tensor's memory for the stream's work."""
-    if tensor.is_cuda and _is_dense(tensor):
-        tensor.record_stream(stream)
-    return tensor
+    is_brought = isinstance(value, EncodedBatch) or (isinstance(value, Tensor) and _is_dense(value))
+    return to_device(value, device) if is_brought else value
 
 
 def _is_dense(tensor: Tensor) -> bool:

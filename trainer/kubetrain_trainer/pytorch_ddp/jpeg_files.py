@@ -15,7 +15,7 @@ END_OF_IMAGE = b"\xff\xd9"
 MAX_BYTES = 2**18
 """The size of the largest file that is sent: 256 in each of 16 batches ahead fill the 1 GiB of a default /dev/shm."""
 MAX_PIXELS = 16_000_000
-"""The most pixels of such an image, which the device holds at full scale, one in floats."""
+"""The most pixels of such an image, which the device holds at full scale."""
 CHUNK_PIXELS, CHUNK_NUMBERS = 64_000_000, 128_000_000
 """The most pixels that are decoded at once, in 0.2 GB, and the most numbers for each color that resizing them takes."""
 EDGE = 64

@@ -15,7 +15,9 @@ from kubetrain_trainer.errors import KubetrainError
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Move the tensors, and objects that move themselves, such as the BatchEncoding of a tokenizer."""
-    return map_movable(lambda part: _moved(part, device), value)
+    return map_movable(
+        lambda part: part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device), value
+    )
 
 
 def map_movable(change: Callable[[Any], Any], value: Any) -> Any:
@@ -83,10 +85,6 @@ def _is_sliced(value: Any, samples: int) -> bool:
     # A list of several inputs, with all samples in each, may have as many parts as there are samples.
     has_one_each = type(value) in (list, tuple) and len(value) == samples
     return has_one_each and not all(_is_sliced(part, samples) for part in value)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
 
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:

@@ -213,9 +213,10 @@ def open_loader(samples: Any, task: Task, config: TrainConfig, role: ProcessRole
     if is_import_path(config.model) and config.loader_workers != 0:
         check_sendable("samples", samples)
         check_sendable("collate", task.collate)
-    if config.tensor_parallel > 1 and is_stream(samples):
+    has_indices = not is_stream(samples)
+    if config.tensor_parallel > 1 and not has_indices:
         raise InvalidSetting("tensor_parallel must be 1 for samples without indices: its processes need the same ones")
-    if yields_batches(samples) and (task.collate or not is_stream(samples)):
+    if yields_batches(samples) and (task.collate or has_indices):
         has = "collate" if task.collate else "[index]"
         raise InvalidSetting(f"data with yields_batches makes its batches itself, so that {has} has no use: remove it")
-    return (StreamLoader if is_stream(samples) else Loader)(samples, config, role, device, task.collate)
+    return (Loader if has_indices else StreamLoader)(samples, config, role, device, task.collate)
