@@ -19,6 +19,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from kubetrain_components.pack_dataset.pack import write_pack
+from kubetrain_components.pack_dataset.plan import PackPlan, plan_pack, plan_pack_of
+from kubetrain_components.pack_dataset.smaller_images import copy_images
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.image_input import DEVIATION, MEAN
@@ -28,6 +31,8 @@ from kubetrain_trainer.pytorch_ddp.loading import SeededSamples
 
 SIZES = ((500, 375), (1600, 1200), (4032, 3024))
 RECIPES = ("standard", "strong")
+SHORTER_SIDE = 512
+SHARD_SIZE = 128_000_000
 BATCH = 32
 
 
@@ -49,8 +54,9 @@ def measured_at(size: tuple[int, int], arguments: argparse.Namespace) -> dict[st
     """Return the rates of each way to load images, which take turns."""
     count = max(BATCH, arguments.images * SIZES[0][0] // size[0])
     with tempfile.TemporaryDirectory() as folder:
-        write_images(Path(folder), count, size=size)
-        ways = ways_to_load(Path(folder))
+        images = Path(folder, "images")
+        write_images(images, count, size=size)
+        ways = ways_to_load(images)
         rates: dict[str, list[float]] = {name: [] for name in ways}
         for name, load in chain(ways.items(), *[ways.items()] * arguments.rounds):
             began = time.process_time()
@@ -71,6 +77,7 @@ def ways_to_load(folder: Path) -> dict[str, Callable[[range], Any]]:
         "torchvision, tensors": partial(peer_batch, peer_of_tensors(folder)),
         **{f"kubetrain, recipe={name}": partial(our_batch, *ours(folder, name)) for name in RECIPES},
         "recipe=standard, normalized by a GPU": partial(our_batch, *ours(folder, "standard"), normalizes=False),
+        f"recipe=standard, packed with --shorter-side {SHORTER_SIDE}": partial(our_batch, *ours_packed(folder)),
     }
 
 
@@ -91,8 +98,20 @@ def peer_batch(samples: ImageFolder, indices: range) -> Any:
     return torch.utils.data.default_collate([samples[index] for index in indices])
 
 
-def ours(folder: Path, recipe: str) -> tuple[Any, Any]:
-    config = TrainConfig(recipe=recipe, image_size=224)
+def ours_packed(folder: Path) -> tuple[Any, Any]:
+    packed = folder.with_name("packed")
+    write_pack(plan_pack(folder, packed, SHARD_SIZE), prepare=made_smaller)
+    return ours(packed, "standard", data="tar_shards")
+
+
+def made_smaller(plan: PackPlan, copies: Path) -> PackPlan:
+    for _ in copy_images(plan, copies, SHORTER_SIDE):
+        pass
+    return plan_pack_of(copies, plan)
+
+
+def ours(folder: Path, recipe: str, data: str = "image_folder") -> tuple[Any, Any]:
+    config = TrainConfig(recipe=recipe, image_size=224, data=data)
     data = image_data(config, folder)
     images = data.training()
     return images, (SeededSamples(images, 0), partial(mixed_batch, classes=len(data.classes)))

@@ -19,7 +19,8 @@ from launches import our_rate, our_training, run_together
 
 from kubetrain_components.object_store.open_store import open_store
 from kubetrain_components.object_store.store import ObjectStore
-from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import write_pack
+from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_components.serve_shards.serve import serving
 from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset

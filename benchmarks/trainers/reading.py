@@ -13,7 +13,8 @@ from pathlib import Path
 
 from images import write_images
 
-from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import write_pack
+from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer import image_folder, tar_shards
 from kubetrain_trainer.epoch_order import EpochOrder
 

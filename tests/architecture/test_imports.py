@@ -44,6 +44,7 @@ VENDORS = {
     "jobs/local/process_guard.py": {"psutil"},
     "jobs/local/owner.py": {"psutil"},
     "manifest_text.py": {"yaml"},
+    "pack_dataset/smaller_images.py": {"PIL"},
     "evaluate_model/report.py": {"jinja2", "markupsafe"},
     "evaluate_model/plots.py": {"matplotlib"},
 }

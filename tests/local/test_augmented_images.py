@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import write_pack
+from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.sampling import plan_samples

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import write_pack
+from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION

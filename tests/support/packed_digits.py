@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kubetrain_components.object_store.store import ObjectStore
-from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import write_pack
+from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset
 

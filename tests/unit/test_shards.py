@@ -10,15 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.pack_dataset.pack import (
-    MANIFEST,
-    PackPlan,
-    Sample,
-    parse_size,
-    plan_pack,
-    plan_shards,
-    write_pack,
-)
+from kubetrain_components.pack_dataset.pack import MANIFEST, write_pack
+from kubetrain_components.pack_dataset.plan import PackPlan, Sample, parse_size, plan_pack, plan_shards
 from kubetrain_pipelines.cli.verify import verify_folder
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -78,11 +71,11 @@ class TestPlan:
     def test_the_order_of_the_samples_does_not_matter(self) -> None:
         samples = [Sample(f"train/{number % 4}/{number}.jpg", number % 4, 1000) for number in range(200)]
         shuffled = random.Random(0).sample(samples, k=len(samples))
-        assert list(plan_shards("train", samples, 50_000)) == list(plan_shards("train", shuffled, 50_000))
+        assert list(plan_shards(samples, 50_000)) == list(plan_shards(shuffled, 50_000))
 
     def test_every_shard_has_samples_of_all_classes_and_each_sample_is_in_one(self) -> None:
         samples = [Sample(f"train/{number // 100}/{number}.jpg", number // 100, 1000) for number in range(400)]
-        shards = list(plan_shards("train", samples, 100_000))
+        shards = list(plan_shards(samples, 100_000))
         assert len(shards) > 5
         assert all({sample.label for sample in shard.samples} == {0, 1, 2, 3} for shard in shards)
         assert sorted(sample.path for shard in shards for sample in shard.samples) == sorted(
@@ -93,13 +86,13 @@ class TestPlan:
         of_one = Sample("train/a/0.jpg", 0, 1000).packed_size
         samples = [Sample(f"train/a/{number}.jpg", 0, 1000) for number in range(9)]
         for shard_size, counts in ((4 * of_one + 1024, [4, 4, 1]), (4 * of_one + 1023, [3, 3, 3])):
-            shards = list(plan_shards("train", samples, shard_size))
+            shards = list(plan_shards(samples, shard_size))
             assert [len(shard.samples) for shard in shards] == counts
             assert max(shard.size for shard in shards) <= shard_size
 
     def test_a_sample_larger_than_a_shard_gets_its_own(self) -> None:
         samples = [Sample(f"train/a/{number}.jpg", 0, 5000) for number in range(3)]
-        shards = list(plan_shards("train", samples, 1))
+        shards = list(plan_shards(samples, 1))
         assert [shard.name for shard in shards] == [f"train/train-00000{number}.tar" for number in range(3)]
 
 

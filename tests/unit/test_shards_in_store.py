@@ -8,7 +8,8 @@ import pytest
 
 from kubetrain_components.object_store.directory_store import DirectoryStore
 from kubetrain_components.object_store.store import ObjectChanged
-from kubetrain_components.pack_dataset.pack import plan_pack, write_pack
+from kubetrain_components.pack_dataset.pack import write_pack
+from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_components.sync_dataset.shards_in_store import ShardsInStore
 from kubetrain_components.sync_dataset.transfer import transfer_dataset

@@ -116,6 +116,11 @@ def verify(directory: Path) -> None:
 @click.argument("directory", type=FOLDER)
 @click.argument("out", type=FOLDER)
 @click.option("--shard-size", default="128MB", show_default=True, help="Max shard size: 64MB, 1GB, or bytes.")
+@click.option(
+    "--shorter-side",
+    type=click.IntRange(min=1),
+    help="Make larger images smaller, so that their shorter side has this many pixels.",
+)
 @AS_JSON
 def pack(**options: Any) -> None:
     """Pack the images in DIRECTORY into tar shards.

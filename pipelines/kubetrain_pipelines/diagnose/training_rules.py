@@ -222,7 +222,8 @@ RULES = (
         certainty=Certainty.SLOW,
         texts=("the training waits for data ",),
         explanation="GPUs stand idle while batches are read and decoded.",
-        remedy="Raise cpu and loader_workers, store smaller images, or pack them into shards (`kubetrain pack`).",
+        remedy="Raise cpu and loader_workers, or pack the images into shards (`kubetrain pack`), which can make them "
+        "smaller.",
         samples=(
             Sample(
                 "the training waits for data 62% of the time: give each pod more CPUs, raise loader_workers (PyTorch), "

@@ -1,0 +1,75 @@
+"""Smaller copies of large images, because decoding a photograph of many megapixels takes longer than training on it."""
+
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+from PIL.ExifTags import Base
+
+from kubetrain_components.pack_dataset.plan import PackPlan, Sample
+from kubetrain_trainer.cpus import usable_cpus
+
+JPEG_QUALITY = 95
+"""High, because the losses of this compression add to those of the first one."""
+UNUSUAL_MODES = ("I", "F")
+"""The beginnings of modes with more than 8 bits, of which each framework makes 8 bits in its own way."""
+
+
+class Copied(Enum):
+    SMALLER = auto()
+    UNCHANGED = auto()
+    UNDECODED = auto()
+    """Unchanged, because it is damaged. The trainer names it, or leaves it out if it may."""
+
+
+def copy_images(plan: PackPlan, folder: Path, shorter_side: int) -> Iterator[tuple[Sample, Copied]]:
+    """Put a smaller copy of each image whose shorter side is longer into the folder, and links to the others."""
+    copy = partial(_copy, plan.data_dir.absolute(), folder, shorter_side)
+    with ThreadPoolExecutor(usable_cpus()) as threads:
+        for shard in plan.shards:  # one at a time, because samples that wait take memory
+            yield from zip(shard.samples, threads.map(copy, shard.samples), strict=True)
+
+
+def _copy(data_dir: Path, folder: Path, shorter_side: int, sample: Sample) -> Copied:
+    original, target = data_dir / sample.path, folder / sample.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        smaller = smaller_file(original, shorter_side)
+    except Exception:  # noqa: BLE001 - Pillow raises exceptions of many classes
+        target.symlink_to(original)
+        return Copied.UNDECODED
+    if not smaller:
+        target.symlink_to(original)
+        return Copied.UNCHANGED
+    target.write_bytes(smaller)
+    return Copied.SMALLER
+
+
+def smaller_file(path: Path, shorter_side: int) -> bytes | None:
+    """Return a file of the image at a smaller size, or None if the image is small enough."""
+    with Image.open(path) as image:
+        if min(image.size) <= shorter_side or image.mode.startswith(UNUSUAL_MODES):
+            return None
+        lossless = image.format in ("PNG", "BMP")
+        return _encoded(_resized(image, shorter_side), image.format if lossless else "JPEG", image.getexif())
+
+
+def _resized(image: Image.Image, shorter_side: int) -> Image.Image:
+    width, height = (round(each * shorter_side / min(image.size)) for each in image.size)
+    image.draft(image.mode, (width, height))
+    plain = image if image.mode in ("RGB", "L") else image.convert("RGB")
+    return plain.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def _encoded(image: Image.Image, kind: str | None, exif: Image.Exif) -> bytes:
+    """Encode the image without the original's metadata, except which side is up."""
+    kept = Image.Exif()
+    if Base.Orientation in exif:
+        kept[Base.Orientation] = exif[Base.Orientation]
+    file = io.BytesIO()
+    image.save(file, kind, quality=JPEG_QUALITY, exif=kept)
+    return file.getvalue()
