@@ -62,6 +62,18 @@ def test_a_job_in_the_cluster_is_found_by_its_name_or_run(
     assert not [each for each in cluster.requests if not each.startswith("GET")], "nothing is changed"
 
 
+def test_the_log_of_a_failed_pod_is_read_beside_that_of_its_replacement(
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = cluster.objects[f"{PODS}/train-0"]
+    cluster.write(cluster.run("train-1"), b"[kubetrain] step=1/9 loss=0.5\n")
+    again = {key: value for key, value in failed["metadata"].items() if key in ("labels", "ownerReferences")}
+    cluster.put(f"{PODS}/train-1", metadata=again, spec=failed["spec"], status={**failed["status"], "phase": "Running"})
+    _, output = shown(capsys, "train")
+    assert "2 logs read" in output
+    assert "The memory of a GPU ran out (proven)\n   worker-0.log:1:" in output
+
+
 def test_only_the_newest_attempt_of_a_stage_counts(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     labels = {"kubetrain/run-id": "nightly"}
     done = [{"type": "Complete", "status": "True"}]

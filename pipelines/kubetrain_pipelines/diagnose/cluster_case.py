@@ -27,6 +27,8 @@ class ClusterReader:
         """
         self._api, self._case, self._folder = api, case, folder
         self._jobs = ClusterJobs(api, all_events=True)
+        self._owners: dict[str, str] = {}
+        """The pod whose logs have the replica's name."""
 
     def read_named(self, name: str) -> bool:
         """Read the jobs of this name or of the run with this ID; return False if there are none."""
@@ -57,7 +59,7 @@ class ClusterReader:
                 yield node
 
     def _read_logs(self, kind: JobKind, pod: Manifest) -> None:
-        main, name = kind.traits.container, replica_name(pod)
+        main, name = kind.traits.container, self._log_name(pod)
         if restart_count(main, pod):
             self._read_log(pod, f"{name}.previous", container=main, previous="true")
         if container_status(main, pod):
@@ -65,6 +67,11 @@ class ClusterReader:
         for init in status_of(pod).get("initContainerStatuses") or []:
             if ((init.get("state") or {}).get("terminated") or {}).get("exitCode"):
                 self._read_log(pod, f"{name}.{init['name']}", container=init["name"])
+
+    def _log_name(self, pod: Manifest) -> str:
+        """Return the replica's name, or the pod's if another pod was that replica before."""
+        name = pod["metadata"]["name"]
+        return name if self._owners.setdefault(replica_name(pod), name) != name else replica_name(pod)
 
     def _read_log(self, pod: Manifest, name: str, **query: str) -> None:
         path = self._folder / f"{name}.log"
