@@ -317,6 +317,37 @@ def test_only_new_lines_are_asked_of_the_cluster(
     assert requests_for_logs(server) == []
 
 
+@pytest.mark.parametrize("cuts", [1, 3])
+def test_the_end_of_a_log_is_read_again_if_its_last_reading_breaks_off(
+    cuts: int,
+    server: KfpServer,
+    api: KfpApi,
+    start: Callable[..., str],
+    cluster: ApiServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is often the error. After three tries, it comes from Kubeflow Pipelines."""
+    running = Step(task="greet", state="RUNNING", ended=None)
+    pod = running.pods()[0]
+    run_id = start(workflow([running]))
+    log = cluster.run(pod)
+    add_pod(cluster, run_id, running)
+    cluster.write(log, f"{stamp(0)} first\n".encode())
+
+    def end(handler: Handler) -> bool:
+        cluster.write(log, f"{stamp(1)} error: the cause\n".encode())
+        cluster.fail("/log?", cut(20), times=cuts)
+        server.logs[pod] = "first\nerror: the cause\n"
+        server.stories[run_id] = [workflow([GREET], "SUCCEEDED")]
+        return False
+
+    server.fail("/apis/v2beta1/runs/", lambda handler: False, times=2)
+    server.fail("/apis/v2beta1/runs/", end)
+    logs_and_show(api, run_id, follow=True)
+    assert capsys.readouterr().out == "== Greet the user\nfirst\nerror: the cause\n"
+    assert bool(requests_for_logs(server)) == (cuts == 3)
+
+
 @pytest.mark.parametrize("kept", range(1, 41))
 def test_a_rotated_log_goes_on_where_it_stopped(kept: int) -> None:
     lines = [f"line {number}" for number in range(40)]

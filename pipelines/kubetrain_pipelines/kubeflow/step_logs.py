@@ -1,5 +1,6 @@
 """The logs of a run's steps, which the v2beta1 API of Kubeflow Pipelines does not have."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from kubetrain_pipelines.kubeflow.stage_state import StageState
 
 if TYPE_CHECKING:
     from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
+
+LAST_TRIES = 3
 
 
 class NoLog(KfpError):
@@ -69,11 +72,12 @@ class ClusterLogs:
             return None
 
     def new_lines(self, node: str, *, is_over: bool) -> list[str] | None:
-        """Return the lines since the last call; None if the cluster has no log of the pod."""
-        try:
-            return run.new_lines_of(node, is_over=is_over) if (run := self._connected()) else None
-        except KubernetesError:  # a stream that breaks off is read again from the same position
-            return []
+        """Return the lines since the last call; None if the cluster does not have the log, or the rest of one that is
+        complete."""
+        for _ in range(LAST_TRIES if is_over else 1):  # a stream that breaks off is read again from the same position
+            with contextlib.suppress(KubernetesError):
+                return run.new_lines_of(node, is_over=is_over) if (run := self._connected()) else None
+        return None if is_over else []
 
     def _connected(self) -> "RunInCluster | None":
         from kubetrain_pipelines.kubeflow.run_in_cluster import RunInCluster
