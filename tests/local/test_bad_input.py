@@ -307,3 +307,10 @@ def test_debug_shows_the_traceback_at_any_position(tmp_path: Path) -> None:
         assert "Traceback" in finished.output
         assert "InvalidSetting: unknown setting 'x'" in finished.output
         assert finished.exit_code == 2, "the same as without"
+
+
+def test_debug_after_two_dashes_belongs_to_the_users_program() -> None:
+    job = ("--cluster", "--framework", "jax", "--output", "out", "--set", "image=i:1", "--dry-run")
+    rendered = kubetrain("train", *job, "--", "python", "train.py", "--debug", "--verbose")
+    assert rendered.exit_code == 0, rendered.output
+    assert "- '--debug'\n" in rendered.output

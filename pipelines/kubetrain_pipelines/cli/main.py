@@ -304,11 +304,18 @@ for command in COMMANDS:
     kubetrain.add_command(command)
 
 
+def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before --, and -- with the user's program and its arguments."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end:]
+
+
 def main() -> None:
     """Run a command. If it fails, print the error as one sentence and exit with the code for its kind."""
-    debug = "--debug" in sys.argv
+    own, program = split_program(sys.argv[1:])
+    debug = "--debug" in own
     try:
-        kubetrain([argument for argument in sys.argv[1:] if argument != "--debug"], standalone_mode=False)
+        kubetrain([*(argument for argument in own if argument != "--debug"), *program], standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
