@@ -117,6 +117,20 @@ def test_the_restart_policy_is_honored(
     assert isinstance(state, JobState if tries == 2 else JobFailed)
 
 
+def test_a_pod_that_waits_for_its_restart_ends_with_the_job(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_operator, "RESTART_DELAY_SECONDS", 600.0)
+    killed = script("import os; os.kill(os.getpid(), 9)")
+    waits, fails = killed, script("import time; time.sleep(1); raise SystemExit(1)")
+    handle = backend.create(job(waits, fails, policy=RestartPolicy.EXIT_CODE))
+    states = backend.watch(handle)
+    while (state := next(states)) is not None and not state.is_over:
+        pass
+    assert state is not None
+    assert [pod.phase for pod in state.pods] == [Phase.FAILED, Phase.FAILED]
+
+
 def test_a_signal_is_reported_like_in_kubernetes(backend: LocalBackend) -> None:
     killed = script("import os; os.kill(os.getpid(), 9)")
     error, _ = follow(backend, job(killed, policy=RestartPolicy.NEVER))

@@ -85,6 +85,8 @@ class LocalPod:
     def stop(self, grace_seconds: float) -> None:
         """Terminate the first process, and kill all that remain after the grace period, like a kubelet."""
         if self._process is None:
+            if self.state.phase is Phase.RUNNING:  # it waits for a restart
+                self.state = replace(self.state, phase=Phase.FAILED)
             return
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
