@@ -125,6 +125,19 @@ def test_a_request_to_a_server_that_hangs_is_retried(
     assert api.get(POD) is not None
 
 
+def test_the_last_requests_of_a_process_do_not_wait_for_a_server_that_hangs(
+    server: ApiServer, api: KubernetesApi
+) -> None:
+    server.put(POD)
+    server.fail(POD, hang(600), times=1000)
+    api.max_seconds = 0.3
+    began = time.monotonic()
+    for request in (lambda: api.get(POD), lambda: api.delete(POD, retry_seconds=1.0)):
+        with pytest.raises(Unreachable):
+            request()
+    assert time.monotonic() - began < 5
+
+
 def test_a_missing_permission_is_named_with_its_remedy(server: ApiServer, api: KubernetesApi) -> None:
     message = (
         'pytorchjobs.kubeflow.org is forbidden: User "system:serviceaccount:ml:runner" cannot create resource '

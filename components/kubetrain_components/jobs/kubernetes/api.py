@@ -58,8 +58,9 @@ class KubernetesApi:
         self.connection = connection
         self.namespace = namespace or connection.namespace or "default"
         self.retry_seconds = retry_seconds
-        self.max_retry_seconds = math.inf
-        """Lowered for the last requests of a process: other threads may still set retry_seconds."""
+        self.max_seconds = math.inf
+        """For an answer and for retries. Lowered for the last requests of a process: other threads may still set
+        retry_seconds."""
         self._host = connection.server
         self._transport = Transport(connection)
         self._history = ServerHistory()
@@ -186,7 +187,7 @@ class KubernetesApi:
     def _send(self, request: Request, retry_seconds: float | None, read: Callable[[urllib3.BaseHTTPResponse], T]) -> T:
         """Send the request, and retry it until it succeeds or time is up."""
         if retry_seconds is None:
-            retry_seconds = min(self.retry_seconds, self.max_retry_seconds)
+            retry_seconds = min(self.retry_seconds, self.max_seconds)
         waiting = Waiting(str(request), retry_seconds, tells_at_once=request.method == "POST")
         for pause in _pauses():
             try:
@@ -229,7 +230,10 @@ class KubernetesApi:
             raise Transient(str(error)) from error
 
     def _exchange_with(self, credential: Credential, request: Request) -> urllib3.BaseHTTPResponse:
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=request.read_timeout or READ_TIMEOUT_SECONDS)
+        timeout = urllib3.Timeout(
+            connect=min(CONNECT_TIMEOUT_SECONDS, self.max_seconds),
+            read=min(request.read_timeout or READ_TIMEOUT_SECONDS, self.max_seconds),
+        )
         try:
             response = self._transport.request(
                 credential,

@@ -54,7 +54,7 @@ LOWEST_LIMIT: Manifest = {"activeDeadlineSeconds": 1}
 OPERATOR_LIMITS: Manifest = {"runPolicy": {"backoffLimit": 0, **LOWEST_LIMIT, "cleanPodPolicy": "Running"}}
 JOIN_SECONDS = 2.0
 LAST_REQUESTS_SECONDS = 5.0
-"""Time for the last requests of an interrupted launcher, which is about to be killed."""
+"""Time for each of the last requests of an interrupted launcher, which is about to be killed."""
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class KubernetesBackend:
         return bool(handle.kind.traits.framework) or (state is not None and NEEDED_ANNOTATION in state.annotations)
 
     def run_outlives_launcher(self) -> bool:
-        self._api.max_retry_seconds = LAST_REQUESTS_SECONDS
+        self._api.max_seconds = LAST_REQUESTS_SECONDS
         return self._run is not None and self._run.is_active()
 
     def leave(self, handle: JobHandle) -> None:
