@@ -10,7 +10,12 @@ from dataclasses import replace
 import pytest
 
 from kubetrain_components.jobs import following
-from kubetrain_components.jobs.annotations import PROGRESS_ANNOTATION, SECONDS_RUNNING_ANNOTATION, VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import (
+    CLEAN_PODS_ANNOTATION,
+    PROGRESS_ANNOTATION,
+    SECONDS_RUNNING_ANNOTATION,
+    VERDICT_ANNOTATION,
+)
 from kubetrain_components.jobs.budgets import Budgets
 from kubetrain_components.jobs.follow import JobNotOurs, create_or_attach, run_job
 from kubetrain_components.jobs.job import Elastic, Job
@@ -306,6 +311,26 @@ def test_ctrl_c_deletes_the_job() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_job(JOB, backend, ignore)
     assert backend.deleted == [NAME]
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_an_interrupt_between_the_verdict_and_the_end_of_the_pods_leaves_no_pod_behind(is_drained: bool) -> None:
+    """They are deleted with the job, or by the next launcher, or by the reaper, which reads the annotation."""
+    backend = MemoryBackend()
+    backend.is_drained = is_drained
+    backend.create(JOB)
+    backend.finish(NAME, Phase.FAILED, exit_code=1, finished=1.0)
+    annotations = backend.jobs[NAME].annotations
+
+    def interrupt(handle: JobHandle, pods: str) -> None:
+        annotations.update(backend.jobs[NAME].annotations)
+        raise KeyboardInterrupt
+
+    backend.clean = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        run_job(JOB, backend, ignore)
+    assert (backend.deleted, backend.left) == (([], [NAME]) if is_drained else ([NAME], []))
+    assert annotations[CLEAN_PODS_ANNOTATION] == "Running"
 
 
 def test_a_launcher_whose_run_continues_leaves_its_job_alone() -> None:

@@ -19,7 +19,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
-from kubetrain_components.jobs.annotations import FAILED, LABEL_PREFIX, RESULT_ANNOTATION, SUCCEEDED, VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import (
+    CLEAN_PODS_ANNOTATION,
+    FAILED,
+    LABEL_PREFIX,
+    RESULT_ANNOTATION,
+    SUCCEEDED,
+    VERDICT_ANNOTATION,
+)
 from kubetrain_components.jobs.avoided_nodes import as_annotation, avoided_by, merged
 from kubetrain_components.jobs.backend import JobBackend, JobExists
 from kubetrain_components.jobs.budgets import Budgets, Clock
@@ -97,12 +104,12 @@ def _run_attempt(
         handle = create_or_attach(job, backend, on_line, clock, judged)
         logs = JobLogs(backend.logs(handle, only), on_line, job.lead, lead_changes=job.meets_in_etcd)
         state = Following(job, handle, backend, logs, budgets, clock).until_over()
+        judged.add(handle.uid)
+        _record_verdict(job, state, backend, logs)
     except KeyboardInterrupt:
         with interrupts_deferred():  # a second Ctrl-C must not leave the job behind
             _let_go(job, handle, backend, on_line)
         raise
-    judged.add(handle.uid)
-    _record_verdict(job, state, backend, logs)
     return state
 
 
@@ -141,10 +148,10 @@ def _newest(job: Job, backend: JobBackend) -> JobHandle | None:
 def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs) -> None:
     """Annotate the job with the verdict before its pods are deleted, for a launcher that restarts after that."""
     handle = state.handle
-    verdict = {VERDICT_ANNOTATION: FAILED}
+    verdict = {VERDICT_ANNOTATION: FAILED, CLEAN_PODS_ANNOTATION: job.placement.clean_pods}
     try:
         judge(job, state, logs.tails())
-        verdict = {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)}
+        verdict |= {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)}
     except JobFailed as failure:
         failure.step = step_of(logs.progress)
         verdict |= as_annotation(failure.bad_nodes)

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from kubetrain_components.jobs.annotations import LEFT_ANNOTATION, TTL_ANNOTATION, VERDICT_ANNOTATION
+from kubetrain_components.jobs.annotations import (
+    CLEAN_PODS_ANNOTATION,
+    LEFT_ANNOTATION,
+    TTL_ANNOTATION,
+    VERDICT_ANNOTATION,
+)
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobState, Phase
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
@@ -96,11 +101,12 @@ def _by_time_to_live(found: Found, state: JobState, now: datetime) -> tuple[Acti
 
 
 def _decide_on_pods(found: Found, state: JobState, now: datetime) -> tuple[Action, str]:
-    """Clean the pods that no launcher will. One that judged the job has treated its pods as clean_pods says."""
-    ended_at = _ended_at(found.job)
-    if not found.pods or VERDICT_ANNOTATION in state.annotations or ended_at is None:
+    """Clean the pods that no launcher will: it may have been killed before, or after its verdict."""
+    ended_at, is_judged = _ended_at(found.job), VERDICT_ANNOTATION in state.annotations
+    keeps_pods = is_judged and state.annotations.get(CLEAN_PODS_ANNOTATION, "None") == "None"
+    if not found.pods or keeps_pods or ended_at is None:
         return Action.KEEP, "has ended"
-    if state.phase is Phase.SUCCEEDED and found.kind.traits.succeeds_with_lead:
+    if not is_judged and state.phase is Phase.SUCCEEDED and found.kind.traits.succeeds_with_lead:
         return Action.KEEP, "its lead has succeeded, but other pods still work"
     age = now - ended_at
     pods = f"has ended {_hours(age)} ago, but {len(found.pods)} of its pods still run"
