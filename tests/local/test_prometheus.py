@@ -12,7 +12,7 @@ import psutil
 import pytest
 import yaml
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from support.cli import KUBETRAIN, interrupt, processes_of
@@ -68,7 +68,7 @@ def stopped(processes: list[psutil.Process]) -> Iterator[None]:
 
 @pytest.mark.thorough
 def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digits: Path, tmp_path: Path) -> None:
-    port, output = free_port(), tmp_path / "output"
+    port, output = free_ports(1)[0], tmp_path / "output"
     with training(digits, output, port), prometheus(tmp_path, one_training(port)) as server:
         wait_until(lambda: server.query("kubetrain_checkpoint_stall_seconds_count > 1"))
         for query in dashboard_queries():
@@ -95,7 +95,7 @@ def test_a_process_that_hangs_raises_alerts_and_every_panel_shows_something(digi
 def test_what_a_page_shows_raises_alerts(
     restarts: int, fault: dict[str, Any], alerts: set[str], tmp_path: Path
 ) -> None:
-    port, pages = free_port(), [page_of(0, HEALTHY)]
+    port, pages = free_ports(1)[0], [page_of(0, HEALTHY)]
 
     def newest() -> str:
         return pages[-1].text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from support.cli import SOON_SECONDS, interrupt, processes_of, read_until, start
 from support.outside import sample, scrape
 
@@ -55,7 +55,7 @@ def chief_at(port: int, output: Path) -> psutil.Process:
 
 
 def test_a_training_of_two_processes_is_scraped_while_it_runs_and_ends_at_ctrl_c(digits: Path, tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     with training("pytorch", 2, port, digits, tmp_path) as run:
         seen = read_until(run, "[kubetrain] step=30/")
         check_page(port, workers=2)
@@ -73,7 +73,7 @@ def test_a_training_of_two_processes_is_scraped_while_it_runs_and_ends_at_ctrl_c
 def test_a_training_is_scraped_again_after_its_chief_was_killed(
     framework: str, workers: int, digits: Path, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     with training(framework, workers, port, digits, tmp_path) as run:
         assert "training starts: " in read_until(run, "[kubetrain] step=30/")
         check_page(port, workers)

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.stragglers import LARGE_DELAY_SHARE, WINDOW_SECONDS, WINDOWS
 from support.cli import interrupt, read_until, start
@@ -69,7 +69,7 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("place", "part"), [("data", "data"), ("loss", "computation")])
 @pytest.mark.parametrize("framework", FAULTY_TASKS)
 def test_a_slow_process_is_named_in_log_metrics_and_page(framework: str, place: str, part: str, tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     with training(framework, tmp_path, slow_rank(place), port) as run:
         seen = read_until(run, SLOW)
         warning = seen.splitlines()[-1]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 
 PODS = "/api/v1/namespaces/tests/pods"
 JOBS = ("jobs", "pytorchjobs", "tfjobs", "trainjobs")
@@ -67,7 +67,7 @@ class ApiServer:
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._faults: list[tuple[str, Fault]] = []
         self._sockets: set[socket.socket] = set()
-        self._port = free_port()
+        self._port = free_ports(1)[0]
         self._server: _Server | None = None
 
     def __enter__(self) -> "ApiServer":

@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 
 PYTHON = Path(__file__).parents[2] / ".venv-mlflow" / "bin" / "python"
 START_SECONDS = 120
@@ -29,7 +29,7 @@ class MlflowServer:
         if not PYTHON.exists():
             pytest.skip("MLflow's server is missing: make .venv-mlflow/installed")
         self._folder = folder
-        self._port = free_port()
+        self._port = free_ports(1)[0]
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"http://127.0.0.1:{self._port}"
 

@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 import yaml
 
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_components.manifest import Manifest
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
@@ -128,7 +128,7 @@ def _kept(name: str, value: str) -> Manifest:
 @contextmanager
 def prometheus(folder: Path, scrape: Manifest) -> Iterator[Prometheus]:
     """Run a Prometheus that scrapes trainings and evaluates the rules, each once per second."""
-    port = free_port()
+    port = free_ports(1)[0]
     _write_configuration(folder, scrape)
     with (folder / "prometheus.log").open("w") as log:
         server = subprocess.Popen(

@@ -13,7 +13,6 @@ from kubetrain_components.expose_dataset.expose import (
     ExposureRequest,
     claim_name,
     plan_exposure,
-    without_credentials,
 )
 from kubetrain_components.expose_dataset.prune import exposed_claims, plan_pruning, staged_versions, uses_of
 from kubetrain_components.expose_dataset.storage_facts import StorageFacts
@@ -181,7 +180,7 @@ class TestManifests:
         [
             ("s3://bucket/a b/ü@home?x", "s3://bucket/a b/ü@home?x"),
             ("/data/digits", "/data/digits"),
-            ("s3://AKIA123:secret@bucket/digits", "s3://bucket/digits"),
+            ("s3://AKIA123:secret@bucket/digits", "s3://…@bucket/digits"),
             ("https://h/digits?X-Amz-Credential=A&X-Amz-Signature=s", "https://h/digits"),
             ("https://h/digits?versionId=1&x-amz-signature=s", "https://h/digits"),
             ("https://h/digits?AWSAccessKeyId=A&Signature=s", "https://h/digits"),
@@ -189,7 +188,6 @@ class TestManifests:
         ],
     )
     def test_no_credential_gets_into_an_annotation(self, source: str, public: str) -> None:
-        assert without_credentials(source) == public
         (manifest,) = exposure("clone", source=source).manifests()
         assert manifest["metadata"]["annotations"] == {"kubetrain/source": public}
 

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer import metrics_page, metrics_server
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
@@ -96,7 +96,7 @@ def serve() -> Iterator[Serve]:
 
 
 def test_each_scrape_sees_the_newest_page(serve: Serve) -> None:
-    port, values = free_port(), iter(range(10))
+    port, values = free_ports(1)[0], iter(range(10))
     serve(port, lambda: f"value {next(values)}\n")
     first = scrape(port)
     second = scrape(port)
@@ -104,7 +104,7 @@ def test_each_scrape_sees_the_newest_page(serve: Serve) -> None:
 
 
 def test_other_paths_are_not_found(serve: Serve) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     serve(port, lambda: "value 1\n")
     scrape(port)
     with pytest.raises(HTTPError, match="404"):
@@ -112,7 +112,7 @@ def test_other_paths_are_not_found(serve: Serve) -> None:
 
 
 def test_a_client_that_disconnects_is_not_logged(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     serve(port, lambda: "value 1\n")
     scrape(port)
     with socket.create_connection(("127.0.0.1", port)) as rude:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer import mlflow_client, mlflow_log
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
@@ -88,7 +88,7 @@ def test_a_server_that_never_answers_delays_the_end_by_seconds_at_most(
 
 
 def test_no_server_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    copy = begin(tmp_path, f"http://127.0.0.1:{free_port()}")
+    copy = begin(tmp_path, f"http://127.0.0.1:{free_ports(1)[0]}")
     wait_until(lambda: caplog.messages)
     assert "Connection refused" in caplog.text
     copy.end(0)

@@ -10,7 +10,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 import yaml
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.event_file import EventFile
 from support.cli import SOON_SECONDS, interrupt, kubetrain, start
 from support.kfp_runs import kfp_without_cluster
@@ -41,7 +41,7 @@ def ask(port: int, path: str) -> Any:
 @pytest.mark.slow
 def test_a_real_tensorboard_shows_the_curves_of_a_workspace(tmp_path: Path) -> None:
     write_events(tmp_path)
-    port = free_port()
+    port = free_ports(1)[0]
     board = start("tensorboard", tmp_path, "--port", str(port))
     try:
         wait_until(lambda: ask(port, "runs") == ["run-7/tensorboard"])

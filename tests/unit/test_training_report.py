@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubetrain_components.jobs.local.free_ports import free_port
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer import time_spent, training_report
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
@@ -93,7 +93,7 @@ def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
 
 
 def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     report = begin(tmp_path, gpu_memory=2**30, seconds_at_peak=0.0625, metrics_port=port)
     train(report, steps=2, waited_seconds=0.5)
     report.steps(TrainingProgress(step=2, epoch=0), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.125)
@@ -127,7 +127,7 @@ def test_a_line_of_progress_has_the_time_left_and_the_age_of_the_checkpoint(
 
 def test_the_page_shows_the_whole_time_by_what_it_was_spent_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_spent, "_STARTED_ON_CLOCK", time.perf_counter() - 1000)
-    port = free_port()
+    port = free_ports(1)[0]
     report = begin(tmp_path, metrics_port=port)
     began = time_shown(port)
     train(report, steps=2, waited_seconds=0.5)
@@ -148,7 +148,7 @@ def time_shown(port: int) -> dict[str, float]:
 
 def test_a_resumed_run_counts_its_restarts(tmp_path: Path) -> None:
     begin(tmp_path)
-    port = free_port()
+    port = free_ports(1)[0]
     begin(tmp_path, resumed_step=2, metrics_port=port)
     assert sample(scrape(port), "restarts_total") == 1
 
@@ -164,7 +164,7 @@ def test_a_used_port_does_not_fail_the_training(tmp_path: Path) -> None:
 def test_only_the_chief_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = begin(tmp_path, rank=1, metrics_port=free_port())
+    report = begin(tmp_path, rank=1, metrics_port=free_ports(1)[0])
     train(report, steps=40, waited_seconds=1.5)
     report.steps(TrainingProgress(step=1), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.1)
     report.end()

@@ -17,6 +17,7 @@ from kubetrain_components.expose_dataset.storage_facts import StorageFacts, chec
 from kubetrain_components.jobs.annotations import LABEL_PREFIX, MANAGED_BY
 from kubetrain_components.jobs.job_identity import slug
 from kubetrain_components.manifest import Manifest
+from kubetrain_components.object_store.open_store import without_secrets
 from kubetrain_trainer.errors import InvalidSetting, did_you_mean
 
 DATASET_LABEL = LABEL_PREFIX + "dataset"
@@ -137,7 +138,7 @@ class Exposure:
         return {
             "name": self.claim,
             "labels": {**MANAGED_BY, DATASET_LABEL: self.request.digest, EXPOSURE_LABEL: self.mode.value},
-            "annotations": {SOURCE_ANNOTATION: without_credentials(self.request.source)},
+            "annotations": {SOURCE_ANNOTATION: without_secrets(self.request.source)},
         }
 
 
@@ -164,12 +165,6 @@ def claim_name(dataset_name: str, digest: str) -> str:
 def version_path(digest: str) -> str:
     """The version's folder on the staging volume and its copies."""
     return f"versions/{digest}"
-
-
-def without_credentials(source: str) -> str:
-    """Remove user information and signed queries from a source, since anyone in the namespace can read it."""
-    source = re.sub(r"(?<=://)[^/?]*@", "", source)
-    return re.sub(r"\?.*(X-Amz-|AWSAccessKeyId=|Signature=|[?&](sig|token)=).*", "", source, flags=re.IGNORECASE)
 
 
 def is_exposed(claim: Manifest) -> bool:

@@ -24,7 +24,3 @@ def free_ports(count: int) -> list[int]:
                 continue
             ports.append(port)
     return ports
-
-
-def free_port() -> int:
-    return free_ports(1)[0]
