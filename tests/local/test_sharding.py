@@ -273,6 +273,17 @@ def test_a_run_may_change_how_it_is_sharded(whole: Path, tmp_path: Path) -> None
     assert_same_training(tmp_path / "again", whole)
 
 
+def test_a_run_with_the_default_optimizer_may_change_how_it_is_sharded(tmp_path: Path) -> None:
+    settings = {"optimizer": "sgd", "momentum": 0.9}
+    run(tmp_path, 1, {"whole": settings})
+    copy_killed_at(4, tmp_path / "whole", tmp_path / "sharded")
+    run(tmp_path, 2, {"sharded": {**settings, "sharding": "full"}})
+    copy_killed_at(6, tmp_path / "sharded", tmp_path / "again")
+    np.testing.assert_allclose(losses(tmp_path / "sharded"), losses(tmp_path / "whole"), rtol=1e-5)
+    run(tmp_path, 2, {"again": settings})
+    assert_same_training(tmp_path / "again", tmp_path / "whole")
+
+
 @pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.thorough), "bf16"])
 def test_statistics_and_reduced_precision(precision: str, tmp_path: Path) -> None:
     settings = {"precision": precision, "model_args": {"normalized": True}}

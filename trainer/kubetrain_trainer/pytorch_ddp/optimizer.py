@@ -14,6 +14,8 @@ from kubetrain_trainer.layers import rate_factors
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.schedule import peak_rate
 
+IMPLEMENTATION = ("fused", "foreach")
+"""What of the state is no hyperparameter: it may have been saved by a run with another sharding."""
 log = logging.getLogger(__name__)
 
 
@@ -96,10 +98,12 @@ def warn_of_untrained(model: nn.Module, optimizers: Optimizers) -> None:
 def _chosen(config: TrainConfig, task: Task, global_batch: int) -> Optimizer:
     groups: Any = task.parameter_groups(task.model) if task.parameter_groups else _groups(config, task.model)
     rate, decay, betas = config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
+    # Of the two, PyTorch has a fused step of parts of tensors for AdamW only.
+    how = {"fused": True} if config.optimizer == "adamw" or config.sharding == "none" else {"foreach": True}
     optimizer: Optimizer = (
-        torch.optim.AdamW(groups, rate, betas, config.epsilon or 1e-8, decay, fused=True)
+        torch.optim.AdamW(groups, rate, betas, config.epsilon or 1e-8, decay, **how)
         if config.optimizer == "adamw"
-        else torch.optim.SGD(groups, rate, config.momentum, 0, decay, config.nesterov, fused=True)
+        else torch.optim.SGD(groups, rate, config.momentum, 0, decay, config.nesterov, **how)
     )
     for group in optimizer.param_groups:  # a group's own rate, too, is meant for a global batch of base_batch_size
         group["lr"] *= peak_rate(config, global_batch) / config.learning_rate
@@ -129,5 +133,6 @@ def _load(optimizer: Optimizer, state: dict[str, Any], *, keep_hyperparameters: 
     for group, hyperparameters in zip(optimizer.param_groups, own, strict=True):
         if ("betas" in group) != ("betas" in hyperparameters):
             raise ValueError("the state of another kind of optimizer")
+        group.update({name: hyperparameters[name] for name in IMPLEMENTATION if name in hyperparameters})
         if keep_hyperparameters:
             group.update(hyperparameters)
