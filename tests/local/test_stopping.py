@@ -130,6 +130,34 @@ def test_a_validation_is_abandoned_and_repeated_after_the_resume(framework: str,
     assert output.read_export()["manifest_sha256"] == checkpoint.manifest_sha256
 
 
+SLOW_STORAGE = """
+import os, signal, sys, threading, time
+from kubetrain_trainer import checkpoint_layout
+from kubetrain_trainer.entry_point import run, training_arguments
+from PACKAGE.train import train
+
+describe_files = checkpoint_layout.describe_files
+def slow(folder):
+    if "step-00000005" in str(folder):
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        time.sleep(2)
+    return describe_files(folder)
+checkpoint_layout.describe_files = slow
+run(lambda: train(training_arguments("")))
+"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_last_checkpoint_that_is_being_written_is_completed(framework: str, tmp_path: Path) -> None:
+    settings = ("--data", "synthetic", "--max-steps", 5, "--metrics-port", 0)
+    places = ("--data-dir", ".", "--output-dir", "output")
+    program = SLOW_STORAGE.replace("PACKAGE", package_of(framework))
+    process = start_python("-u", "-c", program, *places, *settings, cwd=tmp_path, PYTHONPATH=_with_folder(tmp_path))
+    log, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, log
+    assert [each.step for each in complete_checkpoints(TrainingOutput(tmp_path / "output").checkpoints)] == [5], log
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_before_the_first_step_all_end_immediately(framework: str, tmp_path: Path) -> None:
     prepare(framework, tmp_path, "slow-start")

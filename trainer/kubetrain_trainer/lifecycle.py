@@ -102,6 +102,8 @@ def running(training: AnyTraining) -> Iterator[None]:
         annotating_errors(lambda: training.doing),
     ):
         yield
+        with training.watchdog.paused():  # while SIGTERM is still only noted
+            training.writer.wait()
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def run_epochs(training: Training) -> None:
     plan = loader.plan(group.replicas, training.task.sampler)
     progress, validated_step = resume(training, plan)
     own_time, at_peak = training.own_time, training.seconds_at_peak
-    report = TrainingReport(config, training.output, plan, group, progress.step, own_time, at_peak)
+    report = TrainingReport(config, training.output, plan, group, progress, own_time, at_peak)
     validate = partial(mean_metrics, training)
 
     while not is_finished(config, progress):
@@ -94,8 +94,6 @@ def run_epochs(training: Training) -> None:
             training.watchdog.beat(f"step {progress.step + 1}")
     if validated_step != progress.step:
         save_checkpoint(training, validate, progress, report, validated_step)
-    with training.watchdog.paused():
-        training.writer.wait()
     report.end()
 
 
