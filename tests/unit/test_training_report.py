@@ -27,6 +27,8 @@ from kubetrain_trainer.training_report import TrainingReport
 from support.outside import sample, scrape, tensorboard_scalars
 from support.training import FakeGroup
 
+AT_THE_START = TrainingProgress()
+
 
 @pytest.fixture(autouse=True)
 def stopped_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -40,7 +42,7 @@ def stopped_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def begin(
     path: Path,
     rank: int = 0,
-    resumed_step: int = 0,
+    resumed: TrainingProgress = AT_THE_START,
     gpu_memory: int = 0,
     other_waits: float = 0.0,
     seconds_at_peak: float = 0.0,
@@ -59,7 +61,7 @@ def begin(
 
     group = FakeGroup(rank, add_the_others, gpu_memory)
     clock = Clock()
-    report = TrainingReport(config, TrainingOutput(path), plan, group, resumed_step, OwnTime(clock), seconds_at_peak)
+    report = TrainingReport(config, TrainingOutput(path), plan, group, resumed, OwnTime(clock), seconds_at_peak)
     report.window = StepWindow(clock)
     return report
 
@@ -90,6 +92,27 @@ def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
         clock.now += 2 - waited_seconds
         own_time.end_step()
         report.window.count_step(16)
+
+
+@pytest.mark.parametrize(
+    ("step", "epoch", "samples_in_epoch", "max_steps", "expected"),
+    [
+        (0, 0, 0, 0, 12),
+        (6, 1, 32, 0, 12),
+        (5, 1, 16, 0, 12),
+        (40, 1, 32, 0, 46),  # with a smaller batch
+        (40, 1, 33, 0, 46),
+        (2, 1, 32, 0, 8),  # with a larger batch
+        (40, 1, 32, 43, 43),
+        (40, 3, 0, 0, 40),
+    ],
+)
+def test_the_last_step_is_told_from_what_is_left(
+    step: int, epoch: int, samples_in_epoch: int, max_steps: int, expected: int
+) -> None:
+    plan = SamplePlan(size=64, global_batch=16, world_size=2, seed=0)
+    resumed = TrainingProgress(step=step, epoch=epoch, samples_in_epoch=samples_in_epoch)
+    assert training_report.total_steps(TrainConfig(epochs=3, max_steps=max_steps), plan, resumed) == expected
 
 
 def test_metrics_tensorboard_and_the_page_agree(tmp_path: Path) -> None:
@@ -149,7 +172,7 @@ def time_shown(port: int) -> dict[str, float]:
 def test_a_resumed_run_counts_its_restarts(tmp_path: Path) -> None:
     begin(tmp_path)
     port = free_ports(1)[0]
-    begin(tmp_path, resumed_step=2, metrics_port=port)
+    begin(tmp_path, resumed=TrainingProgress(step=2, samples_in_epoch=32), metrics_port=port)
     assert sample(scrape(port), "restarts_total") == 1
 
 

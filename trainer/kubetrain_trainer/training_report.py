@@ -1,6 +1,7 @@
 """The chief's reports: metrics.jsonl, TensorBoard files, MLflow, Prometheus metrics and progress lines."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ class TrainingReport:
         output: TrainingOutput,
         plan: Plan,
         group: ProcessGroup,
-        resumed_step: int,
+        resumed: TrainingProgress,
         own_time: OwnTime,
         seconds_at_peak: float = 0.0,
     ) -> None:
@@ -46,8 +47,7 @@ class TrainingReport:
             seconds_at_peak: The time that all GPUs together need for a sample at least; 0: unknown.
         """
         self.window = StepWindow()
-        steps = config.epochs * plan.steps_per_epoch
-        self._total_steps = min(steps, config.max_steps) if config.max_steps else steps
+        self._total_steps = total_steps(config, plan, resumed)
         self._group = group
         self._own_time = own_time
         self._nodes = group.gather_text(node_name())
@@ -59,11 +59,11 @@ class TrainingReport:
         self._has_warned = False
         if not group.role.is_chief:
             return
-        self._events = EventFile(output.tensorboard, resumed_step)
-        self._metrics = MetricsLog(output.metrics, resumed_step)
+        self._events = EventFile(output.tensorboard, resumed.step)
+        self._metrics = MetricsLog(output.metrics, resumed.step)
         self._page = MetricsPage(output.path.name, group.role.world_size, self._events.restarts)
         log_to_mlflow(config, output)
-        self._time = TimeSpent(output.time_spent, resumed_step)
+        self._time = TimeSpent(output.time_spent, resumed.step)
         self._page.show_time(self._time.totals())
         if config.metrics_port:
             serve_metrics(config.metrics_port, self._page.text)
@@ -152,6 +152,13 @@ class TrainingReport:
         share = self._waits / max(self._steps, 1)
         if share >= LARGE_WAIT_SHARE:
             log.warning(describe_waiting(share))
+
+
+def total_steps(config: TrainConfig, plan: Plan, resumed: TrainingProgress) -> int:
+    """Return the number of the last step. Those before were perhaps taken by another number of processes."""
+    epochs_left = config.epochs - plan.epochs_done(resumed.epoch, resumed.samples_in_epoch)
+    last = resumed.step + math.ceil(round(epochs_left * plan.steps_per_epoch, 6))
+    return min(last, config.max_steps) if config.max_steps else last
 
 
 def describe_waiting(share: float) -> str:

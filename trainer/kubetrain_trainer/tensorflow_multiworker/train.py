@@ -57,7 +57,7 @@ def run_epochs(training: Training) -> None:
     plan = plan_samples(len(training.samples), config, group.replicas, training.task.sampler, groups)
     progress, validated_step = resume(training, plan)
     own_time, at_peak = training.own_time, training.seconds_at_peak
-    report = TrainingReport(config, training.output, plan, group, progress.step, own_time, at_peak)
+    report = TrainingReport(config, training.output, plan, group, progress, own_time, at_peak)
     validate = partial(mean_metrics, training)
     take_step = step_function(training)
     vary_dropout(training.task.model, group.strategy)
