@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubetrain_pipelines.cli.verify import verify_folder
+from kubetrain_trainer import checkpoint_retention
 from kubetrain_trainer.checkpoint_layout import Checkpoint, complete_checkpoints, remove_checkpoint, remove_partial
 from kubetrain_trainer.checkpoint_retention import remove_superseded, superseded
 from kubetrain_trainer.config import TrainConfig
@@ -40,6 +41,22 @@ def test_checkpoints_after_the_newest_neither_count_nor_are_removed() -> None:
     complete = [checkpoint(step) for step in (60, 70, 100)]
     planned = superseded(complete, complete[1], TrainConfig(keep_checkpoints=1))
     assert [each.step for each in planned] == [60]
+
+
+def test_one_that_cannot_be_removed_is_left_to_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = [Checkpoint(tmp_path / f"step-{step:08d}", {"step": step, "metrics": {}}) for step in (1, 2, 3)]
+    for each in saved:
+        each.path.mkdir()
+    (tmp_path / ".step-00000001.removed").write_text("in the way")
+    monkeypatch.setattr(checkpoint_retention, "complete_checkpoints", lambda directory: saved)
+    for _ in range(2):
+        remove_superseded(saved[-1], TrainConfig(keep_checkpoints=1))
+        (tmp_path / ".step-00000001.removed").unlink(missing_ok=True)
+        saved = [each for each in saved if each.path.exists()]
+    assert f"cannot remove {tmp_path / 'step-00000001'} (" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
 
 
 def test_without_the_metric_only_the_newest_stay() -> None:

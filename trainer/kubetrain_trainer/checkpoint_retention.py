@@ -10,10 +10,17 @@ log = logging.getLogger(__name__)
 
 
 def remove_superseded(newest: Checkpoint, config: TrainConfig) -> None:
-    """Remove the checkpoints that are no longer needed now that a newer one is flushed and verified."""
+    """Remove the checkpoints that are no longer needed now that a newer one is flushed and verified.
+
+    One that cannot be removed is left to the next call, because the newer one is complete.
+    """
     for checkpoint in superseded(complete_checkpoints(newest.path.parent), newest, config):
-        remove_checkpoint(checkpoint.path)
-        log.info("removed %s", checkpoint.name)
+        try:
+            remove_checkpoint(checkpoint.path)
+        except OSError as error:
+            log.warning("cannot remove %s (%s): trying again after the next checkpoint", checkpoint.path, error)
+        else:
+            log.info("removed %s", checkpoint.name)
 
 
 def superseded(complete: Sequence[Checkpoint], newest: Checkpoint, config: TrainConfig) -> list[Checkpoint]:
