@@ -141,5 +141,17 @@ def test_a_damaged_file_fails_no_training(content: str, tmp_path: Path) -> None:
     assert Process(tmp_path).end(2) == {"end": 2}
 
 
+def test_a_file_that_cannot_be_written_for_a_while_does_not_end_the_training(tmp_path: Path) -> None:
+    process = Process(tmp_path / "later")
+    process.now = 2.0
+    process.spent.book("start")
+    assert not process.spent.write()
+    (tmp_path / "later").mkdir()
+    process.now = 3.0
+    process.spent.book("training")
+    assert process.spent.write()
+    assert seconds_of(summarize(process.path)) == {"start": 2, "training": 1}
+
+
 def test_a_file_that_cannot_be_written_does_not_fail_a_training_that_has_succeeded(tmp_path: Path) -> None:
     assert seconds_of(conclude(tmp_path / "removed" / "time.json", 1000.0, lambda: 2.0)) == {"end": 2}

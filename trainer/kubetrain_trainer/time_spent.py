@@ -106,9 +106,11 @@ class TimeSpent:
         """Write the file, unless less time was booked since the last write. Return True if it was written."""
         if self._booked < self._written_at + min_seconds:
             return False
-        _write(self._path, [*self._earlier, self._start])
         self._written_at = self._booked
-        return True
+        with contextlib.suppress(OSError):  # no training depends on it
+            _write(self._path, [*self._earlier, self._start])
+            return True
+        return False
 
     @property
     def _booked(self) -> float:
