@@ -1,5 +1,6 @@
 """Damaged training images, which may be left out up to a number."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from PIL import Image
 from kubetrain_components.pack_dataset.pack import write_pack
 from kubetrain_components.pack_dataset.plan import plan_pack
 from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.termination import LOG_VARIABLE, parse_termination_message
 
 pytestmark = pytest.mark.slow
 DAMAGED = ("3.png", "4.png", "11.png")
@@ -36,7 +38,10 @@ def train(framework: str, data: Path, output: Path, *settings: object) -> "subpr
     program = [sys.executable, "-m", f"kubetrain_trainer.{package}.train", "--output-dir", output]
     folder = data / ("tar_shards" if "tar_shards" in settings else "image_folder")
     program += ["--data-dir", folder, "--epochs", "3", "--batch-size", "4", "--log-every", "1"]
-    return subprocess.run([*map(str, (*program, *settings))], capture_output=True, text=True, check=False)
+    environment = {**os.environ, LOG_VARIABLE: str(output.with_name("message"))}
+    return subprocess.run(
+        [*map(str, (*program, *settings))], capture_output=True, text=True, check=False, env=environment
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,24 @@ def test_each_is_named_once_and_another_takes_its_place(
     assert all(f", {number} of 3 (skip_damaged)" in line for number, line in enumerate(said, 1))
     steps = [row for row in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in row]
     assert len(steps) == 12, "epochs are as long as before"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_names_that_are_not_utf_8(framework: str, data: Path, tmp_path: Path) -> None:
+    """Intact images are trained on, and a damaged one is named."""
+    shutil.copytree(data / "image_folder", tmp_path / "image_folder")
+    odd = tmp_path / "image_folder/train/a" / os.fsdecode(b"caf\xe9.png")
+    for number in DAMAGED:
+        (next((tmp_path / "image_folder/train").glob(f"*/{number}"))).rename(odd)
+    shutil.copyfile(tmp_path / "image_folder/train/a/0.png", odd)
+    (tmp_path / "message").touch()
+    trained = train(framework, tmp_path, tmp_path / "run", "--max-steps", 3)
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    odd.write_bytes(b"not an image")
+    trained = train(framework, tmp_path, tmp_path / "again")
+    assert trained.returncode == 1
+    assert r"caf\udce9.png is not an image that can be read" in trained.stdout.splitlines()[-1]
+    assert r"caf\udce9.png" in parse_termination_message((tmp_path / "message").read_text())["error"]
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])

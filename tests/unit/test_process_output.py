@@ -1,5 +1,6 @@
 """The output of a training process: metrics, progress lines and the termination message."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,13 @@ def test_the_first_failure_of_a_pod_is_kept(file: Path) -> None:
     report_failure("connection reset by peer", curable=True)
     message = parse_termination_message(file.read_text())
     assert message == {"status": "failed", "error": "rank 1 ran out of memory", "curable": True}
+
+
+def test_a_file_name_that_is_not_utf_8_hides_no_failure(file: Path) -> None:
+    report_failure(f"{os.fsdecode(b'caf' + bytes([0xE9]))}.png is damaged", curable=False)
+    message = parse_termination_message(file.read_text())
+    assert message == {"status": "failed", "error": r"caf\udce9.png is damaged", "curable": False}
+    assert str(message["error"]).encode()
 
 
 def test_a_long_message_stays_valid_within_kubernetes_limit(file: Path) -> None:

@@ -42,6 +42,8 @@ def run(program: Callable[[], None]) -> None:
     os.umask(0o022)  # later steps read this output as other users
     exit_on_sigterm()
     clear_termination_message()
+    for stream in (sys.stdout, sys.stderr):  # a file's name that is not UTF-8 must not hide the error that it is in
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         program()

@@ -44,7 +44,7 @@ def report_failure(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] =
     Args:
         avoid_nodes: Nodes without which another attempt might succeed; as many as the message has room for are kept.
     """
-    message = {"status": "failed", "error": sentence[:SENTENCE_LENGTH], "curable": curable}
+    message = {"status": "failed", "error": _printable(sentence)[:SENTENCE_LENGTH], "curable": curable}
     nodes = [*avoid_nodes]
     while nodes and len(_json({**message, "avoid_nodes": nodes})) > MAX_BYTES:
         nodes.pop()
@@ -53,7 +53,7 @@ def report_failure(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] =
 
 def write_termination_message(sentence: str) -> None:
     """Write a message for users, which Kubernetes shows with the pod and Argo with the step."""
-    _write(sentence.encode()[:MAX_BYTES])
+    _write(_printable(sentence).encode()[:MAX_BYTES])
 
 
 def end_process(exit_code: int) -> NoReturn:
@@ -121,6 +121,11 @@ def read_termination_message() -> str:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return _path().read_text()
     return ""
+
+
+def _printable(text: str) -> str:
+    """Return the text with what it has of a file's name that is not UTF-8 written as \\udcff."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _json(message: Mapping[str, Any]) -> bytes:

@@ -1,6 +1,7 @@
 """Images from files, as the built-in models take them."""
 
 import base64
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ class StoredImages:
         self.groups = groups_of(images, config)
         self.failure: KubetrainError | None = None
         """The reason why a shard could not be read, which a graph does not report."""
-        self._paths = tf.constant(list(images.paths))
+        self._paths = tf.constant([os.fsencode(path) for path in images.paths])
         self._labels = tf.constant(np.asarray(images.labels, np.int32))
         self._pixels, self._shorter_side = image_size(config), shorter_side(config)
 
