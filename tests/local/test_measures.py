@@ -1,10 +1,14 @@
 """Metrics of tasks that cannot be measured are named at the start."""
 
 import pytest
+import torch
+from torch import nn
 from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAUROC
 
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.pytorch_ddp.measures import check_metrics
+from kubetrain_trainer.pytorch_ddp.measures import Tally, check_metrics
+from kubetrain_trainer.pytorch_ddp.task import Task
 
 
 class OfOneProcess:
@@ -14,6 +18,14 @@ class OfOneProcess:
 
     def compute(self) -> float:
         return 0.0
+
+
+def test_a_process_without_samples_is_named_before_metrics_exchange_their_state() -> None:
+    """In several processes, torchmetrics would exchange what does not fit together, which aborts them."""
+    task = Task(model=nn.Linear(1, 1), data=list, loss=lambda *_: None, metrics={"auroc": BinaryAUROC()})
+    of_others = iter([[4.0, 0.0, 0.0], [1.0]])  # four samples, the sums of the loss; one process has none
+    with pytest.raises(KubetrainError, match=r"^1 processes have no sample of the split, which metric 'auroc' needs"):
+        Tally(task, torch.device("cpu")).results(lambda values: next(of_others))
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,20 @@ class Tally:
         count, *sums = total(self._sums.tolist())
         if not count:
             raise KubetrainError("the split to evaluate has no samples: check its files and validation_split")
+        self._check_all_have_samples(total)
         means = {name: value / count for name, value in zip(self._measures, sums, strict=False)}
         results = means | {name: _end(name, metric, total) for name, metric in self._metrics.items()}
         return {name: results[name] for name in self._names}
+
+    def _check_all_have_samples(self, total: SumOverProcesses) -> None:
+        """Check it for metrics of torchmetrics: without samples, their state may have another type or number of values,
+        which ends the processes when they exchange it."""
+        names = [name for name, metric in self._metrics.items() if _adds_up_itself(metric)]
+        if names and (lacking := total([float(not self.samples)])[0]):
+            raise KubetrainError(
+                f"{lacking:.0f} processes have no sample of the split, which metric '{names[0]}' needs in each: use "
+                "fewer workers or a larger split"
+            )
 
     def measured(self) -> Measured:
         """Return what evaluation.json says of the samples of this process."""
