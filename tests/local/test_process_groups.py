@@ -47,6 +47,9 @@ with join_group(TrainConfig(nccl_timeout_seconds=1), role) as group:
     model.running_mean += rank + 1
     group.broadcast_statistics(model)
     assert model.running_mean.tolist() == [1, 1]
+    model.view = torch.nn.Buffer((torch.arange(12.0) + rank)[::2])  # with gaps in memory
+    group.broadcast_statistics(model)
+    assert model.view.tolist() == [0, 2, 4, 6, 8, 10]
     time.sleep(1.5 if rank == 0 else 0)  # the chief exports
 ports = iter(os.environ["PORTS"].split())
 def train_in_a_new_group(arguments):

@@ -91,7 +91,9 @@ class Group(ProcessGroup):
     def broadcast_statistics(self, model: nn.Module) -> None:
         if self.role.world_size > 1:
             for buffer in model.buffers():
-                dist.broadcast(buffer, 0)
+                values = buffer.contiguous()  # gloo would send what is between the values of a view
+                dist.broadcast(values, 0)
+                buffer.copy_(values)
 
     def read_numbers(self, numbers: Sequence[Tensor]) -> list[float]:
         values: list[float] = torch.stack([number.double() for number in numbers]).tolist()  # the host waits once
