@@ -241,6 +241,20 @@ def test_a_session_that_was_stopped_does_not_finish(tmp_path: Path) -> None:
     assert TrainingOutput(tmp_path / "run").read_result() is None
 
 
+def test_the_checkpoint_that_an_attempt_saved_itself_proves_its_end(tmp_path: Path) -> None:
+    """Those of an attempt that it did not resume are of later steps."""
+    (tmp_path / "train.py").write_text(
+        "import os\nfrom kubetrain_trainer import session\n"
+        "first = not os.path.exists('begun')\nopen('begun', 'w').close()\n"
+        "for step in (70, 80) if first else (10, 20):\n"
+        "    session.save(step, lambda folder: (folder / 'state').write_text(str(first)))\n"
+        "assert not first, 'lost'\nsession.finish(lambda folder: (folder / 'model').touch())\n"
+    )
+    assert run(tmp_path, {"script": "train.py"})[0] == 1
+    code, _, result = run(tmp_path, {"script": "train.py"})
+    assert (code, result["step"], result["checkpoint"]) == (0, 20, "step-00000020")
+
+
 FORKING = """
 import multiprocessing, time
 from kubetrain_trainer import session

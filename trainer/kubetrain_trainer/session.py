@@ -107,6 +107,8 @@ class Session:
         self._config = config
         self._role = own_role()
         self._step = 0
+        self._last: Checkpoint | None = None
+        """What this attempt saved or resumed last. Later checkpoints are damaged, or of an attempt before."""
         self._report: Report | None = None
         self._is_stopping = False
 
@@ -121,6 +123,7 @@ class Session:
         checkpoint = open_checkpoint(Path(path))
         print(f"rank {self._role.rank} resumes from {checkpoint.path}", flush=True)
         self._step = checkpoint.step
+        self._last = checkpoint if checkpoint.path.parent == self._output.checkpoints else None
         return checkpoint
 
     def _find_checkpoint(self) -> str | None:
@@ -152,7 +155,7 @@ class Session:
     def _write(self, step: int, write: Write, metrics: Mapping[str, float]) -> dict[str, Any]:
         details = {"world_size": self._role.world_size, "metrics": dict(metrics)}
         with saving():
-            saved = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
+            saved = self._last = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
             remove_superseded(saved, self._config)
         print(f"saved {saved.name}", flush=True)
         return self._output.stopped_result(saved)
@@ -182,7 +185,7 @@ class Session:
     def _export(self, write_export: Write, metrics: Mapping[str, float]) -> None:
         metrics = {**read_own_metrics(self._output), **metrics}
         with saving():
-            last = proof_of_end(self._output, self._step, self._role.world_size, metrics)
+            last = self._last or proof_of_end(self._output, self._step, self._role.world_size, metrics)
             self._output.write_export(last, {}, write_export)
             record_end(self._output, last, metrics)
 
