@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.metrics_log import read_metrics
+from kubetrain_trainer.pytorch_ddp.own_step import Step
 from kubetrain_trainer.training_output import TrainingOutput
 from support.process_groups import start_python
 from support.training import assert_same, newest, state_of
@@ -173,6 +176,22 @@ def test_a_killed_training_ends_like_one_that_was_not(name: str, folder: Path, r
     assert before.progress == after.progress
     assert_same(state_of(before), state_of(after))
     assert steps_of(folder, name)[-1]["loss"] == steps_of(folder, f"{name}-again")[-1]["loss"]
+
+
+def test_the_gradient_of_an_own_step_is_measured_before_it_is_clipped() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    step = own_step(model=model, optimizer=optimizer, clip_norm=0.5)
+    before = model.weight.detach().clone()
+    step.update(step.mean(model(torch.tensor([[3.0, 4.0]]))))
+    assert [float(norm) for norm in step.norms] == [5.0]
+    assert float((model.weight.detach() - before).norm()) == pytest.approx(0.5)
+
+
+def own_step(**parts: Any) -> Step:
+    device = torch.device("cpu")
+    fixed = {"inputs": None, "targets": None, "number": 1, "rate_factor": 1.0, "device": device, "bf16": False}
+    return Step(**{**fixed, "weight": 1.0, **parts})
 
 
 def groups_of(folder: Path, run: str, *optimizer: str) -> list[dict[str, Any]]:

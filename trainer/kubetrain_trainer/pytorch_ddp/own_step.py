@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,6 +33,8 @@ class Step:
     """The factor that mean() gives each sample."""
     clip_norm: float
     """The setting, which update() applies."""
+    norms: list[Tensor] = field(default_factory=list)
+    """The norms of the gradients that update() has clipped, before that."""
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which models compute in the run's precision. Compute the loss itself outside of it."""
@@ -50,7 +52,7 @@ class Step:
         loss.backward()  # type: ignore[no-untyped-call]
         if self.clip_norm:
             parameters = [each for group in optimizer.param_groups for each in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+            self.norms.append(nn.utils.clip_grad_norm_(parameters, self.clip_norm))
         optimizer.step()
 
     def _only_optimizer(self) -> Optimizer:

@@ -44,26 +44,24 @@ def update_model(training: Training, inputs: object, targets: object, batch: Bat
 def take_own_step(training: Training, inputs: object, targets: object, batch: Batch, step: int, factor: float) -> bool:
     config, device = training.config, training.group.device
     training.staging.before_update()
-    loss = training.task.step(  # type: ignore[misc]
-        Step(
-            model=training.model,
-            optimizer=training.optimizers.own,
-            inputs=inputs,
-            targets=targets,
-            number=step,
-            rate_factor=factor,
-            device=device,
-            bf16=precision_of(config, device) == "bf16",
-            weight=batch.weight(training.group.replicas),
-            clip_norm=config.clip_norm,
-        )
+    taken = Step(
+        model=training.model,
+        optimizer=training.optimizers.own,
+        inputs=inputs,
+        targets=targets,
+        number=step,
+        rate_factor=factor,
+        device=device,
+        bf16=precision_of(config, device) == "bf16",
+        weight=batch.weight(training.group.replicas),
+        clip_norm=config.clip_norm,
     )
+    loss = training.task.step(taken)  # type: ignore[misc]
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         described = f"has shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
         raise KubetrainError(f"the loss that the task's own step returned {described}: return a tensor of one value")
-    return training.recent.accept_step(
-        step, factor * training.peak_rate, loss.detach().reshape(()).to(device), gradient_norm(training)
-    )
+    norm = torch.stack([*map(whole, taken.norms)]).norm().to(device) if taken.norms else gradient_norm(training)
+    return training.recent.accept_step(step, factor * training.peak_rate, loss.detach().reshape(()).to(device), norm)
 
 
 def clip_gradients(training: Training) -> Tensor:
@@ -89,9 +87,13 @@ def gradients_of(training: Training) -> list[Tensor]:
 
 
 def gradient_norm(training: Training) -> Tensor:
-    norm: Any = nn.utils.get_total_norm(gradients_of(training))
-    whole: Tensor = norm.full_tensor() if is_part(norm) else norm
-    return whole.to(training.group.device)  # without gradients it is on the CPU
+    norm = nn.utils.get_total_norm(gradients_of(training))
+    return whole(norm).to(training.group.device)  # without gradients it is on the CPU
+
+
+def whole(norm: Any) -> Tensor:
+    found: Tensor = norm.full_tensor() if is_part(norm) else norm
+    return found
 
 
 def keep_statistics(training: Training) -> list[Tensor]:
