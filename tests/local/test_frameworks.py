@@ -420,6 +420,13 @@ kinds = image_data(TrainConfig(), folder / "kinds").split("train")
 whole = [kinds._decode(tf.constant(index), surplus=lambda _: 1.0).numpy() for index in range(len(kinds))]
 np.savez(folder / "pixels.npz", *whole)
 
+from random import Random
+from kubetrain_trainer.augmentation import Recipe, draw
+from kubetrain_trainer.tensorflow_multiworker.augmented_images import crop
+for seed in range(300):
+    drawn = tf.constant(draw(Recipe(crop_area=0.08), Random(seed)).crop, tf.float32)
+    assert crop(tf.fill([3, 3, 3], 7), drawn, 8).numpy().tolist() == [[[7] * 3] * 8] * 8, "a crop has a pixel"
+
 noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
 sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]
 assert sizes == [3, 3, 2], sizes

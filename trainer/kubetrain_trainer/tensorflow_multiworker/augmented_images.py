@@ -88,7 +88,9 @@ def crop(image: tf.Tensor, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
     whole = tf.cast(tf.shape(image)[:2], tf.float32)
     size = crop_size(whole, drawn)
     corner = drawn[:1:-1] * (whole - size)
-    top, left, bottom, right = tf.unstack(tf.cast(tf.round(tf.concat([corner, corner + size], 0)), tf.int32))
+    first, last = (tf.cast(tf.round(each), tf.int32) for each in (corner, corner + size))
+    first = tf.minimum(first, tf.shape(image)[:2] - 1)
+    (top, left), (bottom, right) = tf.unstack(first), tf.unstack(tf.maximum(last, first + 1))  # at least one pixel
     return tf.image.resize(image[top:bottom, left:right], [pixels, pixels], antialias=True)
 
 
