@@ -9,8 +9,6 @@ from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
-WORKSPACE = "kubetrain-workspace"
-"""The workspace that commands look for in the current folder."""
 RECORD = "run.json"
 """The file of a workspace that describes its run."""
 RECORD_SCHEMA = "kubetrain/run/v1"

@@ -130,7 +130,7 @@ SECRETS = (
 )
 LEFT_OUT_OUTSIDE_GIT = (
     *(".config/gh/hosts.yml", "credentials", "team/credentials.json", ".mypy_cache/a.json", "venv/lib.py"),
-    *("node_modules/a.js", ".ipynb_checkpoints/a.py"),
+    *("node_modules/a.js", ".ipynb_checkpoints/a.py", "kubetrain-workspace/output/r-1/config.json"),
 )
 
 

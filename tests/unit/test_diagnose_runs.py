@@ -10,6 +10,7 @@ import pytest
 from kubetrain_components.jobs.job import RestartPolicy
 from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.local.backend import LocalBackend
+from kubetrain_components.jobs.local.owner import this_process
 from kubetrain_pipelines.cli.diagnose import DiagnoseOptions, diagnose_and_show
 from kubetrain_pipelines.local_jobs import RECORD_SCHEMA
 from kubetrain_pipelines.status.local import read_local
@@ -155,6 +156,30 @@ def test_a_workspace_has_the_error_of_its_run(tmp_path: Path, capsys: pytest.Cap
     code, output = shown(capsys, tmp_path)
     assert output.startswith("run r-1: failed, 0 logs read\n\n1. The credentials are invalid or expired (proven)")
     assert code == 1
+
+
+NO_ERROR = {"schema": RECORD_SCHEMA, "pipeline": "train-pytorch", "run_id": "", "error": "", "started": 1.0}
+RUN = {**NO_ERROR, "status": "running"}
+BEGUN = {"event": "started", "stage": "sync_dataset", "time": 1.0, "run_id": "r-1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "code"),
+    [
+        ({"owner": this_process()}, "run r-1: running, 0 logs read\n\nnothing is wrong so far\n", 0),
+        ({"owner": {"pid": 2**22 + 1, "started": 1.0}}, "1. The command that ran it was killed", 1),
+        ({"status": "stopped"}, "run r-1: stopped, 0 logs read\n\nnothing is wrong: it was stopped by Ctrl-C", 0),
+    ],
+)
+def test_a_run_that_has_no_failure_of_its_own(
+    changes: dict[str, object], says: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before its end, the record has no ID, which is in the events."""
+    (tmp_path / "run.json").write_text(json.dumps(RUN | changes))
+    (tmp_path / "events.jsonl").write_text(json.dumps(BEGUN) + "\n")
+    ended, output = shown(capsys, tmp_path)
+    assert says in output
+    assert ended == code
 
 
 @pytest.mark.parametrize("content", ["", '{"run_id": "x"', "[]", '{"run_id": "of another program"}'])

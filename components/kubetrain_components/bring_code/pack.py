@@ -44,8 +44,10 @@ ALWAYS_IGNORED = (
     ".pypirc",
 )
 """Never packed, in upper or lower case: what Python and git make, and what is usually secret."""
-IGNORED_OUTSIDE_GIT = (".*", "venv", "node_modules", "credentials", "credentials.json")
-"""Not packed, unless git tracks it: settings and caches of tools, installed packages, and what may be secret."""
+WORKSPACE = "kubetrain-workspace"
+"""The folder of local runs, unless another one is chosen."""
+IGNORED_OUTSIDE_GIT = (".*", "venv", "node_modules", "credentials", "credentials.json", WORKSPACE)
+"""Not packed, unless git tracks it: settings and caches of tools, installed packages, what may be secret, and runs."""
 MAX_BYTES = 50 << 20
 MAX_ARCHIVE_BYTES = 2 * MAX_BYTES
 """Limit of the archive before its compression: it has up to a KiB more for each file, and nothing else limits their

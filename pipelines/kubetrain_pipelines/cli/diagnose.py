@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubetrain_components.bring_code.pack import WORKSPACE
 from kubetrain_pipelines.cluster_jobs import connect_for_job
 from kubetrain_pipelines.diagnose.bundle import write_bundle
 from kubetrain_pipelines.diagnose.case import Case, Outcome
@@ -19,11 +20,16 @@ from kubetrain_pipelines.kubeflow.connection import ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import NotFound
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
-from kubetrain_pipelines.local_jobs import RECORD, WORKSPACE
+from kubetrain_pipelines.local_jobs import RECORD
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 
 WIDTH = 80
 MAX_QUOTE = 400
+NO_FAILURE = {
+    Outcome.SUCCEEDED: "nothing is wrong",
+    Outcome.RUNNING: "nothing is wrong so far",
+    Outcome.STOPPED: "nothing is wrong: it was stopped by Ctrl-C or SIGTERM",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +131,6 @@ def _filled(text: str, before: str = "", indent: str = "") -> list[str]:
 
 
 def _nothing(case: Case) -> str:
-    if case.outcome is Outcome.SUCCEEDED:
-        return "nothing is wrong"
+    if case.outcome in NO_FAILURE:
+        return NO_FAILURE[case.outcome]
     return "no rule matches, and no error was found: pass the logs of all pods"

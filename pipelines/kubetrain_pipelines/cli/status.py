@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kubetrain_components.bring_code.pack import WORKSPACE
 from kubetrain_components.durations import describe_seconds
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_pipelines.cli.runs import next_commands
@@ -18,7 +19,6 @@ from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.run import Run, find_run, read_run, recent_runs, titles_of
 from kubetrain_pipelines.kubeflow.run_in_cluster import RETRY_SECONDS
 from kubetrain_pipelines.kubeflow.run_results import publication_of
-from kubetrain_pipelines.local_jobs import WORKSPACE
 from kubetrain_pipelines.run_failed import RunFailed
 from kubetrain_pipelines.say import Say, print_line
 from kubetrain_pipelines.status.cluster import ClusterReader

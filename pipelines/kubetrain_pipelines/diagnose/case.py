@@ -20,6 +20,7 @@ class Outcome(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    STOPPED = "stopped"
 
 
 OUTCOMES = {Phase.SUCCEEDED: Outcome.SUCCEEDED, Phase.FAILED: Outcome.FAILED}

@@ -9,10 +9,17 @@ from pathlib import Path
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_pipelines.diagnose.case import ERROR, Case, Outcome
 from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
+from kubetrain_pipelines.local_run.read_run import read_run
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
 STDIN = "-"
+OUTCOMES = {
+    "running": Outcome.RUNNING,
+    "succeeded": Outcome.SUCCEEDED,
+    "failed": Outcome.FAILED,
+    "stopped": Outcome.STOPPED,
+}
 LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
 
 
@@ -39,13 +46,12 @@ def read_path(case: Case, path: Path) -> None:
 
 
 def _read_workspace(case: Case, workspace: Path) -> None:
-    record = read_record(workspace)
-    names = [*case.names, f"run {record['run_id']}"]
-    _read_jobs(case, jobs_of_run(workspace / "jobs", record["run_id"]))
-    case.names = names
-    case.outcome = {"succeeded": Outcome.SUCCEEDED, "running": Outcome.RUNNING}.get(record["status"], Outcome.FAILED)
-    case.documents[RECORD] = record
-    case.statements += [("the run", f"{ERROR}{record['error']}")] if record["error"] else []
+    record = read_run(workspace)
+    names = [*case.names, f"run {record.run_id}" if record.run_id else "run"]
+    _read_jobs(case, jobs_of_run(workspace / "jobs", record.run_id))
+    case.names, case.outcome = names, OUTCOMES.get(record.status, Outcome.UNKNOWN)
+    case.documents[RECORD] = read_record(workspace)
+    case.statements += [("the run", f"{ERROR}{record.error}")] if record.error else []
     case.logs |= {path.name: path for path in sorted((workspace / "logs").glob("*.log"))}
 
 

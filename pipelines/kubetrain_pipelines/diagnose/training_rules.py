@@ -217,6 +217,19 @@ RULES = (
         ),
     ),
     Rule(
+        name="killed-launcher",
+        title="The command that ran it was killed",
+        texts=("its launcher was killed, and its pods ended with it", "its process was killed"),
+        explanation="Something on this machine killed it, such as the system for lack of memory. Its pods ended too.",
+        remedy="Start it again; `kubetrain train` resumes from the newest checkpoint with the same --run-id.",
+        samples=(
+            Sample(
+                "error: its launcher was killed, and its pods ended with it",
+                "`kubetrain diagnose` of a local training whose command was killed",
+            ),
+        ),
+    ),
+    Rule(
         name="waits-for-data",
         title="Training waits for its data",
         certainty=Certainty.SLOW,

@@ -5,20 +5,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from kubetrain_components.jobs.job_state import JobState, Phase
-from kubetrain_components.jobs.local.owner import is_running
 from kubetrain_components.jobs.local.record import LocalRecord, ended
-from kubetrain_components.run.events import EventReader
 from kubetrain_components.run.stages import STAGES
 from kubetrain_pipelines.kubeflow.run import Run
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.kubeflow.stage_state import StageState
-from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
-from kubetrain_pipelines.local_run.record import RunRecord, StageRecord
+from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run
+from kubetrain_pipelines.local_run.read_run import KILLED, UNKNOWN, read_run
+from kubetrain_pipelines.local_run.record import StageRecord
 from kubetrain_pipelines.status.snapshot import JobSnapshot, Progress, Snapshot, lead_of, newest_progress
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.some_of import some_of
 
 STATES = {
     "running": RunState.RUNNING,
@@ -26,10 +25,10 @@ STATES = {
     "succeeded": RunState.SUCCEEDED,
     "failed": RunState.FAILED,
     "stopped": RunState.CANCELED,
+    UNKNOWN: RunState.UNKNOWN,
 }
 """The states of runs and stages, by their names in files."""
 TITLES = {stage.name: stage.title for stage in STAGES}
-KILLED = "its process was killed"
 LAST_BYTES = 100_000
 
 
@@ -42,37 +41,34 @@ def read_local(path: Path) -> Snapshot:
     if (path / RECORD).is_file():
         return _read_workspace(path)
     if not (jobs := [*_jobs(jobs_in(path))]):
-        raise InvalidSetting(f"{path} has no run and no job: name a workspace or the output of a training")
+        raise InvalidSetting(_without_job(path))
     return Snapshot(jobs=jobs)
 
 
+def _without_job(path: Path) -> str:
+    """Return what to do about a folder without a run or job. That of a training that was stopped is deleted."""
+    if not (stopped := sorted(each.parent.name for each in path.glob("*/checkpoints"))):
+        return f"{path} has no run and no job: name a workspace or the output of a training"
+    return (
+        f"{path} has no job any more, but checkpoints of {some_of(stopped)}: `kubetrain train` with the same --output "
+        "and --run-id resumes a training"
+    )
+
+
 def _read_workspace(workspace: Path) -> Snapshot:
-    written = read_record(workspace)
-    record = RunRecord(pipeline=written["pipeline"], workspace=workspace, parameters={}, config={}, started=0.0)
-    for event in EventReader(workspace / "events.jsonl").new_events():
-        record.add(event)
-    state = _state(written)
+    record = read_run(workspace)
+    state = STATES[record.status]
     run = Run(
         id=record.run_id or "-",  # its first step chooses it
         name=record.pipeline,
         state=state,
-        created=_time(written["started"]),
-        ended=_time(written["finished"]) if written["finished"] else None,
+        created=_time(record.started),
+        ended=_time(record.finished) if record.finished else None,
         stages=tuple(_stage(stage, state) for stage in record.stages),
     )
-    is_killed = state is RunState.FAILED and written["status"] == "running"
-    causes = [written["error"] or KILLED] if written["error"] or is_killed else []
     jobs = [] if state.is_final else _jobs(jobs_of_run(workspace / "jobs", record.run_id))
+    causes = [record.error] if record.error else []
     return Snapshot(run=run, causes=causes, jobs=[job for job in jobs if not job.has_ended])
-
-
-def _state(written: dict[str, Any]) -> RunState:
-    state = STATES[written["status"]]
-    if state.is_final:
-        return state
-    if not (owner := written.get("owner")):  # an earlier version has written it
-        return RunState.UNKNOWN
-    return state if is_running(owner) else RunState.FAILED
 
 
 def _stage(stage: StageRecord, run: RunState) -> StageState:
