@@ -10,6 +10,7 @@ import pytest
 from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.run.admission import admit_run
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
+from kubetrain_pipelines.local_run.requested_run import check_apply_here
 from kubetrain_pipelines.local_run.storage import local_parameters
 from kubetrain_pipelines.parse_parameters import parse_parameters
 from kubetrain_pipelines.pipeline_parameters import (
@@ -239,9 +240,13 @@ def test_an_object_of_another_pipeline_that_is_not_one_of_ours_holds_no_settings
 
 def test_a_local_run_needs_no_parameter_and_takes_none_of_a_cluster() -> None:
     assert parse_parameters(local_parameters("train-tensorflow")) == {}
+    check_apply_here("train-tensorflow", ["seed=1", "train_config={}", "dataset_uri=x", "unknown=1"])
     for name in ("gpus=1", "staging_size=1Gi", "s3_secret=x", "processes_per_worker=2"):
         with pytest.raises(InvalidSetting, match="unknown setting"):
             parse_parameters(local_parameters("train-tensorflow"), [name])
+        if not name.startswith("processes"):
+            with pytest.raises(InvalidSetting, match=r"^[a-z0-9_]+ applies only to a run on a cluster"):
+                check_apply_here("train-tensorflow", [name])
     with pytest.raises(InvalidSetting, match="unknown pipeline 'sync-only'"):
         local_parameters("sync-only")
 

@@ -4,13 +4,18 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from kubetrain_components.expose_dataset.storage import Storage
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
 from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.project import project
 from kubetrain_pipelines.run_view import progress_view
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting
 
 
 def run_requested(
@@ -22,9 +27,23 @@ def run_requested(
         KubetrainError: if the run cannot start. A later failure is in the returned record.
     """
     project()  # an error in it would otherwise be found in the process of the pipeline, without a cause
+    pairs = [*pairs]
+    check_apply_here(pipeline, pairs)
     brought = bring_code.pack(code, without=workspace)
     parameters = parse_parameters(local_parameters(pipeline), [*pairs, *bring_code.as_pairs(brought)], params)
     bring_code.check_is_here(brought, parameters.get("train_config", {}))
     unpack_code = partial(bring_code.unpack_here, brought, workspace / "code")
     with progress_view() as view:
         return run_local(pipeline, workspace, parameters, view, unpack_code)
+
+
+def check_apply_here(pipeline: str, pairs: Iterable[str]) -> None:
+    """
+    Raises:
+        InvalidSetting: if a setting is one of the pipeline's for clusters only.
+    """
+    of_clusters = {each.name for each in parameters_of(pipeline)} | {*Placement.names(), *Storage.names()}
+    here = {each.name for each in local_parameters(pipeline)} | {*TrainConfig.names()}
+    for name in (pair.partition("=")[0] for pair in pairs):
+        if name in of_clusters - here:
+            raise InvalidSetting(f"{name} applies only to a run on a cluster: leave it out here")
