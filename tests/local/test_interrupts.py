@@ -55,6 +55,19 @@ def test_ctrl_c_at_any_stage(workspace: Path, digits: Path, line: str, stage: st
     assert "Stopped in " + stage in (workspace / "report.html").read_text()
 
 
+@pytest.mark.parametrize("seconds", [0.2, 0.7, 1.2])
+def test_a_second_ctrl_c_loses_no_report(workspace: Path, digits: Path, seconds: float) -> None:
+    run = start(*run_arguments(workspace, digits), "--set", "epochs=1000")
+    read_until(run, "launch_training: step")
+    os.killpg(run.pid, signal.SIGINT)
+    time.sleep(seconds)
+    stopped = interrupt(run)
+    assert stopped.exit_code == 130, stopped.output
+    assert run_json(workspace)["status"] == "stopped"
+    assert "Stopped in launch_training" in (workspace / "report.html").read_text()
+    assert processes_of(workspace) == []
+
+
 def test_the_next_run_succeeds(workspace: Path, digits: Path) -> None:
     finished = kubetrain(*run_arguments(workspace, digits), *SHORT)
     assert finished.exit_code == 0, finished.output

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubetrain_components.interrupts import interrupted_by_sigterm
+from kubetrain_components.interrupts import interrupted_by_sigterm, interrupts_deferred
 from kubetrain_components.jobs.local.process_guard import process_guard
 from kubetrain_components.run.events import EventLog, EventReader
 from kubetrain_components.run.parameters import RunParameters, check_on_one_machine
@@ -70,8 +70,9 @@ def run_local(
             record.error = f"unexpected {type(error).__name__}: {error}"
             raise
         finally:
-            record.close()
-            write_end(record)
+            with interrupts_deferred():  # the earlier run's report is gone
+                record.close()
+                write_end(record)
     return record
 
 
