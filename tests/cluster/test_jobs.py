@@ -189,7 +189,7 @@ def test_two_runs_of_one_pipeline_at_once_are_two_jobs(namespace: str) -> None:
 
 def test_a_name_taken_by_another_spec_is_rejected(backend: KubernetesBackend) -> None:
     run_job(pods_job(QUICK, QUICK, run_id="taken"), backend, Heard())
-    with pytest.raises(JobNotOurs, match="with spec"):
+    with pytest.raises(JobNotOurs, match="with other settings"):
         run_job(pods_job(QUICK, FOREVER, run_id="taken"), backend, Heard())
 
 

@@ -442,7 +442,7 @@ def test_restarts_that_the_operator_forgets_are_counted() -> None:
         run_job(limited, backend, ignore)
     assert str(failed.value) == (
         "launch_training failed: worker1-0 was evicted: the node is low on memory (after 4 restarts); "
-        "its pods restarted 4 times, the limit set by max_restarts in placement"
+        "max_restarts allows 3 restarts"
     )
     assert backend.deleted == [NAME]
 
@@ -795,7 +795,7 @@ class TestCreateOrAttach:
     def test_another_spec(self) -> None:
         backend = MemoryBackend()
         self.existing(backend, job(script("changed"), script("worker")))
-        with pytest.raises(JobNotOurs, match="with spec"):
+        with pytest.raises(JobNotOurs, match="with other settings"):
             create_or_attach(JOB, backend)
 
     @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING, Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED])

@@ -208,9 +208,14 @@ def _check_is_ours(job: Job, found: JobState, *, any_spec: bool = False) -> None
     run_id = found.annotations.get(LABEL_PREFIX + "run-id")
     if run_id == job.identity.run_id and (any_spec or _has_spec(job, found)):
         return
+    if run_id == job.identity.run_id:
+        raise JobNotOurs(
+            f"job {found.handle.name} of run {run_id} already exists with other settings: start a new run with another "
+            "ID, or delete that job and start again"
+        )
     raise JobNotOurs(
-        f"job {found.handle.name} already exists: it belongs to run {run_id} with spec {_spec_of(found)}, not to run "
-        f"{job.identity.run_id} with spec {job.spec_hash}; start a new run, or delete that job if it is not needed"
+        f"job {found.handle.name} already exists: it belongs to run {run_id}, not to run "
+        f"{job.identity.run_id}: start a new run, or delete that job if it is not needed"
     )
 
 
