@@ -4,8 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-MAX_LISTED = 8
-"""The maximum number of valid names to list. If there are more, only the closest is suggested."""
+from kubetrain_trainer.some_of import some_of
 
 
 class KubetrainError(Exception):
@@ -35,8 +34,7 @@ class Stopped(Exception):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Suggest the closest valid name, or list all valid names if there are few."""
+    """Suggest the closest valid name, or list valid names if none is close."""
     valid = sorted(valid)
-    cutoff = 0.5 if len(valid) <= MAX_LISTED else 0.0
-    nearest = difflib.get_close_matches(name, valid, n=1, cutoff=cutoff)
-    return f"did you mean '{nearest[0]}'?" if nearest else f"valid names: {', '.join(valid)}"
+    nearest = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"valid names: {some_of(valid)}"

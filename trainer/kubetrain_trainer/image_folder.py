@@ -81,9 +81,9 @@ def no_images(folder: Path, left_out: Mapping[str, int] = MappingProxyType({})) 
 
 
 def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
-    present = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else "nothing"
+    present = ", ".join(sorted(entry.name for entry in os.scandir(data_dir))) if data_dir.is_dir() else ""
     return KubetrainError(
-        f"the dataset has no folder '{split}' (it has: {present}); {layout}, "
+        f"the dataset has no folder '{split}' (it has: {present or 'nothing'}); {layout}, "
         "and validation_split and test_split name the folders to use"
     )
 
