@@ -72,6 +72,9 @@ def _draw(title: str, series: Mapping[str, list[tuple[int, float]]]) -> str:
 def _label(axes: Axes, title: str, *, has_legend: bool) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel(title.lower())
+    first, last = axes.dataLim.intervalx
+    if first == last:  # whole steps beside the only one
+        axes.set_xlim(first - 1, last + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if has_legend:
         axes.legend()

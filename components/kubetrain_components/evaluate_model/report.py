@@ -81,13 +81,17 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
     )
 
 
+def processes(count: int) -> str:
+    return f"{count} process{'es' * (count != 1)}"
+
+
 def _run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     dataset, training = run["dataset"], run["training"]
     facts = [("Duration", f"{run['seconds']:.1f} s"), ("Started", _utc(run["started"]))]
     if dataset:
         facts.append(("Dataset", f"{dataset['digest']} ({dataset['objects']:,} objects)"))
     if training:
-        facts.append(("Training", f"{training['step']:,} steps, {training['world_size']} processes"))
+        facts.append(("Training", f"{training['step']:,} steps, {processes(training['world_size'])}"))
         facts += _connections(training)
         cost = describe_cost(TrainingTime.from_json(training["time"]))
         facts += [("Cost", cost)] if cost else []

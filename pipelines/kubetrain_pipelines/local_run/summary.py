@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from kubetrain_components.evaluate_model.comparison import describe_comparison
+from kubetrain_components.evaluate_model.report import processes
 from kubetrain_components.object_store.open_store import names_directory
 from kubetrain_components.run.describe_time import summarize_time
 from kubetrain_components.run.stages import COLLECT, EVALUATE, SYNC, TRAIN
@@ -39,7 +40,7 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
     if dataset := record.result_of(SYNC):
         rows.append(("dataset", f"{dataset['digest']}, {dataset['objects']} objects, {_downloaded(dataset)}"))
     if training := record.result_of(TRAIN):
-        rows.append(("training", f"{training['step']} steps by {training['world_size']} processes"))
+        rows.append(("training", f"{training['step']} steps by {processes(training['world_size'])}"))
     if any(stage.name == TRAIN.name for stage in record.stages):
         rows += summarize_time(reported_time(training, record.output))
     if checkpoint := record.result_of(COLLECT):
