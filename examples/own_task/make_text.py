@@ -19,4 +19,6 @@ def write_text(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python make_text.py DIR")
     write_text(Path(sys.argv[1]))

@@ -55,9 +55,9 @@ def test_only_what_no_pod_could_import_is_an_error(tmp_path: Path, module: str, 
     [
         ({"script": "fine.py"}, "'fine.py' can start"),
         ({"command": ["python", "-u", "fine.py"]}, "'python' can start"),
-        ({"script": "absent.py"}, "error: entry: the training image has no script 'absent.py' in "),
-        ({"command": ["absent"]}, "error: entry: the training image has no program 'absent'"),
-        ({"command": ["python", "absent.py"]}, "error: entry: the training image has no script 'absent.py' in "),
+        ({"script": "absent.py"}, "error: entry: there is no script 'absent.py' in "),
+        ({"command": ["absent"]}, "error: entry: there is no program 'absent' where the training runs"),
+        ({"command": ["python", "absent.py"]}, "error: entry: there is no script 'absent.py' in "),
         ({"command": ["python", "-m", "json.tool", "absent.py"]}, "'python' can start"),
         (
             {"script": "nested.py"},
@@ -68,7 +68,7 @@ def test_only_what_no_pod_could_import_is_an_error(tmp_path: Path, module: str, 
         ({"script": "finds_more.py"}, "'finds_more.py' can start"),
         (
             {"script": "fine.py", "evaluation": {"script": "absent.py"}},
-            "error: entry: the training image has no script",
+            "error: entry: there is no script",
         ),
     ],
 )

@@ -178,8 +178,8 @@ def test_messages_of_the_scripts_own_logging_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
-        ({"script": "train.py"}, "entry: the training image has no script 'train.py' in "),
-        ({"command": ["a-trainer"]}, "entry: the training image has no program 'a-trainer'"),
+        ({"script": "train.py"}, "entry: there is no script 'train.py' in "),
+        ({"command": ["a-trainer"]}, "entry: there is no program 'a-trainer' where the training runs"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, entry: dict[str, Any], error: str) -> None:

@@ -51,7 +51,7 @@ def check_entry(entry: Entry) -> str:
     """
     for each in _entries(entry):
         if each.command and shutil.which(each.command[0]) is None:
-            raise InvalidSetting(f"entry: the training image has no program '{each.command[0]}'")
+            raise InvalidSetting(f"entry: there is no program '{each.command[0]}' where the training runs")
     for script in scripts_of(entry):
         _check_script(script)
     return f"'{entry.name}' can start"
@@ -82,7 +82,7 @@ def _script_of(command: Sequence[str]) -> str:
 def _check_script(script: str) -> None:
     path = Path(script)
     if not path.is_file():
-        raise InvalidSetting(f"entry: the training image has no script '{script}' in {Path.cwd()}")
+        raise InvalidSetting(f"entry: there is no script '{script}' in {Path.cwd()}, where the training runs")
     text = path.read_text()
     sys.path.insert(0, str(path.resolve().parent))
     missing = sorted({name for name in _imported(ast.parse(text, script)) if importlib.util.find_spec(name) is None})

@@ -110,7 +110,7 @@ def with_variables(arguments: Sequence[str], variables: Mapping[str, str] = os.e
 def _run_script(entry: Entry) -> None:
     path = Path(entry.script).resolve()
     if not path.is_file():
-        raise InvalidSetting(f"entry: the training image has no script '{entry.script}' in {Path.cwd()}")
+        raise InvalidSetting(f"entry: there is no script '{entry.script}' in {Path.cwd()}, where the training runs")
     sys.argv = [entry.script, *with_variables(entry.args)]
     sys.path.insert(0, str(path.parent))
     logging.getLogger().handlers.clear()  # otherwise logging.basicConfig() of the script would do nothing
@@ -123,7 +123,7 @@ def _run_script(entry: Entry) -> None:
 
 def _run_command(entry: Entry) -> None:
     if shutil.which(entry.command[0]) is None:
-        raise InvalidSetting(f"entry: the training image has no program '{entry.command[0]}'")
+        raise InvalidSetting(f"entry: there is no program '{entry.command[0]}' where the training runs")
     if code := run_program(with_variables(entry.command)):
         sys.exit(code if code > 0 else 128 - code)
 

@@ -329,6 +329,8 @@ def main() -> None:
             traceback.print_exc()
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("kubetrain"):
             error = KubetrainError(missing_extra(error))
+        if isinstance(error, PermissionError) and error.filename:
+            error = KubetrainError(f"cannot use {error.filename} ({error.strerror}): check your permissions")
         is_expected = isinstance(error, KubetrainError)
         for line in getattr(error, "last_lines", ()):
             click.echo(line, err=True)
