@@ -18,7 +18,10 @@ SETTINGS: dict[type[Settings], str] = {
     Placement: "`placement`: where and how pods run",
     Storage: "`storage`: where data is stored, and how pods access it",
 }
-PIPELINES_HEAD = "Set these in the form of the Kubeflow Pipelines UI, or with `--set NAME=VALUE` on the command line."
+PIPELINES_HEAD = (
+    "Set these in the form of the Kubeflow Pipelines UI, or with `--set NAME=VALUE` on the command line. A run on this "
+    "machine takes only those that apply there."
+)
 SETTINGS_HEAD = (
     "Set these in the JSON object of this parameter, or one by one with `--set NAME=VALUE` on the command line."
 )
