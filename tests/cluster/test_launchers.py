@@ -145,7 +145,7 @@ class TestContract:
         found = backend.find(job)
         assert found is not None
         assert found.phase is Phase.FAILED
-        assert "restarted 1 times" in found.annotations[FAILURE_ANNOTATION]
+        assert "no restarts are left" in found.annotations[FAILURE_ANNOTATION]
         await_that(lambda: not running_pods(api))
 
     def test_a_launch_that_is_cancelled_leaves_nothing(

@@ -94,9 +94,7 @@ class Following:
                 return Failure(describe(pod), pod=pod.name, avoid_nodes=to_avoid_after(state, pod))
         restarts = self._restarts.count(state, self._logs.progress)
         if restarts >= max(self._job.backoff_limit, 1) and (culprit := culprit_of(state.pods)) is not None:
-            allowed = max(self._job.backoff_limit, 1) - 1
-            limit = f"max_restarts allows {allowed} restart{'s' * (allowed != 1)}"
-            return Failure(f"{describe(culprit)}; {limit}", pod=culprit.name)
+            return Failure(f"{describe(culprit)}; no restarts are left", pod=culprit.name)
         return None
 
     def _end(self, state: JobState, failure: Failure) -> JobState:
