@@ -313,6 +313,21 @@ def test_ctrl_c_deletes_the_job() -> None:
     assert backend.deleted == [NAME]
 
 
+def test_an_interrupt_before_the_verdict_annotates_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = MemoryBackend()
+    backend.is_drained = True
+    backend.create(JOB)
+    backend.finish(NAME, Phase.SUCCEEDED, exit_code=0)
+    monkeypatch.setattr("kubetrain_components.jobs.follow.judge", interrupted_call)
+    with pytest.raises(KeyboardInterrupt):
+        run_job(JOB, backend, ignore)
+    assert VERDICT_ANNOTATION not in backend.jobs[NAME].annotations
+
+
+def interrupted_call(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("is_drained", [False, True])
 def test_an_interrupt_between_the_verdict_and_the_end_of_the_pods_leaves_no_pod_behind(is_drained: bool) -> None:
     """They are deleted with the job, or by the next launcher, or by the reaper, which reads the annotation."""
@@ -442,7 +457,7 @@ def test_restarts_that_the_operator_forgets_are_counted() -> None:
         run_job(limited, backend, ignore)
     assert str(failed.value) == (
         "launch_training failed: worker1-0 was evicted: the node is low on memory (after 4 restarts); "
-        "max_restarts allows 3 restarts"
+        "no restarts are left"
     )
     assert backend.deleted == [NAME]
 

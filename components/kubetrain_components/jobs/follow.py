@@ -15,7 +15,7 @@ bad nodes, which the next attempt avoids.
 
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from kubetrain_components.interrupts import interrupts_deferred
@@ -147,18 +147,19 @@ def _newest(job: Job, backend: JobBackend) -> JobHandle | None:
 
 def _record_verdict(job: Job, state: JobState, backend: JobBackend, logs: JobLogs) -> None:
     """Annotate the job with the verdict before its pods are deleted, for a launcher that restarts after that."""
-    handle = state.handle
-    verdict = {VERDICT_ANNOTATION: FAILED, CLEAN_PODS_ANNOTATION: job.placement.clean_pods}
     try:
         judge(job, state, logs.tails())
-        verdict |= {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)}
     except JobFailed as failure:
         failure.step = step_of(logs.progress)
-        verdict |= as_annotation(failure.bad_nodes)
+        _end_pods(job, state, backend, {VERDICT_ANNOTATION: FAILED, **as_annotation(failure.bad_nodes)})
         raise
-    finally:
-        if backend.annotate(handle, verdict):
-            backend.clean(handle, job.placement.clean_pods)
+    _end_pods(job, state, backend, {VERDICT_ANNOTATION: SUCCEEDED, RESULT_ANNOTATION: lead_words(job, state)})
+
+
+def _end_pods(job: Job, state: JobState, backend: JobBackend, verdict: Mapping[str, str]) -> None:
+    clean_pods = job.placement.clean_pods
+    if backend.annotate(state.handle, {**verdict, CLEAN_PODS_ANNOTATION: clean_pods}):
+        backend.clean(state.handle, clean_pods)
 
 
 def create_or_attach(
