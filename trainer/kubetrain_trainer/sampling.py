@@ -79,7 +79,11 @@ class SamplePlan:
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
-        return sum(1 for _ in self._steps(0))
+        return self.steps_from(0)
+
+    def steps_from(self, start: int) -> int:
+        """Return the number of steps that are left of an epoch after `start` samples."""
+        return sum(1 for _ in self._steps(start))
 
     @functools.cached_property
     def _usual_size(self) -> int:

@@ -25,6 +25,9 @@ class StreamPlan:
     def size(self) -> int:
         return self.steps_per_epoch * self.global_batch
 
+    def steps_from(self, start: int) -> int:
+        return len(range(start, self.size, self.global_batch))
+
     def resumed(self, progress: TrainingProgress) -> TrainingProgress:
         """Return where to resume: at the next epoch if fewer processes have a smaller one, which is over."""
         if progress.samples_in_epoch >= self.size:

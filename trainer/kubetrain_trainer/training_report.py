@@ -1,7 +1,6 @@
 """The chief's reports: metrics.jsonl, TensorBoard files, MLflow, Prometheus metrics and progress lines."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -156,8 +155,9 @@ class TrainingReport:
 
 def total_steps(config: TrainConfig, plan: Plan, resumed: TrainingProgress) -> int:
     """Return the number of the last step. Those before were perhaps taken by another number of processes."""
-    epochs_left = config.epochs - plan.epochs_done(resumed.epoch, resumed.samples_in_epoch)
-    last = resumed.step + math.ceil(round(epochs_left * plan.steps_per_epoch, 6))
+    epochs_left = config.epochs - resumed.epoch
+    in_epoch = plan.steps_from(resumed.samples_in_epoch) if epochs_left else 0
+    last = resumed.step + in_epoch + max(epochs_left - 1, 0) * plan.steps_per_epoch
     return min(last, config.max_steps) if config.max_steps else last
 
 
