@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torchmetrics import MetricCollection
-from torchmetrics.classification import BinaryAUROC
+from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.measures import Tally, check_metrics
@@ -26,6 +26,11 @@ def test_a_process_without_samples_is_named_before_metrics_exchange_their_state(
     of_others = iter([[4.0, 0.0, 0.0], [1.0]])  # four samples, the sums of the loss; one process has none
     with pytest.raises(KubetrainError, match=r"^1 processes have no sample of the split, which metric 'auroc' needs"):
         Tally(task, torch.device("cpu")).results(lambda values: next(of_others))
+
+
+def test_a_metric_that_only_counts_needs_no_samples_in_each_process() -> None:
+    task = Task(model=nn.Linear(1, 1), data=list, loss=lambda *_: None, metrics={"accuracy": BinaryAccuracy()})
+    assert Tally(task, torch.device("cpu")).results(lambda values: [4.0, 2.0, 0.0])["loss"] == 0.5
 
 
 @pytest.mark.parametrize(

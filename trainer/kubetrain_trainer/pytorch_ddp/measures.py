@@ -53,9 +53,9 @@ class Tally:
         return {name: results[name] for name in self._names}
 
     def _check_all_have_samples(self, total: SumOverProcesses) -> None:
-        """Check it for metrics of torchmetrics: without samples, their state may have another type or number of values,
-        which ends the processes when they exchange it."""
-        names = [name for name, metric in self._metrics.items() if _adds_up_itself(metric)]
+        """Check it for metrics of torchmetrics that keep samples, which may exchange values of another type without any:
+        that ends the processes."""
+        names = [name for name, metric in self._metrics.items() if _keeps_samples(metric)]
         if names and (lacking := total([float(not self.samples)])[0]):
             raise KubetrainError(
                 f"{lacking:.0f} processes have no sample of the split, which metric '{names[0]}' needs in each: use "
@@ -99,6 +99,10 @@ def _needs_whole_split(metric: Any) -> bool:
 def _adds_up_itself(metric: Any) -> bool:
     """Return True for metrics of torchmetrics, which exchange their state when they compute."""
     return hasattr(metric, "sync_context")
+
+
+def _keeps_samples(metric: Any) -> bool:
+    return _adds_up_itself(metric) and any(isinstance(each, list) for each in metric.metric_state.values())
 
 
 def _begin(metric: Any, device: torch.device) -> None:
