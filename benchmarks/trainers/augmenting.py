@@ -20,7 +20,7 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
 from kubetrain_components.pack_dataset.pack import write_pack
-from kubetrain_components.pack_dataset.plan import PackPlan, plan_pack, plan_pack_of
+from kubetrain_components.pack_dataset.plan import PackPlan, plan_pack, with_copies
 from kubetrain_components.pack_dataset.smaller_images import copy_images
 from kubetrain_trainer.allocator import keep_freed_memory
 from kubetrain_trainer.config import TrainConfig
@@ -107,7 +107,7 @@ def ours_packed(folder: Path) -> tuple[Any, Any]:
 def made_smaller(plan: PackPlan, copies: Path) -> PackPlan:
     for _ in copy_images(plan, copies, SHORTER_SIDE):
         pass
-    return plan_pack_of(copies, plan)
+    return with_copies(plan, copies)
 
 
 def ours(folder: Path, recipe: str, data: str = "image_folder") -> tuple[Any, Any]:

@@ -13,7 +13,10 @@ import pytest
 from PIL import Image
 from PIL.ExifTags import Base
 
+from kubetrain_components.pack_dataset.plan import plan_pack
+from kubetrain_components.pack_dataset.smaller_images import copy_images
 from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.pytorch_ddp.data import image_data
 from support.cli import interrupt, kubetrain, start
 
@@ -89,12 +92,32 @@ def test_other_images_are_packed_as_they_are_and_damaged_ones_are_named(tmp_path
     assert notes == "note: packed as they are, because they cannot be decoded: train/cat/damaged.jpg"
 
 
+def test_an_image_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unlike a damaged one: it is no reason to pack it as it is."""
+    path = save(photograph(), tmp_path / "in/train/cat/1.jpg")
+    plan = plan_pack(tmp_path / "in", tmp_path / "out", 10**9)
+    path.unlink()
+    with pytest.raises(KubetrainError, match=r"^cannot read .*1\.jpg \(No such file"):
+        list(copy_images(plan, tmp_path, SIDE))
+    save(photograph(), path)
+    monkeypatch.setattr(Image.Image, "resize", lambda *_: exhausted())
+    with pytest.raises(MemoryError):
+        list(copy_images(plan, tmp_path, SIDE))
+
+
+def exhausted() -> None:
+    raise MemoryError
+
+
 def test_which_side_is_up_is_kept_and_other_metadata_are_not(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[Base.Orientation], exif[Base.Artist] = 6, "somebody"
-    save(photograph(), tmp_path / "in/train/cat/turned.jpg", exif=exif)
+    save(photograph(), tmp_path / "in/train/cat/turned.jpg", exif=exif, comment=b"from home", icc_profile=b"profile")
+    save(photograph(), tmp_path / "in/train/cat/profiled.png", icc_profile=b"profile")
     images, _, _ = packed(tmp_path, "--shorter-side", str(SIDE))
     assert dict(opened(images["turned.jpg"]).getexif()) == {Base.Orientation: 6}
+    assert b"from home" not in images["turned.jpg"]
+    assert not any("icc_profile" in opened(each).info for each in images.values())
 
 
 def test_the_shards_are_as_large_as_the_smaller_images_allow(tmp_path: Path) -> None:

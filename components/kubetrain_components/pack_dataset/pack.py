@@ -47,7 +47,7 @@ def write_pack(
 
 
 def _write_shards(plan: PackPlan, folder: Path, on_sample: OnSample) -> None:
-    files = [file for shard in plan.shards for file in _write_shard(folder, plan.data_dir, shard, on_sample)]
+    files = [file for shard in plan.shards for file in _write_shard(folder, plan, shard, on_sample)]
     for split in {shard.split for shard in plan.shards}:
         flush_directory(folder / split)
     classes = [_portable(name) for name in plan.classes]
@@ -85,12 +85,12 @@ def _lock(descriptor: int, path: Path) -> None:
         raise KubetrainError(f"{path} is being written by another kubetrain pack: wait for it, or stop it") from None
 
 
-def _write_shard(folder: Path, data_dir: Path, shard: Shard, on_sample: OnSample) -> list[dict[str, Any]]:
+def _write_shard(folder: Path, plan: PackPlan, shard: Shard, on_sample: OnSample) -> list[dict[str, Any]]:
     """Write a shard and its index durably, and return their manifest entries."""
     path, digest = folder / shard.name, hashlib.sha256()
     path.parent.mkdir(exist_ok=True)
     with path.open("wb", buffering=CHUNK_BYTES) as file:
-        for chunk in _tar(data_dir, shard, on_sample):
+        for chunk in _tar(plan, shard, on_sample):
             digest.update(chunk)
             file.write(chunk)
         file.flush()
@@ -108,12 +108,12 @@ def _entry(name: str, size: int, digest: "hashlib._Hash") -> dict[str, Any]:
     return {"name": _portable(name), "size": size, "sha256": digest.hexdigest()}
 
 
-def _tar(data_dir: Path, shard: Shard, on_sample: OnSample) -> Iterator[bytes]:
+def _tar(plan: PackPlan, shard: Shard, on_sample: OnSample) -> Iterator[bytes]:
     """Yield the archive in chunks; tarfile itself keeps all members in memory and pads to whole tape records."""
     for sample in shard.samples:
         key, label = sample.key, str(sample.label).encode()
         yield _header(f"{key}.{sample.extension}", sample.size)
-        yield from _content(data_dir / sample.path, sample.size)
+        yield from _content(plan.file_of(sample), sample.size)
         yield padding(sample.size) + _header(f"{key}.cls", len(label)) + label + padding(len(label))
         on_sample(sample)
     yield END_OF_TAR

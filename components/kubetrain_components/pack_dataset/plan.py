@@ -89,6 +89,12 @@ class PackPlan:
     shards: tuple[Shard, ...]
     notes: tuple[str, ...]
     """Notes for users, such as how many other files are left out."""
+    copies: Path | None = None
+    """A folder with files that are packed instead of those of the same path."""
+
+    def file_of(self, sample: Sample) -> Path:
+        copy = self.copies / sample.path if self.copies else None
+        return copy if copy and copy.exists() else self.data_dir / sample.path
 
 
 def parse_size(text: str) -> int:
@@ -131,12 +137,12 @@ def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
     )
 
 
-def plan_pack_of(copies: Path, plan: PackPlan) -> PackPlan:
-    """Plan the same pack of copies of the images, which may have other sizes."""
+def with_copies(plan: PackPlan, copies: Path) -> PackPlan:
+    """Plan the same pack with copies of some images, which have other sizes."""
+    plan = replace(plan, copies=copies)
     samples = groupby((sample for shard in plan.shards for sample in shard.samples), key=lambda each: each.split)
-    resized = [[replace(each, size=_size_of(copies / each.path)) for each in split] for _, split in samples]
-    shards = tuple(shard for each in resized for shard in plan_shards(each, plan.shard_size))
-    return replace(plan, data_dir=copies, shards=shards)
+    resized = [[replace(each, size=_size_of(plan.file_of(each))) for each in split] for _, split in samples]
+    return replace(plan, shards=tuple(shard for each in resized for shard in plan_shards(each, plan.shard_size)))
 
 
 def plan_shards(samples: Iterable[Sample], shard_size: int) -> Iterator[Shard]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 from PIL.ExifTags import Base
 
-from kubetrain_components.pack_dataset.plan import PackPlan, Sample
+from kubetrain_components.pack_dataset.plan import PackPlan, Sample, read_errors_explained
 from kubetrain_trainer.cpus import usable_cpus
 
 JPEG_QUALITY = 95
@@ -27,31 +27,37 @@ class Copied(Enum):
 
 
 def copy_images(plan: PackPlan, folder: Path, shorter_side: int) -> Iterator[tuple[Sample, Copied]]:
-    """Put a smaller copy of each image whose shorter side is longer into the folder, and links to the others."""
-    copy = partial(_copy, plan.data_dir.absolute(), folder, shorter_side)
+    """Put a smaller copy of each image whose shorter side is longer into the folder.
+
+    Raises:
+        KubetrainError: if an image cannot be read.
+    """
+    copy = partial(_copy, plan.data_dir, folder, shorter_side)
     with ThreadPoolExecutor(usable_cpus()) as threads:
         for shard in plan.shards:  # one at a time, because samples that wait take memory
             yield from zip(shard.samples, threads.map(copy, shard.samples), strict=True)
 
 
 def _copy(data_dir: Path, folder: Path, shorter_side: int, sample: Sample) -> Copied:
-    original, target = data_dir / sample.path, folder / sample.path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with read_errors_explained(data_dir / sample.path):
+        content = (data_dir / sample.path).read_bytes()
     try:
-        smaller = smaller_file(original, shorter_side)
+        smaller = smaller_file(content, shorter_side)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - Pillow raises exceptions of many classes
-        target.symlink_to(original)
         return Copied.UNDECODED
     if not smaller:
-        target.symlink_to(original)
         return Copied.UNCHANGED
+    target = folder / sample.path
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(smaller)
     return Copied.SMALLER
 
 
-def smaller_file(path: Path, shorter_side: int) -> bytes | None:
+def smaller_file(content: bytes, shorter_side: int) -> bytes | None:
     """Return a file of the image at a smaller size, or None if the image is small enough."""
-    with Image.open(path) as image:
+    with Image.open(io.BytesIO(content)) as image:
         if min(image.size) <= shorter_side or image.mode.startswith(UNUSUAL_MODES):
             return None
         lossless = image.format in ("PNG", "BMP")
@@ -71,5 +77,6 @@ def _encoded(image: Image.Image, kind: str | None, exif: Image.Exif) -> bytes:
     if Base.Orientation in exif:
         kept[Base.Orientation] = exif[Base.Orientation]
     file = io.BytesIO()
+    image.info.clear()  # comments, profiles and the like
     image.save(file, kind, quality=JPEG_QUALITY, exif=kept)
     return file.getvalue()

@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from kubetrain_components.interrupts import interrupted_by_sigterm
 from kubetrain_components.pack_dataset.pack import write_pack
-from kubetrain_components.pack_dataset.plan import PackPlan, Sample, parse_size, plan_pack, plan_pack_of
+from kubetrain_components.pack_dataset.plan import PackPlan, Sample, parse_size, plan_pack, with_copies
 from kubetrain_components.pack_dataset.smaller_images import Copied, copy_images
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines.cli.transfer_bar import transfer_bar
@@ -54,7 +54,7 @@ class Packing:
         for sample, copied in copy_images(plan, copies, self._shorter_side):
             self._copied[copied].append(sample.path)
             self.show(sample)
-        prepared = plan_pack_of(copies, plan)
+        prepared = with_copies(plan, copies)
         self._start(prepared)
         return prepared
 
