@@ -38,7 +38,7 @@ def parse_parameters(
         InvalidSetting: if a pair lacks its "=", a name is unknown, a value is invalid, or a parameter is missing.
     """
     known = {each.name: each for each in declared}
-    in_file = _flat(known, _read(file).items() if file else ())
+    in_file = _flat(known, read_parameters(file).items() if file else ())
     in_pairs = _flat(known, (_parse_pair(known, pair) for pair in pairs))
     overridden = {name for _, name in in_pairs}
     flat = {key: value for key, value in in_file.items() if key[1] not in overridden} | in_pairs
@@ -69,7 +69,7 @@ def _text_of(name: str, value: Any) -> str:
         raise InvalidSetting(f"{name} must be a value of JSON (text, number, true, list, …), not {value!r}") from None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_parameters(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text())
     except (OSError, UnicodeDecodeError) as error:

@@ -4,7 +4,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from kubetrain_trainer.some_of import some_of
+MAX_LISTED = 8
+"""The maximum number of valid names to list."""
 
 
 class KubetrainError(Exception):
@@ -34,7 +35,8 @@ class Stopped(Exception):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Suggest the closest valid name, or list valid names if none is close."""
+    """Suggest the closest valid name, or list all valid names if there are few."""
     valid = sorted(valid)
-    nearest = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f"did you mean '{nearest[0]}'?" if nearest else f"valid names: {some_of(valid)}"
+    if nearest := difflib.get_close_matches(name, valid, n=1, cutoff=0.5):
+        return f"did you mean '{nearest[0]}'?"
+    return f"valid names: {', '.join(valid)}" if len(valid) <= MAX_LISTED else "no valid name is like it"

@@ -47,8 +47,10 @@ def read_path(case: Case, path: Path) -> None:
 
 def _read_workspace(case: Case, workspace: Path) -> None:
     record = read_run(workspace)
-    names = [*case.names, f"run {record.run_id}" if record.run_id else "run"]
+    names, statements = [*case.names, f"run {record.run_id}" if record.run_id else "run"], [*case.statements]
     _read_jobs(case, jobs_of_run(workspace / "jobs", record.run_id))
+    if record.status == "stopped":  # its job may look killed
+        case.statements = statements
     case.names, case.outcome = names, OUTCOMES.get(record.status, Outcome.UNKNOWN)
     case.documents[RECORD] = read_record(workspace)
     case.statements += [("the run", f"{ERROR}{record.error}")] if record.error else []

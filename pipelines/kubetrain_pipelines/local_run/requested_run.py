@@ -10,7 +10,7 @@ from kubetrain_pipelines import bring_code
 from kubetrain_pipelines.local_run.record import RunRecord
 from kubetrain_pipelines.local_run.run import run_local
 from kubetrain_pipelines.local_run.storage import local_parameters
-from kubetrain_pipelines.parse_parameters import parse_parameters
+from kubetrain_pipelines.parse_parameters import parse_parameters, read_parameters
 from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.project import project
 from kubetrain_pipelines.run_view import progress_view
@@ -28,7 +28,8 @@ def run_requested(
     """
     project()  # an error in it would otherwise be found in the process of the pipeline, without a cause
     pairs = [*pairs]
-    check_apply_here(pipeline, pairs)
+    in_file = read_parameters(params) if params else {}
+    check_apply_here(pipeline, [*in_file, *(pair.partition("=")[0] for pair in pairs)])
     brought = bring_code.pack(code, without=workspace)
     parameters = parse_parameters(local_parameters(pipeline), [*pairs, *bring_code.as_pairs(brought)], params)
     bring_code.check_is_here(brought, parameters.get("train_config", {}))
@@ -37,13 +38,13 @@ def run_requested(
         return run_local(pipeline, workspace, parameters, view, unpack_code)
 
 
-def check_apply_here(pipeline: str, pairs: Iterable[str]) -> None:
+def check_apply_here(pipeline: str, names: Iterable[str]) -> None:
     """
     Raises:
         InvalidSetting: if a setting is one of the pipeline's for clusters only.
     """
     of_clusters = {each.name for each in parameters_of(pipeline)} | {*Placement.names(), *Storage.names()}
     here = {each.name for each in local_parameters(pipeline)} | {*TrainConfig.names()}
-    for name in (pair.partition("=")[0] for pair in pairs):
+    for name in names:
         if name in of_clusters - here:
             raise InvalidSetting(f"{name} applies only to a run on a cluster: leave it out here")
