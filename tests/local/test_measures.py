@@ -30,7 +30,8 @@ def test_a_process_without_samples_is_named_before_metrics_exchange_their_state(
 
 def test_a_metric_that_only_counts_needs_no_samples_in_each_process() -> None:
     task = Task(model=nn.Linear(1, 1), data=list, loss=lambda *_: None, metrics={"accuracy": BinaryAccuracy()})
-    assert Tally(task, torch.device("cpu")).results(lambda values: [4.0, 2.0, 0.0])["loss"] == 0.5
+    with pytest.warns(UserWarning, match="before the ``update``"):
+        assert Tally(task, torch.device("cpu")).results(lambda values: [4.0, 2.0, 0.0])["loss"] == 0.5
 
 
 @pytest.mark.parametrize(

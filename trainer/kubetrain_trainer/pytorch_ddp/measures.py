@@ -53,8 +53,8 @@ class Tally:
         return {name: results[name] for name in self._names}
 
     def _check_all_have_samples(self, total: SumOverProcesses) -> None:
-        """Check it for metrics of torchmetrics that keep samples, which may exchange values of another type without any:
-        that ends the processes."""
+        """Check it for metrics of torchmetrics that keep samples. Without any, they may exchange another type of
+        values, which ends the processes."""
         names = [name for name, metric in self._metrics.items() if _keeps_samples(metric)]
         if names and (lacking := total([float(not self.samples)])[0]):
             raise KubetrainError(
