@@ -20,6 +20,7 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.submit import RunOptions
 from kubetrain_pipelines.planned_run import planned_run
+from kubetrain_pipelines.translate.read_manifests import read_manifests
 from kubetrain_pipelines.translate.torchrun import torchrun_in
 from kubetrain_pipelines.translate.translation import Translation
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
@@ -262,6 +263,52 @@ def test_an_unknown_field_is_named_wherever_it_is() -> None:
     found = unmapped(translated(text))
     assert found["spec.novel.deep"] == "[1, 2]"
     assert found["spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch].odd.setting"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "default"),
+    [
+        ("tf_job", "restartPolicy: ExitCode", "Never"),
+        ("jax_job", "restartPolicy: Always", "Never"),
+        ("pytorch_job", "restartPolicy: OnFailure", "OnFailure"),
+    ],
+)
+def test_a_restart_policy_that_is_not_given_is_the_operators(name: str, given: str, default: str) -> None:
+    lines = [line for line in text_of(name).splitlines() if line.strip() != given]
+    translation = translated("\n".join(lines).replace(f"{given}, ", ""))
+    assert translation.parameters["placement"].get("restart_policy", "OnFailure") == default
+    assert not [path for path in unmapped(translation) if path.endswith("restartPolicy")]
+
+
+def test_options_of_torchrun_override_the_elastic_policy_as_in_the_pods() -> None:
+    policy = "elasticPolicy: {minReplicas: 1, maxReplicas: 4, maxRestarts: 1}"
+    options = "command: [torchrun, '--nnodes=2:8', --max-restarts=9, /app/train.py]"
+    job = f"""
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {{name: both}}
+spec:
+  {policy}
+  pytorchReplicaSpecs:
+    Worker: {{replicas: 3, template: {{spec: {{containers: [{{name: pytorch, image: "i:1", {options}}}]}}}}}}
+"""
+    translation = translated(job)
+    given = {**translation.parameters, **translation.parameters["placement"]}
+    assert [given[name] for name in ("min_workers", "max_workers", "max_restarts")] == [2, 8, 9]
+    assert {f"spec.elasticPolicy.{name}" for name in ("minReplicas", "maxReplicas", "maxRestarts")} <= {
+        *unmapped(translation)
+    }
+
+
+def test_texts_that_only_yaml_1_1_takes_for_numbers_or_times_stay_texts() -> None:
+    text = text_of("tf_job").replace("{name: BUCKET, value: logs}", "{name: BUCKET, value: 12:30}")
+    given = "{time: 2024-01-01T00:00:00Z, float: 1.5, count: 7, negative: -1, hex: 0x1f}"
+    text = text.replace("{name: mnist,", f"{{name: mnist, annotations: {given},")
+    manifest = read_manifests([("job.yaml", text)]).job
+    read = {"time": "2024-01-01T00:00:00Z", "float": 1.5, "count": 7, "negative": -1, "hex": 31}
+    assert manifest["metadata"]["annotations"] == read
+    (_, uploader) = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
+    assert uploader["env"][0]["value"] == "12:30"
 
 
 def test_pods_of_roles_that_differ_are_named() -> None:

@@ -25,7 +25,7 @@ def take_command_job(draft: Draft, job: Fields, kind: JobKind) -> None:
     main = take_replicas(draft, job, field, ("Master", "Worker"), kind.traits.container)
     take_command(draft, main)
     take_run_policy(draft, job.at("spec.runPolicy"))
-    take_restart_policy(draft, job.at(f"spec.{field}"))
+    take_restart_policy(draft, job.at(f"spec.{field}"), "OnFailure" if kind is JobKind.PADDLE_JOB else "Never")
     if elastic := job.take("spec.elasticPolicy", dict):
         draft.unmapped.append(Unmapped.of("spec.elasticPolicy", elastic, ELASTIC))
 

@@ -29,7 +29,7 @@ def take_pytorch_job(draft: Draft, job: Fields) -> None:
     policy.drop_if("rdzvBackend", "c10d")
     policy.drop_if("standalone", False)
     take_run_policy(draft, job.at("spec.runPolicy"))
-    take_restart_policy(draft, job.at("spec.pytorchReplicaSpecs"))
+    take_restart_policy(draft, job.at("spec.pytorchReplicaSpecs"), "OnFailure")
     take_processes(draft, torchrun, [(job.at("spec"), "nprocPerNode"), (policy, "nProcPerNode")], default="auto")
     take_entry(draft, torchrun, main)
 
@@ -37,7 +37,7 @@ def take_pytorch_job(draft: Draft, job: Fields) -> None:
 def take_tf_job(draft: Draft, job: Fields) -> None:
     main = take_replicas(draft, job, "tfReplicaSpecs", ("Chief", "Master", "Worker"), "tensorflow")
     take_run_policy(draft, job.at("spec.runPolicy"))
-    take_restart_policy(draft, job.at("spec.tfReplicaSpecs"))
+    take_restart_policy(draft, job.at("spec.tfReplicaSpecs"), "Never")
     job.drop_if("spec.successPolicy", "AllWorkers")
     job.drop_if("spec.enableDynamicWorker", False)
     take_entry(draft, Torchrun(), main)
@@ -50,7 +50,7 @@ def take_elastic_job(draft: Draft, job: Fields) -> None:
     take_elastic(draft, spec, torchrun)
     for policy in (job.at("spec.RunPolicy"), spec):  # its controller reads the first
         take_run_policy(draft, policy)
-    take_restart_policy(draft, job.at("spec.replicaSpecs"))
+    take_restart_policy(draft, job.at("spec.replicaSpecs"), "OnFailure")
     take_processes(draft, torchrun, [], default="1")
     take_entry(draft, torchrun, main, has_launcher=True)
 
@@ -60,20 +60,24 @@ def take_elastic(draft: Draft, policy: Fields, torchrun: Torchrun, pods: str = "
     Args:
         pods: What the policy calls pods.
     """
+    # The operator passes the policy in variables, which torchrun's options override.
     workers = draft.settings["workers"]
-    most = policy.get(f"max{pods}", int, 0) or torchrun.max_nodes
+    most = torchrun.max_nodes or policy.get(f"max{pods}", int, 0)
     grows = most > workers and draft.settings.get("scheduler") != "kueue"
-    if fewest := policy.take(f"min{pods}", int, 0) or torchrun.min_nodes or (workers if grows else 0):
+    if fewest := torchrun.min_nodes or policy.get(f"min{pods}", int, 0) or (workers if grows else 0):
         if fewest > workers:
             raise InvalidSetting(f"the job has {workers} pods, but min{pods} is {fewest}: correct one of them")
         draft.set("min_workers", fewest)
+        policy.drop_if(f"min{pods}", fewest)
     if grows:
         draft.set("max_workers", most)
     if grows or most <= workers:
-        policy.drop(f"max{pods}")
+        policy.drop_if(f"max{pods}", most)
     if 0 < most < workers:
         draft.note(f"the job has {workers} pods, but at most {most} were allowed: set workers, or max_workers to grow")
-    draft.set("max_restarts", policy.take("maxRestarts", int, torchrun.max_restarts))
+    restarts = policy.get("maxRestarts", int) if torchrun.max_restarts is None else torchrun.max_restarts
+    draft.set("max_restarts", restarts)
+    policy.drop_if("maxRestarts", restarts)
 
 
 def take_run_policy(draft: Draft, policy: Fields) -> None:
@@ -95,12 +99,16 @@ def take_queue(draft: Draft, job: Fields) -> None:
         draft.set("queue", queue)
 
 
-def take_restart_policy(draft: Draft, roles: Fields) -> None:
-    """Take the restart policy of the first role, unless the job would not run as intended with it."""
+def take_restart_policy(draft: Draft, roles: Fields, default: str) -> None:
+    """Take the restart policy of the first role, unless the job would not run as intended with it.
+
+    Args:
+        default: What the operator takes for a role without a policy.
+    """
     others = ["Never"] if draft.framework == MPI else ["Never", "ExitCode"]
     allowed = ["OnFailure", *([] if draft.settings.get("min_workers") else others)]
     for role in (roles.at(name) for name in roles.content):
-        policy = role.get("restartPolicy", str, "OnFailure")
+        policy = role.get("restartPolicy", str, default)
         if policy in allowed and draft.settings.setdefault("restart_policy", policy) == policy:
             role.drop("restartPolicy")
             role.drop_if("template.spec.restartPolicy", policy)

@@ -25,7 +25,7 @@ IMAGE = "the image needs Open MPI 4 and must run as user {user}: see docs/other_
 def take_mpi_job(draft: Draft, job: Fields) -> None:
     draft.framework = MPI
     spec, roles = job.at("spec"), job.at(f"spec.{FIELD}")
-    take_restart_policy(draft, roles)
+    take_restart_policy(draft, roles, "Never")
     _take_pods(draft, job, roles, spec.take("mainContainer", str, ""))
     draft.set("processes_per_worker", spec.take("slotsPerWorker", int, 1))
     if spec.take("runLauncherAsWorker", bool, False):

@@ -1,6 +1,7 @@
 """The manifests in files: the job to translate, its runtime, and what lies beside it."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,25 @@ JOBS = {
 KINDS = " or ".join([", ".join([*JOBS][:-1]), [*JOBS][-1]])
 OTHER_JOBS = {"MXJob", "RayJob", "RayCluster", "Job", "JobSet"}
 
+TIMESTAMP = "tag:yaml.org,2002:timestamp"
+WITHOUT_BASE_60 = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+    ),
+}
+
 
 class Loader(yaml.SafeLoader):
-    """Refuses an object that has a key twice, of which the first value would be dropped silently."""
+    """Refuses an object that has a key twice, of which the first value would be dropped silently.
+
+    As in Kubernetes, 12:30 and 2024-01-01 are texts, and no numbers of base 60 or times.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as its base class has it
+        first: [(tag, WITHOUT_BASE_60.get(tag, pattern)) for tag, pattern in found if tag != TIMESTAMP]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
