@@ -130,7 +130,7 @@ def test_the_needs_of_a_training_without_the_training_operator(launcher: str, ki
     assert (asked.kind, training.role, training.count) == (kind, "Pod", 3)
     assert training.spec["containers"][0]["name"] == kind.traits.container
     total = asked.peak()
-    assert {name.removeprefix("count/") for name in total if name.startswith("count/")} == objects
+    assert {name.removeprefix("count/") for name in total if name.startswith("count/")} == {*objects, "pods"}
     assert (total["pods"], total["requests.nvidia.com/gpu"], total["services"]) == (4, 24, 1)
     assert not asked.has_workers_beside_master
 
@@ -416,7 +416,7 @@ def test_istio() -> None:
         ("volcano", "volcano", OK, ""),
         ("scheduler-plugins", "scheduler-plugins-scheduler", OK, ""),
         ("volcano", "", MISSING, '"value": \\["/manager", "--gang-scheduler-name=volcano"\\]'),
-        ("scheduler-plugins", "volcano", MISSING, "--gang-scheduler-name=scheduler-plugins"),
+        ("scheduler-plugins", "volcano", MISSING, '"--gang-scheduler-name=scheduler-plugins-scheduler"'),
     ],
 )
 def test_a_gang_scheduler_is_what_the_operator_was_started_with(
@@ -433,6 +433,14 @@ def test_a_gang_scheduler_that_is_not_installed_or_not_named() -> None:
     check(queues.judge_no_queue(operator()), SKIPPED, "not requested")
     started = operator("--gang-scheduler-name=volcano")
     check(queues.judge_no_queue(started), WARNING, "started with volcano", "--set scheduler=volcano")
+    other = operator("--gang-scheduler-name", "scheduler-plugins-scheduler", "--zap-log-level=1")
+    check(queues.judge_no_queue(other), WARNING, "scheduler-plugins-scheduler", "--set scheduler=scheduler-plugins, so")
+    check(
+        queues.judge_gang(Placement(scheduler="volcano"), queues.GANGS.values(), other),
+        MISSING,
+        "not with volcano",
+        r'"value": \["/manager", "--zap-log-level=1", "--gang-scheduler-name=volcano"\]',
+    )
 
 
 def frameworks(*lines: str) -> str:
@@ -555,6 +563,8 @@ def test_a_cordoned_node_does_not_count() -> None:
             "allows 1 persistentvolumeclaims",
             '"persistentvolumeclaims": "2"',
         ),
+        ([quota(count__pods="2")], MISSING, "allows 2 count/pods", '"count/pods": "3"'),
+        ([quota(count__jobs_batch="0")], MISSING, "allows 0 count/jobs.batch", '"count/jobs.batch": "1"'),
         ([quota(requests_storage="100Gi")], MISSING, "needs 200Gi", '"requests.storage": "200Gi"'),
     ],
 )

@@ -389,7 +389,7 @@ def test_doctor_counts_the_etcd_and_the_permission_for_its_service() -> None:
     assert asked.kind is JobKind.PYTORCH_JOB
     more = {name: value - plain.peak().get(name, 0) for name, value in asked.peak().items()}
     assert {name: str(value) for name, value in more.items() if value} == {
-        **{"pods": "1", "services": "1", "count/services": "1", "count/jobs.batch": "1"},
+        **{"pods": "1", "count/pods": "1", "services": "1", "count/services": "1", "count/jobs.batch": "1"},
         **dict.fromkeys(("cpu", "requests.cpu"), "0.100"),
         **dict.fromkeys(("memory", "requests.memory", "limits.memory"), str((256 + 3 * 8) * 2**20)),
     }

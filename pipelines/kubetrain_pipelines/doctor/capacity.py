@@ -181,7 +181,8 @@ def _allocatable_of(node: Manifest) -> Mapping[str, Any]:
 
 
 def _storage(claims: Sequence[Manifest]) -> dict[str, Decimal]:
-    wanted = {"persistentvolumeclaims": Decimal(len(claims)), "requests.storage": Decimal(0)}
+    number = Decimal(len(claims))
+    wanted = {"persistentvolumeclaims": number, "count/persistentvolumeclaims": number, "requests.storage": Decimal(0)}
     for claim in claims:
         size = amount(claim["spec"]["resources"]["requests"]["storage"])
         named = claim["spec"].get("storageClassName")

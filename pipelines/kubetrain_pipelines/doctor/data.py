@@ -71,6 +71,13 @@ def judge_exposure(request: ExposureRequest, facts: StorageFacts) -> Finding:
     return ok(f"by {exposure.mode}: {exposure.reason}")
 
 
+def no_static_claim(name: str, namespace: str) -> Finding:
+    return missing(
+        f"PVC {name or '(none)'} for exposure=static does not exist in {namespace}",
+        "create it as docs/administrators/storage.md says, and name it: --set static_claim=NAME",
+    )
+
+
 def judge_secret(name: str, needed: NeededSecret, keys: Collection[str] | None, namespace: str) -> Finding:
     """
     Args:

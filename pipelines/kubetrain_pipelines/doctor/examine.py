@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from kubetrain_components.expose_dataset.ensure_claim import WantedClaim
+from kubetrain_components.expose_dataset.expose import CannotExpose, ExposureMode, ExposureRequest, plan_exposure
+from kubetrain_components.expose_dataset.storage_facts import StorageFacts
 from kubetrain_components.jobs.kubernetes.api import KubernetesApi
 from kubetrain_components.jobs.kubernetes.errors import Forbidden, KubernetesError, Unauthorized, Unreachable
 from kubetrain_components.jobs.launchers import Launcher
@@ -252,7 +254,8 @@ class Examination:
 
     def _quota(self) -> Finding:
         quotas = self.cluster.objects(self.api.path("v1", "resourcequotas"))
-        return capacity.judge_quota(quotas, self.needs, self._new_claims(), self.cluster.namespace)
+        claims = [*self._new_claims(), *self._exposed_claims()]
+        return capacity.judge_quota(quotas, self.needs, claims, self.cluster.namespace)
 
     def _nodes(self) -> Finding:
         nodes = self.cluster.objects("/api/v1/nodes")
@@ -267,8 +270,22 @@ class Examination:
 
     def _exposure(self) -> Finding:
         storage = self.parameters.storage
+        if storage.exposure == ExposureMode.STATIC and self.cluster.claim(storage.static_claim) is None:
+            return data.no_static_claim(storage.static_claim, self.cluster.namespace)
+        return data.judge_exposure(*self._requested_exposure())
+
+    def _requested_exposure(self) -> tuple[ExposureRequest, StorageFacts]:
+        storage = self.parameters.storage
         claim = self.cluster.claim(storage.staging_claim) or storage.staging.manifest()
-        return data.judge_exposure(storage.exposure_of(self.parameters.dataset_uri), storage_facts(self.cluster, claim))
+        return storage.exposure_of(self.parameters.dataset_uri), storage_facts(self.cluster, claim)
+
+    def _exposed_claims(self) -> list[Manifest]:
+        """Return the PVC by which the pods of the training read a new version, if the run creates one."""
+        try:
+            planned = plan_exposure(*self._requested_exposure()).manifests()
+        except CannotExpose:
+            return []
+        return [each for each in planned if each["kind"] == "PersistentVolumeClaim"]
 
     def _secret(self, name: str, needed: NeededSecret, s3: Status) -> Finding:
         found = self.cluster.get_in_namespace("v1", "secrets", name)

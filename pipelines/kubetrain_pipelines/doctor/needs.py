@@ -107,6 +107,8 @@ class Needs:
             "cpu": total["requests.cpu"],
             "memory": total["requests.memory"],
             "services": total["count/services"],
+            "count/pods": total["pods"],
+            "count/jobs.batch": total["count/jobs.batch"] + 1,  # that of the transfer, which has ended
         }
 
 

@@ -1,7 +1,7 @@
 """Check the queue or gang scheduler of the jobs: Kueue, Volcano, scheduler-plugins. Pure functions."""
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import yaml
 
@@ -14,6 +14,9 @@ from kubetrain_pipelines.doctor.installed import container_of, gang_scheduler
 
 KUEUE, VOLCANO, SCHEDULER_PLUGINS = "kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"
 GANGS = {"volcano": VOLCANO, "scheduler-plugins": SCHEDULER_PLUGINS}
+NAMES = {"volcano": "volcano", "scheduler-plugins": "scheduler-plugins-scheduler"}
+"""The names of the schedulers, unless an installation has changed them."""
+SETTINGS = {name: setting for setting, name in NAMES.items()}
 DEFAULT = "default"
 KUEUE_SETTINGS = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 KUEUE_CONFIGURATION = "controller_manager_config.yaml"
@@ -54,13 +57,20 @@ def judge_gang(placement: Placement, groups: Collection[str], operator: Manifest
 
 def set_gang_scheduler(operator: Manifest, scheduler: str) -> str:
     """Return a command that restarts the operator with this gang scheduler."""
-    container, flag = container_of(operator), f"--gang-scheduler-name={scheduler}"
+    container, flag = container_of(operator), f"--gang-scheduler-name={NAMES[scheduler]}"
     place = "args" if container.get("args") or not container.get("command") else "command"
-    words = [each for each in container.get(place) or [] if "gang-scheduler-name" not in each]
+    words = _without_flag(container.get(place) or [])
     value = ", ".join(f'"{word}"' for word in [*words, flag])
     name, namespace = operator["metadata"]["name"], operator["metadata"]["namespace"]
     patch = f'[{{"op": "add", "path": "/spec/template/spec/containers/0/{place}", "value": [{value}]}}]'
     return f"kubectl -n {namespace} patch deployment {name} --type=json -p='{patch}'"
+
+
+def _without_flag(words: Sequence[str]) -> list[str]:
+    """Leave out the flag, whose value may be the next word."""
+    before = ["", *words]
+    kept = [word for word, last in zip(words, before, strict=False) if not last.endswith("-gang-scheduler-name")]
+    return [word for word in kept if "gang-scheduler-name" not in word]
 
 
 def judge_kueue(
@@ -146,6 +156,6 @@ def judge_no_queue(operator: Manifest | None) -> Finding:
     if operator is not None and (configured := gang_scheduler(operator)):
         return warning(
             f"the operator was started with {configured}, so every training waits for it",
-            f"--set scheduler={configured}, so that runs report why a job waits",
+            f"--set scheduler={SETTINGS.get(configured, configured)}, so that runs report why a job waits",
         )
     return skipped("not requested: --set scheduler=…")
