@@ -16,7 +16,11 @@ TOKENS = (
 NOUN = r"key|secret|passw(?:or)?d|passphrase|pwd|dsn|webhook|credential|connection[ _-]?string"
 ENDING = rf"(?:{NOUN}|token|{UNCOUNTED}(?:{NOUN})s|{TOKENS})\d*"
 """The end of a name of a secret."""
-WORD = rf"(?<![a-z0-9])(?:{ENDING}|(?:pass|(?:pat|jwt|cookie|authorization)s?)\d*)(?![a-z0-9])"
+WORD = (
+    rf"(?<![a-z0-9])(?:{ENDING}|(?:pass|(?:pat|jwt|cookie|authorization)s?)\d*)(?![a-z0-9])"
+    r"|(?-i:(?<![A-Z0-9_])[A-Z0-9_]*(?:PASS|_AUTH)(?![A-Z0-9_]))"
+)
+"""Or the name of a variable in capitals, such as PGPASS or REDIS_AUTH."""
 ENDS_IN_SECRET = re.compile(rf"(?i){UNCOUNTED}{ENDING}$")
 SECRET_NAME = re.compile(rf"(?i){ENDING}$|{WORD}")
 NOT_SECRET = {

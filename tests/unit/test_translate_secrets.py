@@ -43,6 +43,8 @@ def all_output(translation: Translation) -> str:
     ("name", "value"),
     [
         ("DB_PASS", SECRET),
+        ("PGPASS", SECRET),
+        ("REDIS_AUTH", SECRET),
         ("GITHUB_PAT", SECRET),
         ("HF_TOKEN2", SECRET),
         ("API_KEYS", f"{SECRET},more"),

@@ -30,9 +30,10 @@ ALWAYS_IGNORED = (
     "*.kubeconfig",
     "kubeconfig",
     "kaggle.json",
-    "id_rsa",
-    "id_ecdsa",
-    "id_ed25519",
+    "id_rsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    "*service*account*.json",
     ".aws",
     ".docker",
     ".kaggle",
@@ -46,7 +47,7 @@ ALWAYS_IGNORED = (
 """Never packed, in upper or lower case: what Python and git make, and what is usually secret."""
 WORKSPACE = "kubetrain-workspace"
 """The folder of local runs, unless another one is chosen."""
-IGNORED_OUTSIDE_GIT = (".*", "venv", "node_modules", "credentials", "credentials.json", WORKSPACE)
+IGNORED_OUTSIDE_GIT = (".*", "venv", "node_modules", "credentials", "credentials.json", "secrets", WORKSPACE)
 """Not packed, unless git tracks it: settings and caches of tools, installed packages, what may be secret, and runs."""
 MAX_BYTES = 50 << 20
 MAX_ARCHIVE_BYTES = 2 * MAX_BYTES
