@@ -280,6 +280,22 @@ def test_a_restart_policy_that_is_not_given_is_the_operators(name: str, given: s
     assert not [path for path in unmapped(translation) if path.endswith("restartPolicy")]
 
 
+@pytest.mark.parametrize(("program", "is_noted"), [("python", True), ("torchrun", False)])
+def test_processes_that_only_torchrun_would_start_are_noted(program: str, is_noted: bool) -> None:
+    container = f'{{name: pytorch, image: "i:1", command: [{program}, /app/train.py]}}'
+    translation = translated(f"""
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {{name: several}}
+spec:
+  nprocPerNode: "4"
+  pytorchReplicaSpecs:
+    Worker: {{replicas: 2, template: {{spec: {{containers: [{container}]}}}}}}
+""")
+    assert translation.parameters["placement"].get("processes_per_worker", 4) == 4
+    assert any("does not use torchrun" in note for note in translation.notes) == is_noted
+
+
 def test_options_of_torchrun_override_the_elastic_policy_as_in_the_pods() -> None:
     policy = "elasticPolicy: {minReplicas: 1, maxReplicas: 4, maxRestarts: 1}"
     options = "command: [torchrun, '--nnodes=2:8', --max-restarts=9, /app/train.py]"

@@ -126,6 +126,11 @@ def take_processes(draft: Draft, torchrun: Torchrun, fields: list[tuple[Fields, 
     if number.isdigit() and int(number):
         if not is_by_gpus:
             draft.set("processes_per_worker", int(number))
+        if given and int(number) > 1 and not torchrun.is_used:
+            draft.note(
+                f"torchrun will start {number} processes in a pod, but the job's command does not use torchrun: set "
+                "processes_per_worker to 1 if the script starts its processes itself"
+            )
         for owner, name in fields:
             owner.drop_if(name, wanted, int(number), number)
     else:
