@@ -155,7 +155,7 @@ def test_a_quota_that_is_too_small(api: KubernetesApi) -> None:
     small = examine(api)["quota"]
     assert small.status is MISSING
     assert "small allows 60m requests.cpu, of which 0 is used, but the run needs 200m" in small.evidence
-    assert "200Gi" in small.evidence
+    assert "300Gi" in small.evidence, "of both PVCs, and of the one by which the pods read the dataset"
     sh(first_command(small))
     assert examine(api)["quota"].status is OK
 
