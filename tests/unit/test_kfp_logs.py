@@ -85,6 +85,15 @@ def add_pod(cluster: ApiServer, run_id: str, step: Step) -> None:
     cluster.put(f"{PODS}/{step.pods()[0]}", metadata={"labels": labels, "annotations": notes})
 
 
+def running_pod(start: Callable[..., str], cluster: ApiServer) -> tuple[str, str, Any]:
+    """Start a run with one step that runs, and return its ID, the step's pod, and the log of that."""
+    running = Step(task="greet", state="RUNNING", ended=None)
+    (pod,) = running.pods()
+    run_id, log = start(workflow([running])), cluster.run(pod)
+    add_pod(cluster, run_id, running)
+    return run_id, pod, log
+
+
 def requests_for_logs(server: ApiServer) -> list[str]:
     return [each for each in server.requests if "/log" in each]
 
@@ -291,12 +300,7 @@ def test_only_new_lines_are_asked_of_the_cluster(
     cluster: ApiServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    running = Step(task="greet", state="RUNNING", ended=None)
-    pod = running.pods()[0]
-    run_id = start(workflow([running]))
-    add_pod(cluster, run_id, running)
-    log = cluster.run(pod)
-    add_pod(cluster, run_id, running)
+    run_id, _, log = running_pod(start, cluster)
     written = iter([[0, 1], [2], [], [30, 31]])
 
     def write_more(handler: Handler) -> bool:
@@ -327,11 +331,7 @@ def test_the_end_of_a_log_is_read_again_if_its_last_reading_breaks_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It is often the error. After three tries, it comes from Kubeflow Pipelines."""
-    running = Step(task="greet", state="RUNNING", ended=None)
-    pod = running.pods()[0]
-    run_id = start(workflow([running]))
-    log = cluster.run(pod)
-    add_pod(cluster, run_id, running)
+    run_id, pod, log = running_pod(start, cluster)
     cluster.write(log, f"{stamp(0)} first\n".encode())
 
     def end(handler: Handler) -> bool:

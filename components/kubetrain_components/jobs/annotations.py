@@ -9,7 +9,7 @@ MANAGED_BY = {APP_LABEL + "managed-by": "kubetrain"}
 """Label of everything that kubetrain creates on a cluster."""
 VERDICT_ANNOTATION, SUCCEEDED, FAILED = LABEL_PREFIX + "verdict", "succeeded", "failed"
 CLEAN_PODS_ANNOTATION = LABEL_PREFIX + "clean-pods"
-"""Which pods the launcher deletes after the verdict, for the reaper, if the launcher was killed before that."""
+"""The job's clean_pods, written with the verdict. The reaper follows it if the launcher was killed at that moment."""
 FAILURE_ANNOTATION = LABEL_PREFIX + "failure"
 """The reason for which the launcher ended the job."""
 RESULT_ANNOTATION = LABEL_PREFIX + "result"

@@ -18,8 +18,7 @@ from kubetrain_components.pack_dataset.plan import PackPlan, Sample, parse_size,
 from kubetrain_components.pack_dataset.smaller_images import Copied, copy_images
 from kubetrain_components.sync_dataset.publish import read_version
 from kubetrain_pipelines.cli.transfer_bar import transfer_bar
-
-MAX_NAMES = 5
+from kubetrain_trainer.some_of import some_of
 
 
 def pack_and_show(directory: Path, out: Path, *, shard_size: str, shorter_side: int, as_json: bool) -> None:
@@ -71,8 +70,7 @@ class Packing:
 
     def notes(self) -> Iterable[str]:
         if damaged := sorted(self._copied[Copied.UNDECODED]):
-            more = f" and {len(damaged) - MAX_NAMES} more" if len(damaged) > MAX_NAMES else ""
-            yield f"packed as they are, because they cannot be decoded: {', '.join(damaged[:MAX_NAMES])}{more}"
+            yield f"packed as they are, because they cannot be decoded: {some_of(damaged)}"
 
 
 def describe_pack(plan: PackPlan) -> dict[str, Any]:

@@ -9,17 +9,11 @@ from pathlib import Path
 from kubetrain_components.jobs.local.record import LocalRecord
 from kubetrain_pipelines.diagnose.case import ERROR, Case, Outcome
 from kubetrain_pipelines.local_jobs import RECORD, jobs_in, jobs_of_run, read_record
-from kubetrain_pipelines.local_run.read_run import read_run
+from kubetrain_pipelines.local_run.read_run import UNKNOWN, read_run
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
 STDIN = "-"
-OUTCOMES = {
-    "running": Outcome.RUNNING,
-    "succeeded": Outcome.SUCCEEDED,
-    "failed": Outcome.FAILED,
-    "stopped": Outcome.STOPPED,
-}
 LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
 
 
@@ -51,7 +45,8 @@ def _read_workspace(case: Case, workspace: Path) -> None:
     _read_jobs(case, jobs_of_run(workspace / "jobs", record.run_id))
     if record.status == "stopped":  # its job may look killed
         case.statements = statements
-    case.names, case.outcome = names, OUTCOMES.get(record.status, Outcome.UNKNOWN)
+    case.names = names
+    case.outcome = Outcome.UNKNOWN if record.status == UNKNOWN else Outcome(record.status)
     case.documents[RECORD] = read_record(workspace)
     case.statements += [("the run", f"{ERROR}{record.error}")] if record.error else []
     case.logs |= {path.name: path for path in sorted((workspace / "logs").glob("*.log"))}

@@ -272,8 +272,9 @@ class Examination:
         storage = self.parameters.storage
         if storage.exposure == ExposureMode.STATIC and self.cluster.claim(storage.static_claim) is None:
             return data.no_static_claim(storage.static_claim, self.cluster.namespace)
-        return data.judge_exposure(*self._requested_exposure())
+        return data.judge_exposure(*self._requested_exposure)
 
+    @cached_property
     def _requested_exposure(self) -> tuple[ExposureRequest, StorageFacts]:
         storage = self.parameters.storage
         claim = self.cluster.claim(storage.staging_claim) or storage.staging.manifest()
@@ -282,7 +283,7 @@ class Examination:
     def _exposed_claims(self) -> list[Manifest]:
         """Return the PVC by which the pods of the training read a new version, if the run creates one."""
         try:
-            planned = plan_exposure(*self._requested_exposure()).manifests()
+            planned = plan_exposure(*self._requested_exposure).manifests()
         except CannotExpose:
             return []
         return [each for each in planned if each["kind"] == "PersistentVolumeClaim"]

@@ -11,12 +11,12 @@ from kubetrain_components.manifest import Manifest
 from kubetrain_pipelines.doctor.deploy_files import apply_command
 from kubetrain_pipelines.doctor.finding import Finding, missing, ok, skipped, unknown, warning
 from kubetrain_pipelines.doctor.installed import container_of, gang_scheduler
+from kubetrain_pipelines.translate.pods import GANG_SCHEDULERS
 
 KUEUE, VOLCANO, SCHEDULER_PLUGINS = "kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"
 GANGS = {"volcano": VOLCANO, "scheduler-plugins": SCHEDULER_PLUGINS}
-NAMES = {"volcano": "volcano", "scheduler-plugins": "scheduler-plugins-scheduler"}
+NAMES = {setting: name for name, setting in GANG_SCHEDULERS.items()}
 """The names of the schedulers, unless an installation has changed them."""
-SETTINGS = {name: setting for setting, name in NAMES.items()}
 DEFAULT = "default"
 KUEUE_SETTINGS = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 KUEUE_CONFIGURATION = "controller_manager_config.yaml"
@@ -156,6 +156,6 @@ def judge_no_queue(operator: Manifest | None) -> Finding:
     if operator is not None and (configured := gang_scheduler(operator)):
         return warning(
             f"the operator was started with {configured}, so every training waits for it",
-            f"--set scheduler={SETTINGS.get(configured, configured)}, so that runs report why a job waits",
+            f"--set scheduler={GANG_SCHEDULERS.get(configured, configured)}, so that runs report why a job waits",
         )
     return skipped("not requested: --set scheduler=…")

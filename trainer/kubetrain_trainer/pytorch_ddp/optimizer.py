@@ -15,7 +15,7 @@ from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.schedule import peak_rate
 
 IMPLEMENTATION = ("fused", "foreach")
-"""What of the state is no hyperparameter: it may have been saved by a run with another sharding."""
+"""The parts of a group that are not hyperparameters. A run with another sharding may have saved others."""
 log = logging.getLogger(__name__)
 
 

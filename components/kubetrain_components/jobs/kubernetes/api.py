@@ -59,8 +59,8 @@ class KubernetesApi:
         self.namespace = namespace or connection.namespace or "default"
         self.retry_seconds = retry_seconds
         self.max_seconds = math.inf
-        """For an answer and for retries. Lowered for the last requests of a process: other threads may still set
-        retry_seconds."""
+        """The longest time for an answer, and for retries. It is lowered for the last requests of a process, because
+        other threads may still set retry_seconds."""
         self._host = connection.server
         self._transport = Transport(connection)
         self._history = ServerHistory()
