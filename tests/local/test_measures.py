@@ -24,7 +24,7 @@ def test_a_process_without_samples_is_named_before_metrics_exchange_their_state(
     """In several processes, torchmetrics would exchange what does not fit together, which aborts them."""
     task = Task(model=nn.Linear(1, 1), data=list, loss=lambda *_: None, metrics={"auroc": BinaryAUROC()})
     of_others = iter([[4.0, 0.0, 0.0], [1.0]])  # four samples, the sums of the loss; one process has none
-    with pytest.raises(KubetrainError, match=r"^1 processes have no sample of the split, which metric 'auroc' needs"):
+    with pytest.raises(KubetrainError, match=r"^processes without any sample of the split: 1\. Metric 'auroc'"):
         Tally(task, torch.device("cpu")).results(lambda values: next(of_others))
 
 

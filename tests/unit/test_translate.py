@@ -265,6 +265,17 @@ def test_an_unknown_field_is_named_wherever_it_is() -> None:
     assert found["spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch].odd.setting"] == "5"
 
 
+def test_objects_that_have_only_a_name_are_named_where_it_sets_something() -> None:
+    options = "dnsConfig: {options: [{name: single-request-reopen}, {name: ndots, value: '2'}]}"
+    gates = "schedulingGates: [{name: example.com/ready}]"
+    gated = "\n          ".join(["serviceAccountName: trainer", gates, options])
+    found = unmapped(changed("pytorch_job", ("serviceAccountName: trainer", gated)))
+    pod = "spec.pytorchReplicaSpecs.Worker.template.spec"
+    assert found[f"{pod}.schedulingGates[example.com/ready]"] == '"example.com/ready"'
+    assert found[f"{pod}.dnsConfig.options[single-request-reopen]"] == '"single-request-reopen"'
+    assert found[f"{pod}.dnsConfig.options[ndots].value"] == '"2"'
+
+
 @pytest.mark.parametrize(
     ("name", "given", "default"),
     [

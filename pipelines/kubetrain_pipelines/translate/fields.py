@@ -1,6 +1,7 @@
 """A manifest, from which each field with a counterpart is taken. What is left has none, so that nothing is dropped."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from kubetrain_trainer.errors import InvalidSetting
 
 KINDS = {dict: "an object", list: "a list", str: "a string", int: "a whole number", bool: "true or false"}
 MAX_SHOWN = 400
+SET_BY_NAME = re.compile(r"\.(schedulingGates|dnsConfig\.options|resources\.claims)$")
+"""Lists in which an object says something by its name alone; elsewhere the name only tells it from others."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,15 @@ def _leaves(value: Any, path: str, with_empty: bool) -> Iterator[tuple[str, Any]
             yield from _leaves(inner, f"{path}.{name}" if path else name, with_empty)
     elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
         for index, inner in zip(_indexes(value), value, strict=True):
-            rest = {name: each for name, each in inner.items() if name != "name"} if isinstance(inner, dict) else inner
-            yield from _leaves(rest, f"{path}[{index}]", with_empty)
+            yield from _leaves(_without_name(inner, path), f"{path}[{index}]", with_empty)
     elif value != []:
         yield path, value
+
+
+def _without_name(item: Any, path: str) -> Any:
+    """Return what an object of a list sets, or its name if that is what it sets."""
+    rest = {name: value for name, value in item.items() if name != "name"} if isinstance(item, dict) else item
+    return item.get("name") if rest == {} and SET_BY_NAME.search(path) else rest
 
 
 def _indexes(values: list[Any]) -> list[str]:

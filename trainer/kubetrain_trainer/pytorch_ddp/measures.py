@@ -58,8 +58,8 @@ class Tally:
         names = [name for name, metric in self._metrics.items() if _keeps_samples(metric)]
         if names and (lacking := total([float(not self.samples)])[0]):
             raise KubetrainError(
-                f"{lacking:.0f} processes have no sample of the split, which metric '{names[0]}' needs in each: use "
-                "fewer workers or a larger split"
+                f"processes without any sample of the split: {lacking:.0f}. Metric '{names[0]}' needs one in each: "
+                "use fewer workers or a larger split"
             )
 
     def measured(self) -> Measured:
