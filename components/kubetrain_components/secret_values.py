@@ -32,14 +32,22 @@ REFERENCE = r"[\"']?\$"
 """The begin of a reference to another variable."""
 VARIABLE = re.compile(r"\$\(\w+\)")
 VALUE = rf"(?!{REFERENCE})(?:'[^']*'|\"[^\"]*\"|\S+)"
+RANDOM = r"(?![/(\[{])(?=\S*\d)[^\s,;]{16,}"
+"""What is long and has digits. Other words are those of a sentence, such as: missing key: image."""
+SENTENCE = r"(?!(?:a|are|cannot|error|failed|for|has|in|is|missing|must|not|of|the|to|was|with)\b)"
+"""Words after which no secret follows, such as: login failed for user."""
+PRIVATE_KEY = "-----BEGIN [A-Z ]*PRIVATE KEY-----"
 IN_TEXT = [
     re.compile(rf"(?i)({before}){secret}")
     for before, secret in (
-        (rf"(?:{ENDING}|{WORD})['\"]?\s*[=:]\s*(?:(?:bearer|basic)\s+)?+", VALUE),
-        (rf"[-_](?:{ENDING}|pass)\s+", VALUE),
+        (r"(?<![\w.-])keys?(?::| for \S+)\s+", RANDOM),
+        (rf"(?!(?<![\w.-])keys?:\s)(?:{ENDING}|{WORD})['\"]?\s*[=:]\s*(?:(?:bearer|basic)\s+)?+", VALUE),
+        (rf"[-_](?:{ENDING}|pass)\s+", rf"{SENTENCE}{VALUE}"),
+        (PRIVATE_KEY, r"[\s\S]*?(?=-----END|\Z)"),
+        (r"['\"]auth['\"]\s*:\s*", VALUE),
         (r"(?<!\S)--auth[\s=]+", rf"(?![-&|;]){VALUE}"),
         (r"(?:[?&][\w-]*signature|(?<![\w-])sig)=", rf"(?!{REFERENCE})[^\s&'\"]+"),
-        (r"\b(?:bearer|login)\s+", rf"(?![-&|;]){VALUE}"),
+        (r"\b(?:bearer|login)\s+", rf"(?![-&|;]){SENTENCE}{VALUE}"),
         (r"(?<!\S)(?:-u|--user)[= ]*[^\s:\d][^\s:]*:", VALUE),
         (r"://(?!git@)(?:[^/\s:@]*:)?", rf"(?!{REFERENCE})[^\s@/]+(?=@)"),
         (r"://[^/\s:@]*:", rf"(?!{REFERENCE})[^\s@]+(?=@)"),

@@ -50,7 +50,7 @@ def test_the_page_is_current() -> None:
 
 
 def test_settings_in_remedies_exist() -> None:
-    known = {*Placement.names(), *TrainConfig.names(), "min_workers", "model_uri"}
+    known = {*Placement.names(), *TrainConfig.names(), "min_workers", "model_uri", "processes_per_worker"}
     others = {"nvidia_peermem", "find_unused_parameters", "static_graph", "memory_format"}  # of a kernel and of a Task
     named = {word for rule in RULES for word in re.findall(r"(?<![\w./-])[a-z]+_[a-z_]+", rule.remedy)}
     assert "shm_size" in named

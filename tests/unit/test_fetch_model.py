@@ -18,7 +18,7 @@ from kubetrain_components.object_store.store import StoreUnavailable
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.latest_model import FETCHED
 from kubetrain_trainer.model_folder import open_model
-from support.faulty_s3 import FaultyS3, refused
+from support.faulty_s3 import FaultyS3, cut_short, refused
 from support.model_files import describe, publish
 
 
@@ -103,6 +103,18 @@ class TestS3:
         server.fail("models/v1/sub/model.pt", refused(503, "SlowDown"), times=1)
         fetch_latest(open_store("s3://bucket/models", url), tmp_path)
         assert fetched(tmp_path) == {"version": "v1", "problem": ""}
+
+    def test_a_download_that_is_interrupted_continues_where_it_was(
+        self, s3: tuple[FaultyS3, str], tmp_path: Path
+    ) -> None:
+        server, url = s3
+        publish(open_store("s3://bucket/models", url), "v1", b"weight" * 50_000)
+        server.fail("models/v1/sub/model.pt", cut_short(200_000))
+        fetch_latest(open_store("s3://bucket/models", url), tmp_path)
+        assert fetched(tmp_path) == {"version": "v1", "problem": ""}
+        assert [request.rpartition(" ")[2] for request in server.gets("models/v1/sub/model.pt")][1:] == [
+            "bytes=200000-299999"
+        ]
 
     def test_a_server_that_does_not_answer_fails_the_pod_so_that_it_is_tried_again(
         self, s3: tuple[FaultyS3, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

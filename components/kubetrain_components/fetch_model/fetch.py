@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from kubetrain_components.object_store.open_store import open_store
+from kubetrain_components.object_store.resumed_read import read_resumed
 from kubetrain_components.object_store.retries import with_retries
 from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreUnavailable
 from kubetrain_components.run.published_model import find_latest
@@ -55,16 +56,15 @@ def fetch_model(store: ObjectStore, prefix: str, folder: Path) -> ModelFolder:
 
 
 def _fetch(store: ObjectStore, prefix: str, name: str, folder: Path) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with_retries(partial(_copy, store, f"{prefix}{name}", folder / name))
+        if (item := with_retries(partial(store.find, f"{prefix}{name}"))) is None:
+            raise ObjectChanged("it does not exist")
+        with path.open("wb") as file:
+            file.writelines(read_resumed(store, item))
     except ObjectChanged as error:
         raise DamagedModel(f"{store.uri.rstrip('/')}/{prefix}{name} is missing: publish the model again") from error
-
-
-def _copy(store: ObjectStore, key: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.writelines(store.read(key).chunks)
 
 
 def main() -> int:

@@ -1,11 +1,10 @@
 """The download of a shard to a file, resumed after interruptions and verified before anyone can read it."""
 
 import hashlib
-import time
 from pathlib import Path
 
-from kubetrain_components.object_store.retries import AnnouncedRetries
-from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoreError, StoreUnavailable
+from kubetrain_components.object_store.resumed_read import read_resumed
+from kubetrain_components.object_store.store import ObjectChanged, ObjectStore, StoredObject, StoreError
 from kubetrain_trainer.durable_files import write_at
 from kubetrain_trainer.shard_cache import StoredShard
 
@@ -44,18 +43,9 @@ def _name(store: ObjectStore, shard: StoredShard) -> str:
 
 def _download(store: ObjectStore, shard: StoredShard, path: Path) -> str:
     """Write the shard to the file, and return its SHA-256."""
-    hasher, at, retries = hashlib.sha256(), 0, AnnouncedRetries()
+    hasher, at = hashlib.sha256(), 0
     with path.open("wb", buffering=0) as file:
-        while at < shard.size:
-            before = at
-            try:
-                for chunk in store.read(shard.key, shard.etag, at, shard.size if at else None).chunks:
-                    hasher.update(chunk)
-                    at = write_at(file.fileno(), chunk, at)
-                if at < shard.size:
-                    raise StoreUnavailable(f"{_name(store, shard)} ended after {at} of {shard.size} bytes")
-            except StoreUnavailable as error:
-                if at > before:
-                    retries.restart()
-                time.sleep(retries.pause_after(error))
+        for chunk in read_resumed(store, StoredObject(shard.key, shard.size, shard.etag)):
+            hasher.update(chunk)
+            at = write_at(file.fileno(), chunk, at)
     return hasher.hexdigest()

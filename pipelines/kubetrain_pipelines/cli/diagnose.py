@@ -54,6 +54,8 @@ def diagnose_and_show(options: DiagnoseOptions) -> int:
 def _read(options: DiagnoseOptions, folder: Path) -> Case:
     case = Case()
     for target in options.targets or [_workspace()]:
+        if not target:
+            raise InvalidSetting("a name is empty: name a run, a job, a workspace or log files")
         if target == STDIN:
             read_stdin(case, folder)
         elif Path(target).exists():

@@ -3,14 +3,23 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
-FILE = click.Path(path_type=Path)
-FOLDER = click.Path(path_type=Path)
+
+class NamedPath(click.Path):
+    """A path that is not empty: an empty one, such as that of a variable without a value, would be this folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) if value else self.fail("the name is empty", param, ctx)
+
+
+FILE = NamedPath(path_type=Path)
+FOLDER = NamedPath(path_type=Path)
 
 PIPELINE = click.option(
     "--pipeline", default="train-pytorch", show_default=True, help="train-pytorch or train-tensorflow."

@@ -5,7 +5,7 @@ import json
 import tarfile
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,8 @@ def write_bundle(diagnosis: Diagnosis, path: Path) -> None:
     Raises:
         KubetrainError: if the archive cannot be written.
     """
+    if path.is_dir():
+        raise KubetrainError(f"cannot write {path} (it is a folder): choose a file with --bundle")
     draft = path.with_name(f".{path.name}.partial")
     try:
         with tarfile.open(draft, "w:gz", compresslevel=1) as archive:
@@ -41,8 +43,16 @@ def _write(archive: tarfile.TarFile, diagnosis: Diagnosis) -> None:
         _add(archive, name, io.BytesIO(json.dumps(hidden("", content), indent=2).encode()))
     for number, (name, path) in enumerate(case.logs.items()):
         with path.open("rb") as log, tempfile.TemporaryFile() as copy:
-            copy.writelines(hidden("", line.decode(errors="replace")).encode() for line in log)
+            copy.writelines(_hidden_lines(log))
             _add(archive, f"logs/{number}-{Path(name).name}", copy)
+
+
+def _hidden_lines(log: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines without secrets, of which a private key takes several."""
+    is_key = False
+    for line in log:
+        is_key = (is_key or b"PRIVATE KEY-----" in line) and b"-----END" not in line
+        yield f"{HIDDEN}\n".encode() if is_key else hidden("", line.decode(errors="replace")).encode()
 
 
 def _add(archive: tarfile.TarFile, name: str, content: IO[bytes]) -> None:

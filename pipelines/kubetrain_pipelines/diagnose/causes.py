@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from kubetrain_pipelines.diagnose.rule import Certainty, Rule
 from kubetrain_pipelines.diagnose.scan import Match
 from kubetrain_pipelines.diagnose.table import FIRST_ERROR
 
-TIME = re.compile(r"\d{4}-\d\d-\d\d[T_ ](\d\d:\d\d:\d\d)|\b[EWIF]\d{4} (\d\d:\d\d:\d\d)")
-"""The time of day in a line, as Kubernetes, Python, NCCL and PyTorch write it."""
+TIME = re.compile(r"\d{4}-(\d\d)-(\d\d)[T_ ](\d\d:\d\d:\d\d)|\b[EWIF](\d\d)(\d\d) (\d\d:\d\d:\d\d)", re.ASCII)
+"""Month, day and time in a line, as Kubernetes, Python, NCCL and PyTorch write them."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,28 @@ def ranked(matches: Iterable[Match], culprits: Sequence[str] = ()) -> list[Cause
         matches: In the order of their sources.
         culprits: Sources of the pod that failed first, if it is known.
     """
+    matches = _without_explained_errors([*matches])
     found: dict[str, list[Match]] = {}
-    for match in _without_explained_errors([*matches]):
+    for match in matches:
         found.setdefault(match.rule.name, []).append(match)
     current = {name for name, each in found.items() if not all(match.is_overcome for match in each)}
     causes = [_cause(each, current, culprits) for each in found.values() if each[0].rule.needs in ("", *found)]
     is_proven = any(cause.certainty is Certainty.CAUSE for cause in causes)
     hidden = {Certainty.FACT, *([Certainty.UNKNOWN] if is_proven else [])}
     shown = [cause for cause in causes if cause.certainty not in hidden]
-    return sorted(shown, key=lambda cause: (cause.certainty, cause.is_demoted, *_age(cause.evidence, culprits)))
+    errors = {match.source: match.line for match in matches if match.rule is FIRST_ERROR and not match.is_overcome}
+    return sorted(shown, key=lambda cause: (_rank(cause, errors), cause.is_demoted, *_age(cause.evidence, culprits)))
+
+
+def _rank(cause: Cause, errors: Mapping[str, int]) -> float:
+    """Return the certainty. What is likely comes after an unknown error to which its process came nevertheless."""
+    went_on = cause.evidence.line < errors.get(cause.evidence.source, 0)
+    return Certainty.UNKNOWN + 0.5 if cause.certainty is Certainty.LIKELY and went_on else cause.certainty
 
 
 def _without_explained_errors(matches: Sequence[Match]) -> list[Match]:
-    """Leave out unknown errors that come after a known failure in the same log."""
-    known = [match for match in matches if match.rule.certainty < Certainty.SLOW and match.rule is not FIRST_ERROR]
+    """Leave out unknown errors that come after a proven cause, or the loss of another process, in the same log."""
+    known = [match for match in matches if match.rule.certainty in (Certainty.CAUSE, Certainty.EFFECT)]
     begins = {match.source: match.line for match in sorted(known, key=lambda match: -match.line)}
     return [each for each in matches if each.rule is not FIRST_ERROR or each.line < begins.get(each.source, math.inf)]
 
@@ -91,4 +99,4 @@ def _certainty(match: Match, found: set[str]) -> Certainty:
 def _age(match: Match, culprits: Sequence[str]) -> tuple[bool, str]:
     """Return a sort key. Lines without a time are taken for later ones, because most are."""
     time = TIME.search(match.text)
-    return match.source not in culprits, (time[1] or time[2]) if time else "~"
+    return match.source not in culprits, " ".join(filter(None, time.groups())) if time else "~"

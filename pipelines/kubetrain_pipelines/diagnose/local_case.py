@@ -1,5 +1,6 @@
 """Read what files and runs on this machine tell."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -14,6 +15,12 @@ from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import InvalidSetting
 
 STDIN = "-"
+NO_TEXT = {
+    b"": "it is empty",
+    b"\x1f\x8b": "it is compressed, so unpack it with gunzip",
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "it is UTF-16, so convert it with iconv -f UTF-16"),
+}
+"""What is wrong with a log that begins so."""
 LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
 
 
@@ -21,7 +28,7 @@ def read_stdin(case: Case, folder: Path) -> None:
     path = folder / "standard-input.log"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    case.logs["standard input"] = path
+    _add_log(case, "standard input", path)
 
 
 def read_path(case: Case, path: Path) -> None:
@@ -30,7 +37,7 @@ def read_path(case: Case, path: Path) -> None:
         InvalidSetting: if nothing in the folder can be diagnosed.
     """
     if not path.is_dir():
-        case.logs[str(path)] = path
+        _add_log(case, str(path), path)
     elif (path / RECORD).is_file():
         _read_workspace(case, path)
     elif jobs := jobs_in(path):
@@ -78,4 +85,14 @@ def _read_logs(case: Case, folder: Path) -> None:
             f"{folder} has no logs ({', '.join(LOG_NAMES)}), and is neither a workspace nor the output of a training: "
             "pass log files"
         )
-    case.logs |= {str(path.relative_to(folder)): path for path in found}
+    for path in found:
+        _add_log(case, str(path.relative_to(folder)), path)
+
+
+def _add_log(case: Case, name: str, path: Path) -> None:
+    """Add a log that the user names, and say if there is no text in it."""
+    case.logs[name] = path
+    with contextlib.suppress(OSError), path.open("rb") as log:  # an error is noted when it is read as a whole
+        begin = log.read(2)
+        if begin in NO_TEXT:
+            case.note_gap(f"{name}: {NO_TEXT[begin]}")

@@ -1,6 +1,7 @@
 """Rules about memory: of the GPU, of the pod, of /dev/shm."""
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
+from kubetrain_pipelines.diagnose.tracebacks import PREFIX
 from kubetrain_pipelines.diagnose.trainer_failures import explanation, patterns_of, remedy, said
 
 RULES = (
@@ -14,6 +15,8 @@ RULES = (
             "failed to create shared memory file /dev/shm/nccl-",
             "failed to extend /dev/shm/nccl-",
             "It is possible that dataloader's workers are out of shared memory",
+            "This might be caused by insufficient shared memory (shm)",
+            "Error while creating shared memory segment /dev/shm/nccl-",
         ),
         explanation="Data loading processes pass batches through /dev/shm, and so does NCCL between GPUs of a node.",
         remedy="Set shm_size in placement, such as --set shm_size=16Gi: it counts as memory, so raise memory as much. "
@@ -89,6 +92,19 @@ RULES = (
         ),
     ),
     Rule(
+        name="bus-error",
+        title="A process lost memory that it had mapped, most often because shared memory is full",
+        certainty=Certainty.LIKELY,
+        texts=("Signal 7 (SIGBUS) received by PID", "Bus error"),
+        explanation="A page of /dev/shm, or of a file that another process cut short, could not be provided.",
+        remedy="Set shm_size in placement, such as --set shm_size=16Gi: it counts as memory, so raise memory as much.",
+        after=("shared-memory",),
+        samples=(
+            Sample("  traceback : Signal 7 (SIGBUS) received by PID 27344", "torchrun of PyTorch 2.15"),
+            Sample("Bus error (core dumped)", "bash"),
+        ),
+    ),
+    Rule(
         name="loader-killed",
         title="A data loading process was killed",
         texts=(
@@ -140,11 +156,14 @@ RULES = (
             "failed (exitcode: -9)",
             "was killed by SIGKILL (exit code 137)",
             "ended with exit code 137",
+            "Killed",
         ),
+        pattern=r"Signal 9 \(SIGKILL\) received by PID|failed \(exitcode: -9\)|was killed by SIGKILL \(exit code 137\)"
+        rf"|ended with exit code 137|^{PREFIX}(?:\S+: line \d+: +\d+ )?Killed\b",
         explanation="Nothing says who killed it. Most often it is the kernel, when memory runs out.",
         remedy="Look for the reason OOMKilled in `kubectl describe pod`, or at the node's `dmesg`. Raise memory in "
         "placement, or lower batch_size or loader_workers.",
-        after=("pod-memory", "preempted", "evicted", "node-lost"),
+        after=("pod-memory", "shared-memory", "preempted", "evicted", "node-lost"),
         samples=(
             Sample(
                 "  traceback : Signal 9 (SIGKILL) received by PID 27344",

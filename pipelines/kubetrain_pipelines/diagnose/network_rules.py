@@ -97,6 +97,8 @@ RULES = (
             "OSError: [Errno 98] Address already in use",
             "Could not start gRPC server",
         ),
+        pattern=r"The server socket has failed to (?:bind|listen on .*EADDRINUSE)|Could not start gRPC server"
+        r"|^(?!.*metrics are not served).*OSError: \[Errno 98\] Address already in use",
         explanation="Another process listens on the port that this one must open.",
         remedy="End the other process (`ss -ltnp` names it). With host_network, kubetrain gives each job its own port; "
         "elsewhere set another MASTER_PORT.",
@@ -156,8 +158,8 @@ RULES = (
         name="master-unreachable",
         title="The first pod cannot be reached",
         texts=(
-            "DistNetworkError: The client socket has timed out after ",
-            "DistNetworkError: The client socket has failed to connect",
+            "Error: The client socket has timed out after ",
+            "Error: The client socket has failed to connect",
             "RendezvousConnectionError: The connection to the C10d store has failed",
         ),
         explanation="Nothing answers at MASTER_ADDR and MASTER_PORT, where the processes of a training meet.",
@@ -214,6 +216,7 @@ RULES = (
         title="Some of TensorFlow's processes have not come yet",
         certainty=Certainty.LIKELY,
         texts=(" tasks to connect.",),
+        pattern=r"Waiting for [1-9]\d*/\d+ tasks to connect\.",
         explanation="TensorFlow waits for all processes of TF_CONFIG.",
         remedy="Check that all pods run (`kubectl get pods`), and that the log of each that is missing has no error.",
         after=("tf-config", "no-dns", "peer-lost", *PEER_CAUSES),
@@ -255,6 +258,7 @@ RULES = (
             "NCCL WARN *Call to connect failed : ",
             "NCCL WARN *Connect to * failed : ",
             "NCCL WARN *exceeded error retry count",
+            "socketStartConnect: Connect to *failed : ",
         ),
         explanation="The processes met, but NCCL's own connections, on random ports, fail.",
         remedy="Allow all ports between the pods of the job (NetworkPolicy, firewall). If nodes have several networks, "
@@ -361,6 +365,9 @@ RULES = (
             said("peer-lost"),
             "Connection closed by peer [",
             "/gloo/*Connection reset by peer",
+            "DistNetworkError: Failed to recv, got 0 bytes",
+            "DistNetworkError: Connection reset by peer",
+            "DistNetworkError: Broken pipe",
             "/gloo/*Timed out waiting ",
             "ncclRemoteError",
             "NCCL WARN *Connection closed by remote peer",

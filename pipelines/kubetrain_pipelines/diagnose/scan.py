@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from kubetrain_pipelines.diagnose.prefilter import Numbers, Prefilter
 from kubetrain_pipelines.diagnose.rule import Rule
 from kubetrain_pipelines.diagnose.table import FIRST_ERROR, RULES, START
+from kubetrain_pipelines.diagnose.tracebacks import raised_in
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 16
@@ -48,6 +49,19 @@ class Match:
     """True if the training started again afterwards."""
 
 
+class Lines(NamedTuple):
+    """Lines that a rule may match."""
+
+    numbers: Numbers
+    """Their numbers in the log, from 1."""
+    texts: list[bytes]
+    are_errors: Numbers
+    """True for those at the end of a traceback."""
+
+    def part(self, part: slice) -> Self:
+        return type(self)(self.numbers[part], self.texts[part], self.are_errors[part])
+
+
 class LogScan:
     """The first line of one log that each rule matches, since the training last started in it."""
 
@@ -73,22 +87,21 @@ class LogScan:
 
     def add(self, block: bytes) -> None:
         """Add whole lines."""
-        numbers, lines = _lines_in_question(block)
-        numbers += self._lines
+        lines = _lines_in_question(block, self._lines)
         self._lines += block.count(LINE_END)
-        text = LINE_END.join(lines)
+        text = LINE_END.join(lines.texts)
         start = max(map(text.rfind, START.literals))
+        index = text.count(LINE_END, 0, start) if start >= 0 else 0
+        self._add(lines.part(slice(index)))
         if start >= 0:
-            index = text.count(LINE_END, 0, start)
-            self._add(numbers[:index], lines[:index])
             self._seen.clear()  # what was seen before a start does not count after it
-            numbers, lines = numbers[index:], lines[index:]
-        self._add(numbers, lines)
+        self._add(lines.part(slice(index, None)))
 
-    def _add(self, numbers: Numbers, lines: list[bytes]) -> None:
-        fresh = self._fresh(lines)
-        for index, rule in _matches([lines[index] for index in fresh]):
-            self._keep(rule, int(numbers[fresh[index]]) if self._is_log else 0, lines[fresh[index]])
+    def _add(self, lines: Lines) -> None:
+        fresh = self._fresh(lines.texts)
+        texts = [lines.texts[index] for index in fresh]
+        for index, rule in _matches(texts, np.flatnonzero(lines.are_errors[fresh]).tolist()):
+            self._keep(rule, int(lines.numbers[fresh[index]]) if self._is_log else 0, texts[index])
 
     def matches(self) -> Iterator[Match]:
         for match in self._found.values():
@@ -115,16 +128,19 @@ class LogScan:
             self._found[key] = Match(rule, self._source, number, _printable(line[:MAX_LINE_BYTES]))
 
 
-def _lines_in_question(block: bytes) -> tuple[Numbers, list[bytes]]:
-    """Return the lines that a rule may match, and their numbers in the block."""
-    places = _prefilter().places(block)
+def _lines_in_question(block: bytes, lines_before: int) -> Lines:
+    raised = [*raised_in(block)]
+    places = [np.array([each.place for each in raised if each.is_ignored == ignored], int) for ignored in (False, True)]
     content = np.frombuffer(block, np.uint8)
     newlines = content == LINE_END[0]
     ends = np.flatnonzero(newlines | (content == CARRIAGE_RETURN[0]))
-    chosen = np.unique(np.searchsorted(ends, places))
+    errors, ignored = (np.searchsorted(ends, each) for each in places)
+    chosen = np.union1d(np.searchsorted(ends, _prefilter().places(block)), errors)
+    chosen = np.setdiff1d(chosen, ignored)
     first, last = np.append(0, ends + 1)[chosen], np.append(ends, len(block))[chosen]
-    lines = [COLORS.sub(b"", block[start:end]) for start, end in zip(first.tolist(), last.tolist(), strict=True)]
-    return np.searchsorted(np.flatnonzero(newlines), first) + 1, lines
+    texts = [COLORS.sub(b"", block[start:end]) for start, end in zip(first.tolist(), last.tolist(), strict=True)]
+    numbers = np.searchsorted(np.flatnonzero(newlines), first) + 1 + lines_before
+    return Lines(numbers, texts, np.isin(chosen, errors))
 
 
 @cache
@@ -144,8 +160,12 @@ def _group(rule: Rule, line: bytes) -> bytes:
     return match[1] if match and match.lastindex else b""
 
 
-def _matches(lines: list[bytes]) -> list[tuple[int, Rule]]:
-    """Return the lines that a rule matches, in their order, with the first such rule of the table."""
+def _matches(lines: list[bytes], errors: Iterable[int]) -> list[tuple[int, Rule]]:
+    """Return the lines that a rule matches, in their order, with the first such rule of the table.
+
+    Args:
+        errors: Indexes of lines that are errors, whether a rule knows them or not.
+    """
     text = LINE_END.join(lines)
     ends = [*accumulate(len(line) + 1 for line in lines)]
     found: dict[int, Rule] = {}
@@ -153,6 +173,7 @@ def _matches(lines: list[bytes]) -> list[tuple[int, Rule]]:
         for index in _candidates(text, ends, rule.literals):
             if index not in found and rule.match(lines[index]):
                 found[index] = rule
+    found = {**dict.fromkeys(errors, FIRST_ERROR), **found}
     return sorted(found.items(), key=lambda each: each[0])
 
 

@@ -95,6 +95,8 @@ RULES = (
         "denied the request: ",
         "denied request: ",
         "failed quota: ",
+        " usage per Container is ",
+        " usage per Pod is ",
         sample='admission webhook "teams" denied request: every pod names its team',
     ),
     of_trouble(
@@ -147,7 +149,7 @@ RULES = (
     Rule(
         name="preempted",
         title="A pod was preempted",
-        texts=(DISRUPTIONS["PreemptionByScheduler"],),
+        texts=(DISRUPTIONS["PreemptionByScheduler"], "Preempted by pod "),
         explanation="The scheduler gave its place to a pod of a higher priority.",
         remedy="Start the run again: it resumes. Set priority_class in placement, or choose other nodes "
         "with node_selector.",
@@ -162,7 +164,11 @@ RULES = (
     Rule(
         name="evicted",
         title="A pod was evicted",
-        texts=(f"-* {FAILURES['Evicted']}: ", DISRUPTIONS["EvictionByEvictionAPI"]),
+        texts=(
+            f"-* {FAILURES['Evicted']}: ",
+            DISRUPTIONS["EvictionByEvictionAPI"],
+            "The node was low on resource: ",
+        ),
         explanation="Its node was drained, or ran out of memory or disk; the line says which.",
         remedy="Start the run again: it resumes. If the node ran out of something, raise the request for it.",
         after=("disk-full",),

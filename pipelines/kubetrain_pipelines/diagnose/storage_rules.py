@@ -54,6 +54,7 @@ RULES = (
             "(Permission denied): check its permissions",
             "strerror: Permission denied",
             "PermissionDeniedError: ",
+            "cannot *: Permission denied",
         ),
         explanation="The user of the process does not have the rights that it needs.",
         remedy="kubetrain's pods run as the user that placement sets, and their volumes get its group (fsGroup). "
@@ -91,6 +92,7 @@ RULES = (
             "OSError: [Errno 5]",
             "OSError: [Errno 116]",
             "Stale file handle",
+            "(Input/output error): ",
         ),
         explanation="A read or write failed in the storage itself, or the connection to it was lost.",
         remedy="Check the storage's server and the node's `dmesg`, then start the run again: it resumes.",
@@ -115,7 +117,6 @@ RULES = (
             "the API server rejects our credentials",
             "error: You must be logged in to the server",
             "authentication failed (401)",
-            "401 Client Error: Unauthorized for url",
         ),
         explanation="A store or server does not accept who you say you are.",
         remedy="Renew the credentials where they come from: the Secret that s3_secret names, the service account's "
@@ -130,6 +131,20 @@ RULES = (
                 "botocore.exceptions.ClientError: An error occurred (ExpiredToken) when calling the GetObject "
                 "operation: The provided token has expired.",
                 "botocore/exceptions.py",
+            ),
+        ),
+    ),
+    Rule(
+        name="website-credentials",
+        title="A website does not accept who you say you are",
+        texts=("401 Client Error: Unauthorized for url",),
+        explanation="The program downloads something that needs an account, such as a model that is gated.",
+        remedy="Accept the terms of what it downloads, and give the pods a token as a variable from a Secret, such as "
+        """`--set 'secret_env={"HF_TOKEN": "SECRET/KEY"}'`.""",
+        samples=(
+            Sample(
+                "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/api/models",
+                "requests/models.py",
             ),
         ),
     ),

@@ -1,6 +1,7 @@
 """Rules about the training itself: numbers, data, code and GPUs."""
 
 from kubetrain_pipelines.diagnose.rule import Certainty, Rule, Sample
+from kubetrain_pipelines.diagnose.tracebacks import PREFIX
 from kubetrain_pipelines.diagnose.trainer_failures import explanation, patterns_of, remedy, said
 from kubetrain_trainer.recent_steps import REMEDY as NAN_REMEDY
 
@@ -24,7 +25,7 @@ RULES = (
         title="The GPU driver does not fit the image",
         texts=(
             "CUDA driver version is insufficient for CUDA runtime version",
-            "RuntimeError: The NVIDIA driver on your system is too old",
+            "RuntimeError: *The NVIDIA driver on your system is too old",
             "Insufficient driver: ",
             "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
             "Driver/library version mismatch",
@@ -55,6 +56,32 @@ RULES = (
         explanation="The program asks for a GPU, and its pod has none.",
         remedy="Set gpus in placement, and check that nodes advertise them (`kubectl describe node`).",
         samples=(Sample("RuntimeError: No CUDA GPUs are available", "torch/cuda of PyTorch 2.15"),),
+    ),
+    Rule(
+        name="old-gpu",
+        title="The image has no code for this GPU",
+        texts=("no kernel image is available for execution",),
+        explanation="PyTorch was built without the architecture of this GPU, which is older or newer.",
+        remedy="Use an image whose torch.cuda.get_arch_list() has the GPU's, or choose nodes with other GPUs.",
+        samples=(
+            Sample(
+                "RuntimeError: CUDA error: no kernel image is available for execution on the device", "PyTorch 2.15"
+            ),
+        ),
+    ),
+    Rule(
+        name="shared-gpu",
+        title="Two processes use the same GPU",
+        texts=("Duplicate GPU detected : rank ",),
+        explanation="NCCL needs a GPU of its own for each process.",
+        remedy="Start as many processes as the pod has GPUs (processes_per_worker), and let each choose its own: "
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])).",
+        samples=(
+            Sample(
+                "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 4000",
+                "libnccl 2 of PyTorch 2.15, which has this format",
+            ),
+        ),
     ),
     Rule(
         name="device-assert",
@@ -152,6 +179,7 @@ RULES = (
         title="The log shows losses of NaN",
         certainty=Certainty.LIKELY,
         texts=(" loss=nan", "'loss': nan", "loss: nan", "Loss nan"),
+        pattern=r"(?: loss=|'loss': |loss: |Loss )nan\b",
         explanation="The model no longer learns.",
         remedy=f"{NAN_REMEDY[0].upper()}{NAN_REMEDY[1:]}.",
         after=("nan", "overflow"),
@@ -195,6 +223,59 @@ RULES = (
                 "ModuleNotFoundError: No module named 'timm_of_mine'",
                 "provoked by tests: an import of a missing module",
             ),
+        ),
+    ),
+    Rule(
+        name="no-program",
+        title="The program or script does not exist",
+        texts=(
+            "executable file not found in $PATH",
+            ": command not found",
+            "sh: *: not found",
+            "can't open file '*': [Errno 2]",
+            "entry: there is no script '",
+            "entry: there is no program '",
+        ),
+        explanation="The image does not have it, or not where the command looks for it.",
+        remedy="Name the path that the file has in the image, add the program to the image, or bring your code with "
+        "--code DIR. Scripts are looked for from the folder in which the command runs.",
+        samples=(
+            Sample("python: can't open file '/work/nofile.py': [Errno 2] No such file or directory", "CPython 3.11"),
+            Sample("/bin/sh: 1: torchrun: not found", "dash, the shell of Debian"),
+        ),
+    ),
+    Rule(
+        name="wrong-arguments",
+        title="The program does not know its arguments",
+        texts=(": error: unrecognized arguments: ", ": error: the following arguments are required: "),
+        explanation="The command passes options that the program does not have, or lacks some that it needs.",
+        remedy="Compare the arguments of the command with what the program says with --help.",
+        samples=(Sample("train.py: error: unrecognized arguments: --learning-rate 3", "argparse of CPython 3.11"),),
+    ),
+    Rule(
+        name="wrong-cpu",
+        title="The program is for another CPU",
+        texts=("exec format error", "Exec format error", "Signal 4 (SIGILL) received by PID", "Illegal instruction"),
+        explanation="The image is for another architecture, or a library uses instructions that this CPU lacks.",
+        remedy="Build the image for the architecture of the nodes (`docker build --platform linux/amd64`), or choose "
+        "nodes that fit it with node_selector.",
+        samples=(
+            Sample("exec /usr/local/bin/python: exec format error", "the container runtime"),
+            Sample("  traceback : Signal 4 (SIGILL) received by PID 27344", "torchrun of PyTorch 2.15"),
+        ),
+    ),
+    Rule(
+        name="crash",
+        title="A library crashed",
+        certainty=Certainty.LIKELY,
+        texts=("Segmentation fault", "Signal 11 (SIGSEGV) received by PID", "exit code 139"),
+        explanation="Code that is not Python accessed memory that it does not own, often because libraries do not fit "
+        "together.",
+        remedy='Set PYTHONFAULTHANDLER, `--set \'env={"PYTHONFAULTHANDLER": "1"}\'`: the log then shows the lines of '
+        "Python that were running. Compare the versions of the library with those that it was built for.",
+        samples=(
+            Sample("Fatal Python error: Segmentation fault", "CPython 3.11 with PYTHONFAULTHANDLER"),
+            Sample("  traceback : Signal 11 (SIGSEGV) received by PID 27344", "torchrun of PyTorch 2.15"),
         ),
     ),
     Rule(
@@ -250,16 +331,19 @@ START = Rule(
     name="start",
     title="A training starts",
     certainty=Certainty.FACT,
-    texts=("training starts: ", " resumes from ", "Starting worker group"),
+    texts=("training starts: ", "rank * resumes from ", "Starting worker group", "Barrier(WaitForAllTasks*has passed"),
+    pattern=rf"^{PREFIX}(?:training starts: |rank \d+ resumes from )"
+    r"|Starting worker group|Barrier\(WaitForAllTasks.*has passed with status: OK",
 )
+"""All processes have met: what came before is overcome."""
 FIRST_ERROR = Rule(
     name="first-error",
     title="No rule knows this error",
     certainty=Certainty.UNKNOWN,
-    texts=("Error", "Exception", "error: ", "Segmentation fault", "terminate called"),
-    pattern=r"^(?:\d\S+Z )?(?:\[[\w.-]+\]:? )?"
-    r"(?:[A-Za-z_][\w.]*(?:Error|Exception)(?:: |$)|error: |Fatal Python error: |terminate called)|Segmentation fault",
+    texts=("Error", "Exception", "error: ", "terminate called"),
+    pattern=rf"^{PREFIX}(?:(?!\S*ChildFailedError)[A-Za-z_][\w.]*(?:Error|Exception)(?:: |$)"
+    r"|(?:[\w./-]+: )?error: (?![-+]?\d+\.\d)|Fatal Python error: |terminate called)",
     explanation="It is the first error of the process that failed first, as far as the logs show.",
     remedy="Read the lines around it in the log.",
 )
-"""Counts only if no cause is proven."""
+"""Counts only if no cause is proven. Besides these, every error at the end of a traceback counts."""

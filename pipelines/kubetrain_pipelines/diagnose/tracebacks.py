@@ -1,0 +1,52 @@
+"""The errors at the ends of Python's tracebacks, whatever their names are."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+BEGIN = re.compile(rb"Traceback \(most recent call last\)")
+MAX_BYTES = 1 << 16
+"""The longest traceback to read, as far as its error."""
+TIME = r"\d{4}-\d\d-\d\d\S+\s"
+SENDER = r"\[[^\]\s]+\]:? ?"
+GROUP = r" *\| "
+"""The margin of an ExceptionGroup."""
+PREFIX = rf"(?:{TIME}|{SENDER})*(?:{GROUP})?"
+"""What Kubernetes, torchrun, PyTorch and kubetrain write before each line of a log."""
+OF_LINE = re.compile(PREFIX.encode())
+SENDERS = re.compile(SENDER.encode())
+IGNORED = b"Exception ignored in"
+
+
+class Raised(NamedTuple):
+    place: int
+    """Where the line of the error begins."""
+    is_ignored: bool
+    """True if Python says so: nothing can catch what is raised while an object is deleted."""
+
+
+def raised_in(block: bytes) -> Iterator[Raised]:
+    """Yield the errors of the tracebacks in a part of a log, whose senders may write between each other's lines."""
+    for begin in BEGIN.finditer(block):
+        start = block.rfind(b"\n", 0, begin.start()) + 1
+        sender = _sender(block, start)
+        before = block[block.rfind(b"\n", 0, max(start - 1, 0)) + 1 : start]
+        place = _end(block, begin.end(), sender)
+        if place is not None:
+            yield Raised(place, IGNORED in before)
+
+
+def _end(block: bytes, begin: int, sender: bytes) -> int | None:
+    """Return the place of the sender's next line that is not indented."""
+    place = block.find(b"\n", begin) + 1
+    while 0 < place < min(len(block), begin + MAX_BYTES):
+        text = OF_LINE.match(block, place).end()  # type: ignore[union-attr]  # it also matches nothing
+        is_indented = block[text : text + 1].isspace() or BEGIN.match(block, text)
+        if _sender(block, place) == sender and not is_indented:
+            return place
+        place = block.find(b"\n", place) + 1
+    return None
+
+
+def _sender(block: bytes, start: int) -> bytes:
+    return b"".join(SENDERS.findall(OF_LINE.match(block, start)[0]))  # type: ignore[index]
