@@ -2,8 +2,11 @@
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+
+from kubetrain_trainer.errors import KubetrainError
 
 
 class Terminated(KeyboardInterrupt):
@@ -33,24 +36,50 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Run the block to its end: a Ctrl-C or SIGTERM takes effect after it."""
+def interrupts_deferred(notice: str = "") -> Iterator[None]:
+    """Run the block to its end: a Ctrl-C or SIGTERM takes effect after it.
+
+    If the block fails, the interrupt has a note with the failure, which would be lost otherwise.
+
+    Args:
+        notice: What to print at the first Ctrl-C, if the block may take long.
+    """
     if not _gets_signals():
         yield
         return
     received: list[int] = []
+    failure: KubetrainError | None = None
+
+    def defer(number: int, _: object) -> None:
+        received.append(number)
+        if notice and len(received) == 1:
+            with contextlib.suppress(OSError, RuntimeError):  # it may have interrupted another print
+                print(notice, file=sys.stderr, flush=True)
+
     on_interrupt, on_termination = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
         for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, lambda number, frame: received.append(number))
+            signal.signal(each, defer)
         yield
+    except KubetrainError as error:
+        failure = error
+        raise
     finally:
         try:
             signal.signal(signal.SIGINT, on_interrupt)
         finally:  # also if an interrupt arrives just now
             signal.signal(signal.SIGTERM, on_termination)
         for number in received[:1]:
-            signal.raise_signal(number)
+            _interrupt(number, failure)
+
+
+def _interrupt(number: int, failure: KubetrainError | None) -> None:
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt as interruption:
+        if failure:
+            interruption.add_note(str(failure))
+        raise
 
 
 def _gets_signals() -> bool:

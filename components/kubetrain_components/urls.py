@@ -2,6 +2,8 @@
 
 from urllib.parse import urlsplit
 
+from kubetrain_trainer.errors import InvalidSetting
+
 
 def has_host_and_port(url: str) -> bool:
     """Return True if the URL has a host, and a valid port or none."""
@@ -10,3 +12,24 @@ def has_host_and_port(url: str) -> bool:
         return bool(parts.hostname and parts.port != 0)
     except ValueError:
         return False
+
+
+def proxy_url(given: str, source: str) -> str:
+    """Return the URL of a proxy, which may be given without http://; empty if none is.
+
+    Args:
+        source: Where it was given, for the error.
+
+    Raises:
+        InvalidSetting: if it is of an unsupported kind, or no URL.
+    """
+    url = given if "://" in given or not given else f"http://{given}"
+    scheme = url.partition("://")[0].lower()
+    if url and scheme not in ("http", "https"):
+        raise InvalidSetting(f"proxies of the kind {scheme}:// are not supported: set an http:// or https:// proxy")
+    if url and not has_host_and_port(url):  # not quoted, because it may contain a password
+        raise InvalidSetting(
+            f"the proxy ({source}) is not a valid URL: set http://[user:password@]host:port, with special characters "
+            "of the password as %XX"
+        )
+    return url

@@ -39,4 +39,11 @@ def connect(**login: Unpack[Login]) -> KfpApi:
 
 
 def as_path(given: FilePath | None) -> Path | None:
-    return None if given is None else Path(given)
+    """
+    Raises:
+        InvalidSetting: if it is not a path.
+    """
+    try:
+        return None if given is None else Path(given)
+    except TypeError:
+        raise InvalidSetting(f"the path of a file or folder must be text, not {given!r}") from None

@@ -5,7 +5,7 @@ The pipelines are those of the repository in the current folder, or else kubetra
 
 import difflib
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class OutputFormat:
         return {"kubernetes_manifest_format": True, "kubernetes_manifest_options": options}
 
 
-def pipelines() -> dict[str, Callable[..., object]]:
+def pipelines() -> dict[str, Any]:
     """Return the function of each pipeline by its name.
 
     Raises:
@@ -67,19 +67,35 @@ def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str
     Raises:
         KubetrainError: if a file is larger than MAX_FILE_BYTES, which the Kubernetes API accepts with a margin.
     """
-    compiled = {}
+    compiled: dict[str, bytes] = {}
+    names: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, pipeline in pipelines().items():
-            path = Path(folder, f"{name}.yaml")
-            Compiler().compile(pipeline, str(path))
+        for file_name, pipeline in pipelines().items():
+            path = Path(folder, f"{file_name}.yaml")
+            _compile(pipeline, path)
+            name = pipeline.pipeline_spec.pipeline_info.name
+            if (other := names.setdefault(name, path.name)) != path.name:
+                raise InvalidSetting(f"the pipelines of {other} and {path.name} are both named '{name}': rename one")
             if output_format.as_manifest:
-                options = output_format.options(name.replace("_", "-"), path.read_bytes())
-                Compiler().compile(pipeline, str(path), **options)
+                _compile(pipeline, path, **output_format.options(name, path.read_bytes()))
             compiled[path.name] = path.read_bytes()
     for name, content in compiled.items():
         if len(content) > MAX_FILE_BYTES:
             raise KubetrainError(f"{name} has {len(content)} bytes, more than {MAX_FILE_BYTES}: split the pipeline")
     return compiled
+
+
+def _compile(pipeline: Any, path: Path, **options: Any) -> None:
+    """
+    Raises:
+        InvalidSetting: if the function is not a pipeline that KFP accepts.
+    """
+    try:
+        Compiler().compile(pipeline, str(path), **options)
+    except (TypeError, ValueError) as error:
+        raise InvalidSetting(
+            f"{path.stem} cannot be compiled ({error}): see that it is a function with @dsl.pipeline, and has steps"
+        ) from error
 
 
 def write_compiled(folder: Path, output_format: OutputFormat = OutputFormat()) -> list[str]:

@@ -54,12 +54,12 @@ def parse_parameters(
 
 
 def as_pairs(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return values of JSON types, or paths, as `--set` takes them.
+    """Return values of JSON types, or paths, as `--set` takes them. None stands for the default.
 
     Raises:
         InvalidSetting: if a value has another type.
     """
-    return tuple(f"{name}={_text_of(name, value)}" for name, value in values.items())
+    return tuple(f"{name}={_text_of(name, value)}" for name, value in values.items() if value is not None)
 
 
 def _text_of(name: str, value: Any) -> str:

@@ -44,7 +44,7 @@ def project(folder: Path | None = None) -> Project:
         if not isinstance(image, str):
             raise InvalidSetting(f"{path}: the image {name} must be a string, not {image!r}")
     pipelines, secrets = (_strings(path, table, name) for name in ("pipelines", "image_pull_secrets"))
-    if not all(":" in each for each in pipelines):
+    if not all(all(each.partition(":")) for each in pipelines):
         raise InvalidSetting(
             f'{path}: pipelines must be a list like ["package.module:function"], not {list(pipelines)}'
         )

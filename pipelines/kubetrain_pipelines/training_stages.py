@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp import dsl
+from kfp.dsl import pipeline_context
 
 from kubetrain_components.collect_checkpoint.component import collect_checkpoint
 from kubetrain_components.evaluate_model.component import evaluate_model
@@ -14,6 +15,7 @@ from kubetrain_components.sync_dataset.component import sync_dataset
 from kubetrain_pipelines import images
 from kubetrain_pipelines.pipeline_parameters import PARAMETERS, signature_of
 from kubetrain_pipelines.task_settings import as_launcher, as_step, with_output, with_own_resources, with_s3_secret
+from kubetrain_trainer.errors import InvalidSetting
 
 Channel = Any
 """A parameter of a pipeline during its compilation (a KFP PipelineChannel), or a constant."""
@@ -50,7 +52,11 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
 
     Returns:
         The tasks, which the pipeline may configure further or build on.
+
+    Raises:
+        InvalidSetting: if the pipeline has these stages already.
     """
+    _check_is_first()
     run = {"pipeline": pipeline, "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
     bound = signature_of(PARAMETERS).bind(**parameters)
     bound.apply_defaults()
@@ -104,3 +110,13 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
     with_output(with_own_resources(as_step(promoted, PROMOTE.title)), output_claim)
     with_s3_secret(promoted.after(evaluated), s3_secret)
     return Stages(sync=synced, launch=trained, collect=collected, evaluate=evaluated, promote=promoted)
+
+
+def _check_is_first() -> None:
+    """Check it because all jobs and the output of a run have its ID."""
+    compiled = pipeline_context.Pipeline.get_default_pipeline()
+    if compiled and TRAIN.name.replace("_", "-") in compiled.tasks:
+        raise InvalidSetting(
+            "sync_train_evaluate_promote() can be called once in a pipeline, because a run has one training: submit a "
+            "run for each, such as with another seed"
+        )

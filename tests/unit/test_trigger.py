@@ -52,7 +52,7 @@ def test_an_expression_that_never_fires_is_rejected(days: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "remedy"),
-    [("0 2 * * *", r"5 fields.*use '0 0 2 \* \* \*'"), ("@daily", r"1 fields.*use '0 0 2 \* \* \*'")],
+    [("0 2 * * *", r"not 5: use '0 0 2 \* \* \*'"), ("@daily", r"not 1: use '0 0 2 \* \* \*'")],
 )
 def test_an_expression_needs_six_fields(text: str, remedy: str) -> None:
     with pytest.raises(InvalidSetting, match=remedy):

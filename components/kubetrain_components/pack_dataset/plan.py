@@ -112,6 +112,11 @@ def parse_size(text: str) -> int:
     raise InvalidSetting(f"--shard-size must be a size such as 64MB, 1GB or a number of bytes, not '{text}'")
 
 
+def _may_be_split(entry: Path) -> bool:
+    """Return True for folders, except hidden ones and that of a file system."""
+    return entry.is_dir() and not entry.name.startswith(".") and entry.name != "lost+found"
+
+
 def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
     """Plan the shards of all splits of an image folder.
 
@@ -124,7 +129,7 @@ def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:
     _check_target(out, data_dir)
     with read_errors_explained(data_dir):
         classes = list_classes(data_dir)
-        splits = sorted(each.name for each in data_dir.iterdir() if each.is_dir() and not each.name.startswith("."))
+        splits = sorted(each.name for each in data_dir.iterdir() if _may_be_split(each))
         folders = {split: _images_of(data_dir, split) for split in splits}
         samples = [_samples_of(split, folder) for split, folder in folders.items()]
     return PackPlan(

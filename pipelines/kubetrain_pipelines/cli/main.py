@@ -322,8 +322,11 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort) as interruption:
         from kubetrain_components.interrupts import exit_code_of
 
+        interrupt = interruption.__cause__  # Click turns every KeyboardInterrupt into an Abort
+        for failure in getattr(interrupt, "__notes__", ()):
+            click.echo(f"error: {failure}", err=True)
         click.echo("stopped", err=True)
-        sys.exit(exit_code_of(interruption.__cause__))  # Click turns every KeyboardInterrupt into an Abort
+        sys.exit(exit_code_of(interrupt))
     except Exception as error:  # noqa: BLE001 - every error ends the command with a sentence
         if debug:
             traceback.print_exc()

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -111,8 +112,14 @@ def _in_kubeflow(api: KfpApi, wanted: str) -> Subject:
         read=lambda: reader.snapshot(Run.of(message, titles)),
         follow=lambda say: map(reader.snapshot, snapshots(api, run_id, titles, say)),
         next_commands=next_commands(run_id),
-        publication=lambda: publication_of(api, read_run(api, run_id, titles)),
+        publication=lambda: _publication_of(api, run_id, titles),
     )
+
+
+def _publication_of(api: KfpApi, run_id: str, titles: Mapping[str, str] | None) -> str:
+    with suppress(KfpError):  # the run has succeeded, even if the server does not answer anymore
+        return publication_of(api, read_run(api, run_id, titles))
+    return ""
 
 
 def _in_cluster(name: str, namespace: str) -> Subject:

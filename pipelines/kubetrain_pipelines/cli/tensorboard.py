@@ -11,9 +11,10 @@ from kubetrain_components.expose_dataset.storage import Storage
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.manifest import Manifest
 from kubetrain_components.manifest_text import as_yaml
+from kubetrain_components.run.stages import TRAIN
 from kubetrain_pipelines.kubeflow.connection import Connection, ConnectionOptions
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi, Message
-from kubetrain_pipelines.kubeflow.run import find_run
+from kubetrain_pipelines.kubeflow.run import find_run, spec_of
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.event_file import PREFIX
 from kubetrain_trainer.training_output import TrainingOutput
@@ -76,14 +77,23 @@ def _place(options: TensorboardOptions) -> tuple[str, str, str]:
 
 
 def _place_in_kubeflow(wanted: str, connection: Connection) -> tuple[str, str, str]:
-    run = find_run(KfpApi(connection), wanted)
-    return run["run_id"], _claim_of(run), connection.pods_namespace
+    api = KfpApi(connection)
+    run = find_run(api, wanted)
+    return run["run_id"], _claim_of(run, spec_of(api, run)), connection.pods_namespace
 
 
-def _claim_of(run: Message) -> str:
-    given = run.get("runtime_config", {}).get("parameters", {})
-    claim: str = {**given, **given.get("storage", {})}.get("output_claim", Storage.output_claim)
-    return claim
+def _claim_of(run: Message, spec: Message) -> str:
+    """Return the PVC that the pipeline passes to the training: a parameter of the run, its default, or a constant."""
+    root = spec.get("root", {})
+    declared = root.get("inputDefinitions", {}).get("parameters", {})
+    defaults = {name: each["defaultValue"] for name, each in declared.items() if "defaultValue" in each}
+    values = defaults | run.get("runtime_config", {}).get("parameters", {})
+    training = root.get("dag", {}).get("tasks", {}).get(TRAIN.name.replace("_", "-"), {})
+    passed = training.get("inputs", {}).get("parameters", {}).get("output_claim", {})
+    given = passed.get("runtimeValue", {}).get("constant") or values.get(
+        passed.get("componentInputParameter", "output_claim"), Storage.output_claim
+    )
+    return str(values.get("storage", {}).get("output_claim", given))
 
 
 def _next_commands(name: str, namespace: str, port: int) -> str:

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
-from kubetrain_pipelines.kubeflow.run import RUN_ID, read_run, runs_named
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
+from kubetrain_pipelines.kubeflow.run import RUN_ID, missing, read_run, runs_named
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.say import Say
 
@@ -27,18 +27,25 @@ def cancel_run(api: KfpApi, wanted: str, say: Say, *, timeout_seconds: float = T
     """
     run_id = _unfinished_run(api, wanted)
     deadline = time.monotonic() + timeout_seconds
-    if ended := _terminate(api, run_id) or _await_cancellation(api, run_id, deadline):
-        say(f"run {run_id} had already ended ({ended}): nothing to cancel")
-    else:
-        say(f"run {run_id} is canceled")
-    say(_await_jobs(api, run_id, deadline))
+    ended = _terminate(api, run_id)
+    try:
+        if ended := ended or _await_cancellation(api, run_id, deadline):
+            say(f"run {run_id} had already ended ({ended}): nothing to cancel")
+        else:
+            say(f"run {run_id} is canceled")
+        say(_await_jobs(api, run_id, deadline))
+    except KeyboardInterrupt:
+        say(f"run {run_id} is still being canceled: `kubetrain cancel {run_id}` checks that its jobs stop")
+        raise
 
 
 def _unfinished_run(api: KfpApi, wanted: str) -> str:
     """Return the ID of the run of this name that has not ended; if all have, that of the newest."""
     if RUN_ID.fullmatch(wanted):
         return wanted
-    named = runs_named(api, wanted)
+    named = [*runs_named(api, wanted)]
+    if not named:
+        raise NotFound(missing(wanted))
     unfinished = [each["run_id"] for each in named if not RunState.of(each).is_final]
     if len(unfinished) > 1:
         raise KfpError(f"several runs named '{wanted}' have not ended: give the ID of one ({', '.join(unfinished)})")

@@ -53,7 +53,7 @@ class CompiledFile:
             spec = next(iter(yaml.load_all(content, loader)))
         except (yaml.YAMLError, StopIteration) as error:
             raise InvalidSetting(f"{path} is not valid YAML: pass a file written by `kubetrain compile`") from error
-        if not isinstance(spec, dict) or not {"pipelineInfo", "root"} <= spec.keys():
+        if not _is_pipeline(spec):
             raise InvalidSetting(f"{path} is not a compiled pipeline: pass a file written by `kubetrain compile`")
         return cls(path=path, content=content, spec=spec)
 
@@ -74,6 +74,15 @@ class CompiledFile:
     def parameters(self) -> list[Parameter]:
         definitions = self.spec["root"].get("inputDefinitions", {}).get("parameters", {})
         return [_parameter(name, definition) for name, definition in definitions.items()]
+
+
+def _is_pipeline(spec: Any) -> bool:
+    """Return True if the file has a name, and parameters of known types."""
+    match spec:
+        case {"pipelineInfo": {"name": str()}, "root": dict(root)}:
+            parameters = root.get("inputDefinitions", {}).get("parameters", {})
+            return all(each.get("parameterType") in TYPES for each in parameters.values())
+    return False
 
 
 def _parameter(name: str, definition: Mapping[str, Any]) -> Parameter:

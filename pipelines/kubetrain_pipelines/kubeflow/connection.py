@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from kubetrain_components.no_proxy import bypasses_proxy
-from kubetrain_components.urls import has_host_and_port
+from kubetrain_components.urls import has_host_and_port, proxy_url
 from kubetrain_trainer.errors import InvalidSetting
 
 ENDPOINT_VARIABLES = ("KUBETRAIN_KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
@@ -21,7 +21,8 @@ TOKEN_PATH_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105
 DEFAULT_TOKEN_PATH = Path("/var/run/secrets/kubeflow/pipelines/token")
 """The path of a pod's projected token for Kubeflow Pipelines."""
 COOKIE_VARIABLE = "KF_PIPELINES_COOKIE"
-COOKIE = re.compile(r"[^\s=;]+=[^\s;]+(; *[^\s=;]+=[^\s;]+)*")
+COOKIE = re.compile(r"[!-:<>-~]+=[!-:<-~]*(; *[!-:<>-~]+=[!-:<-~]*)*;?")
+"""Pairs of printable ASCII characters."""
 SYSTEM_NAMESPACE = "kubeflow"
 SHORTEST_SECRET = 8
 
@@ -51,13 +52,16 @@ class Connection:
         """The URL of the proxy for the endpoint, as HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say.
 
         A port-forward to this machine never goes through one.
+
+        Raises:
+            InvalidSetting: if it is of an unsupported kind, or no URL.
         """
         settings = {name.lower(): value for name, value in self.environment.items() if name.lower().endswith("_proxy")}
         settings |= {name: value for name, value in self.environment.items() if name in settings}
         if bypasses_proxy(self.endpoint, settings.get("no_proxy", "")):
             return ""
         found = settings.get(f"{urlsplit(self.endpoint).scheme}_proxy") or settings.get("all_proxy", "")
-        return found if "://" in found or not found else f"http://{found}"
+        return proxy_url(found, "HTTPS_PROXY, HTTP_PROXY or ALL_PROXY")
 
     def headers(self) -> dict[str, str]:
         """

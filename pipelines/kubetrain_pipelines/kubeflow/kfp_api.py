@@ -166,8 +166,8 @@ class KfpApi:
 
     def _parse(self, content: str) -> Message:
         try:
-            return dict(json.loads(content or "{}"))
-        except (ValueError, TypeError) as error:
+            return {name: value for name, value in json.loads(content or "{}").items() if value is not None}
+        except (ValueError, TypeError, AttributeError) as error:
             raise KfpError(
                 f"the server at {self.connection.endpoint} is not the API of Kubeflow Pipelines: use "
                 "http://localhost:8888 with a port-forward, or https://HOST/pipeline with a cookie behind a login"

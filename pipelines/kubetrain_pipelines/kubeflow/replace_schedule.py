@@ -38,9 +38,9 @@ def replace_schedule(api: KfpApi, wanted: Message, *, force: bool = False) -> Re
     Raises:
         KfpError: if it could not be replaced; the message says whether everything was undone.
     """
-    with interrupts_deferred():
-        before = replaceable(api, wanted, force=force)
-        version = ends_runs(api) if before else ""
+    before = replaceable(api, wanted, force=force)
+    version = ends_runs(api) if before else ""
+    with interrupts_deferred("stopping after the schedule is replaced: two must never be enabled at once"):
         created = _create_disabled(api, wanted)
         old = [each for each in before if is_enabled(each)]
         try:

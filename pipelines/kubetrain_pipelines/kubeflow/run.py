@@ -1,7 +1,7 @@
 """A run, as the API of Kubeflow Pipelines describes it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import dropwhile
@@ -14,8 +14,6 @@ from kubetrain_pipelines.kubeflow.run_state import RunState, parse_time, seconds
 from kubetrain_pipelines.kubeflow.stage_state import StageState, stages_of
 
 RECENT_RUNS = 10
-SAME_NAME = 20
-"""The number of runs of one name that are considered."""
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -83,27 +81,32 @@ def find_run(api: KfpApi, wanted: str) -> Message:
     Raises:
         NotFound: if the run does not exist.
     """
-    return _get_run(api, wanted if RUN_ID.fullmatch(wanted) else runs_named(api, wanted)[0]["run_id"])
+    if RUN_ID.fullmatch(wanted):
+        return _get_run(api, wanted)
+    if newest := next(runs_named(api, wanted), None):
+        return _get_run(api, newest["run_id"])
+    raise NotFound(missing(wanted))
 
 
-def runs_named(api: KfpApi, name: str) -> list[Message]:
-    """Return the newest runs with this name.
-
-    Raises:
-        NotFound: if there are none.
-    """
-    found = _runs(api, page_size=SAME_NAME, filter=equals("display_name", name))
-    if found := [each for each in found if each["display_name"] == name]:  # the database ignores case
-        return found
-    raise NotFound(_missing(name))
+def runs_named(api: KfpApi, name: str) -> Iterator[Message]:
+    """Yield the runs with this name, the newest first."""
+    found = api.list_all("runs", "/runs", **_newest_first(api), filter=equals("display_name", name))
+    return (each for each in found if each["display_name"] == name)  # the database ignores case
 
 
 def recent_runs(api: KfpApi) -> list[Run]:
-    return [Run.of(message, {}) for message in _runs(api, page_size=RECENT_RUNS)]
+    found = api.get("/runs", **_newest_first(api), page_size=RECENT_RUNS)
+    return [Run.of(message, {}) for message in found.get("runs", [])]
 
 
 def titles_of(api: KfpApi, message: Message) -> dict[str, str] | None:
     """Return the titles of the run's stages, by task; None if its pipeline version was deleted."""
+    spec = spec_of(api, message)
+    return stage_titles(spec) if "root" in spec else None
+
+
+def spec_of(api: KfpApi, message: Message) -> Message:
+    """Return the pipeline of the run; empty if its version was deleted."""
     reference = message.get("pipeline_version_reference", {})
     spec: Message = message.get("pipeline_spec", {})
     if not spec and "pipeline_version_id" in reference:
@@ -111,22 +114,20 @@ def titles_of(api: KfpApi, message: Message) -> dict[str, str] | None:
         try:
             spec = api.get(path).get("pipeline_spec", {})
         except NotFound:  # runs outlive their version
-            return None
-    spec = spec.get("pipeline_spec", spec)  # nested if there is also a platform_spec
-    return stage_titles(spec) if "root" in spec else None
+            return {}
+    nested: Message = spec.get("pipeline_spec", spec)  # if there is also a platform_spec
+    return nested
 
 
-def _runs(api: KfpApi, **query: Any) -> list[Message]:
-    namespace = api.connection.namespace
-    found: list[Message] = api.get("/runs", sort_by="created_at desc", namespace=namespace, **query).get("runs", [])
-    return found
+def _newest_first(api: KfpApi) -> dict[str, str]:
+    return {"sort_by": "created_at desc", "namespace": api.connection.namespace}
 
 
 def _get_run(api: KfpApi, run_id: str) -> Message:
-    return api.get_by_id("/runs", run_id, _missing(run_id))
+    return api.get_by_id("/runs", run_id, missing(run_id))
 
 
-def _missing(wanted: str) -> str:
+def missing(wanted: str) -> str:
     return f"run '{wanted}' does not exist: `kubetrain status` (in Python: `kubetrain.runs()`) lists recent runs"
 
 

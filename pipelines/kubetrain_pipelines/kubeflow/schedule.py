@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 
+from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
 from kubetrain_pipelines.kubeflow.find_schedules import (
@@ -19,6 +21,10 @@ from kubetrain_pipelines.kubeflow.replace_schedule import delete_schedule, ends_
 from kubetrain_pipelines.kubeflow.submit import RunOptions, prepare_run
 from kubetrain_pipelines.kubeflow.trigger import describe_trigger, make_trigger
 from kubetrain_pipelines.say import Say
+from kubetrain_trainer.errors import InvalidSetting
+
+MAX_CONCURRENCY = 10
+"""The server's limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,13 @@ class Timing:
     every: str = ""
     max_concurrency: int = 1
     catchup: bool = False
+
+    def __post_init__(self) -> None:
+        limit = self.max_concurrency
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_CONCURRENCY:
+            raise InvalidSetting(f"max_concurrency must be a number from 1 to {MAX_CONCURRENCY}, not {limit!r}")
+        if not isinstance(self.catchup, bool):
+            raise InvalidSetting(f"catchup must be true or false, not {self.catchup!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +66,11 @@ def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say, *, f
         "max_concurrency": str(timing.max_concurrency),
         "no_catchup": not timing.catchup,
     }
-    done = replace_schedule(api, wanted, force=force)
+    with interrupts_deferred():
+        done = replace_schedule(api, wanted, force=force)
+        say(f"schedule '{wanted['display_name']}' is enabled: {describe_trigger(wanted)}")
     if done.replaced:
         say(f"replaced {describe_all(api, done.replaced)}")
-    say(f"schedule '{wanted['display_name']}' is enabled: {describe_trigger(wanted)}")
     for each in done.leftovers:
         say(f"warning: {each}")
     if timing.cron:
@@ -75,7 +89,7 @@ def list_schedules(api: KfpApi) -> list[ListedSchedule]:
 def pause_schedule(api: KfpApi, wanted: str, say: Say, *, force: bool = False) -> None:
     for each in filter(is_enabled, chosen(api, wanted, force=force)):
         set_enabled(api, each, False)
-    say(f"schedule '{wanted}' is paused: resume it with `kubetrain schedule --resume {wanted}`")
+    say(f"schedule '{wanted}' is paused: resume it with `kubetrain schedule --resume {quote(wanted)}`")
 
 
 def resume_schedule(api: KfpApi, wanted: str, say: Say, *, force: bool = False) -> None:

@@ -46,7 +46,7 @@ def submit_run(api: KfpApi, options: RunOptions, say: Say) -> SubmittedRun:
     file = CompiledFile.find(options.pipeline)
     source = prepare_run(api, file, options, say)
     name = options.name or f"{file.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
-    with interrupts_deferred():
+    with interrupts_deferred("stopping once it is known whether the run has started"):
         run_id = start_run(api, source, name)
         say(f"run {run_id} of {file.version}")
     return SubmittedRun(id=run_id, name=name, titles=stage_titles(file.spec))

@@ -14,6 +14,7 @@ from kubetrain_trainer.errors import InvalidSetting
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 WEEKDAYS = "sun mon tue wed thu fri sat".split()
+MAX_SECONDS = 10 * 365 * UNITS["d"]
 SEARCHED_DAYS = 5 * 365
 """The server's cron library searches the next five years."""
 
@@ -47,10 +48,10 @@ def describe_trigger(schedule: Message) -> str:
 
 def parse_interval(text: str) -> int:
     """Return the seconds in an interval such as 30m, 6h or 1h30m."""
-    parts = re.findall(r"(\d+)([smhd])", text)
+    parts = re.findall(r"([0-9]+)([smhd])", text)
     seconds = sum(int(number) * UNITS[unit] for number, unit in parts)
-    if "".join(map("".join, parts)) != text or seconds == 0:
-        raise InvalidSetting(f"'{text}' is not an interval: use 30m, 6h, 1d or 1h30m")
+    if "".join(map("".join, parts)) != text or not 0 < seconds <= MAX_SECONDS:
+        raise InvalidSetting(f"'{text}' is not an interval of up to ten years: use 30m, 6h, 1d or 1h30m")
     return seconds
 
 
@@ -63,8 +64,8 @@ def check_cron(text: str) -> None:
     if len(fields) != 6:
         example = f"0 {' '.join(fields)}" if len(fields) == 5 else "0 0 2 * * *"
         raise InvalidSetting(
-            f"cron '{text}' has {len(fields)} fields, but Kubeflow Pipelines reads six (second, minute, hour, day of "
-            f"the month, month, day of the week): use '{example}'"
+            f"cron '{text}' must have six fields (second, minute, hour, day of the month, month, day of the week), "
+            f"not {len(fields)}: use '{example}'"
         )
     try:
         fires = _fires(*fields[3:])

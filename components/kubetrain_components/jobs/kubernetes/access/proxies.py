@@ -4,10 +4,12 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from kubetrain_components import urls
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError
 from kubetrain_components.no_proxy import bypasses_proxy
+from kubetrain_trainer.errors import InvalidSetting
 
-SCHEMES = ("http", "https")
+SOURCE = "proxy-url of the kubeconfig, else HTTPS_PROXY or HTTP_PROXY"
 
 
 def proxy_for(server: str, proxy_url: str = "", environment: Mapping[str, str] = os.environ) -> str:
@@ -17,13 +19,12 @@ def proxy_for(server: str, proxy_url: str = "", environment: Mapping[str, str] =
         proxy_url: The kubeconfig's, which wins over the environment.
 
     Raises:
-        AccessError: if the proxy is of an unsupported kind.
+        AccessError: if the proxy is of an unsupported kind, or no URL.
     """
-    found = proxy_url or _of_environment(server, environment)
-    proxy = found if "://" in found or not found else f"http://{found}"
-    if proxy and (scheme := proxy.partition("://")[0].lower()) not in SCHEMES:
-        raise AccessError(f"proxies of the kind {scheme}:// are not supported: set an http:// or https:// proxy")
-    return proxy
+    try:
+        return urls.proxy_url(proxy_url or _of_environment(server, environment), SOURCE)
+    except InvalidSetting as error:
+        raise AccessError(str(error)) from error
 
 
 def _of_environment(server: str, environment: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection
-from urllib3.util import make_headers, parse_url
+from urllib3.util import make_headers
 
 from kubetrain_components.jobs.kubernetes.access.connection import AccessError, Connection
 from kubetrain_components.jobs.kubernetes.access.credentials import Credential, Credentials
@@ -48,7 +48,7 @@ class Transport:
     def __init__(self, connection: Connection) -> None:
         self.credentials = Credentials(connection.user)
         self._connection = connection
-        self._proxy = _checked_proxy(proxy_for(connection.server, connection.proxy_url))
+        self._proxy = proxy_for(connection.server, connection.proxy_url)
         self._lock = threading.Lock()
         self._identity: Identity | None = None
         self._pools: dict[bool, urllib3.PoolManager] = {}
@@ -109,19 +109,6 @@ class Transport:
                 # Without a password, it would ask for one on the terminal.
                 context.load_cert_chain(certificate, key, password=lambda: b"-")
         return context
-
-
-def _checked_proxy(url: str) -> str:
-    try:
-        is_valid = not url or bool(urlsplit(url).hostname and parse_url(url).host)
-    except ValueError:
-        is_valid = False
-    if not is_valid:  # not quoted, because it may contain a password
-        raise AccessError(
-            "the proxy (proxy-url of the kubeconfig, else HTTPS_PROXY or HTTP_PROXY) is not a valid URL: set "
-            "http://[user:password@]host:port, with special characters of the password as %XX"
-        )
-    return url
 
 
 @contextlib.contextmanager
