@@ -23,7 +23,7 @@ SOURCES = {
 STEPS = {stage.name for stage in STAGES}
 FRAMEWORKS = {
     "pytorch_ddp": {"torch", "torchvision", "numpy", "PIL", "safetensors"},
-    "tensorflow_multiworker": {"tensorflow", "keras", "numpy"},
+    "tensorflow_multiworker": {"tensorflow", "keras", "numpy", "h5py"},
 }
 # The library of each callback of kubetrain_trainer/callbacks/, which users import beside it.
 CALLBACKS = {"lightning": {"lightning"}, "transformers": {"transformers", "accelerate"}, "keras": {"keras"}}

@@ -62,6 +62,15 @@ def test_metrics_of_two_processes_are_those_of_the_undivided_split(folder: Path)
     assert measured == pytest.approx(expected["metrics"], rel=1e-5)
 
 
+def test_a_process_without_samples_to_validate_does_not_end_the_others(tmp_path: Path) -> None:
+    """A metric may make its variables when it sees samples, which all processes do together."""
+    ports = free_ports(2)
+    settings = {**SETTINGS.to_dict(), "epochs": 1, "batch_size": 4, "validation_split": "single"}
+    flags = TrainConfig.from_dict(settings).to_flags()
+    end(*(start_program("train", tmp_path, "few", *flags, TF_CONFIG=tf_config(ports, index)) for index in range(2)))
+    assert round(newest(tmp_path / "few").manifest["metrics"]["f1"], 3) in (0.0, 0.5)
+
+
 def test_a_step_of_two_processes_is_the_step_of_one_with_twice_the_batch(folder: Path) -> None:
     two, one = tensorflow_parameters(*(newest(folder / name).path for name in ("two", "one")))
     assert two.keys() == one.keys()

@@ -255,6 +255,26 @@ def test_the_checkpoint_that_an_attempt_saved_itself_proves_its_end(tmp_path: Pa
     assert (code, result["step"], result["checkpoint"]) == (0, 20, "step-00000020")
 
 
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("session.log(numpy.int64(1), loss=numpy.float32(1))", ""),
+        ("session.save(numpy.array(1), write)", ""),
+        ("session.log(1.5, loss=1)", "the step must be a whole number from 0, not 1.5"),
+        ("session.save(-1, write)", "the step must be a whole number from 0, not -1"),
+        ("session.log(1, loss=None)", "loss must be a single number, not None"),
+        ("session.finish(write, {'accuracy': numpy.ones(2)})", "accuracy must be a single number, not array([1., 1.])"),
+    ],
+)
+def test_steps_and_numbers_may_be_those_of_libraries(tmp_path: Path, call: str, error: str) -> None:
+    write = "write = lambda folder: (folder / 'model').touch()"
+    (tmp_path / "train.py").write_text(
+        f"import numpy\nfrom kubetrain_trainer import session\n{write}\n{call}\nsession.finish(write)\n"
+    )
+    code, _, message = run(tmp_path, {"script": "train.py"})
+    assert (code, message.get("error", "")) == (1 if error else 0, error)
+
+
 FORKING = """
 import multiprocessing, time
 from kubetrain_trainer import session

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kubetrain_trainer import entry_point
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.entry_point import evaluation_arguments, run, training_arguments
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.training_output import TrainingOutput
 
 
@@ -23,6 +25,22 @@ def test_other_users_can_read_the_output(tmp_path: Path, private_umask: None) ->
     run(lambda: TrainingOutput(tmp_path / "run").begin("pytorch", TrainConfig(), ""))
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "run", tmp_path / "run" / "config.json")]
     assert modes == [0o755, 0o644]
+
+
+@pytest.mark.parametrize("kind", [KubetrainError, TypeError])
+def test_an_error_in_a_graph_is_reported_without_the_graphs_frames(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = []
+    monkeypatch.setattr(entry_point, "_fail", lambda sentence, **_: failures.append(sentence))
+    monkeypatch.setattr(entry_point, "end_process", lambda code: None)
+    frames = '    File "/app/step.py", line 45, in compute  *\n        losses = run()\n    File "/x.py", line 2, in y\n'
+
+    def fail() -> None:
+        raise kind(f"in user code:\n\n{frames}\n    {kind.__name__}: the loss has shape ()\n")
+
+    run(fail)
+    assert failures == ["the loss has shape ()" if kind is KubetrainError else "TypeError: the loss has shape ()"]
 
 
 def given(monkeypatch: pytest.MonkeyPatch, *flags: object) -> None:

@@ -1,13 +1,21 @@
 """Built-in models, custom tasks, image folders and the record of an evaluation."""
 
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.evaluation_record import MAX_ROC_POINTS, classification_record, roc_curve
+from kubetrain_trainer.evaluation_record import (
+    MAX_ROC_POINTS,
+    ClassPredictions,
+    check_targets,
+    classification_record,
+    roc_curve,
+)
 from kubetrain_trainer.image_folder import list_classes, list_images
 from kubetrain_trainer.import_path import load_function
 from kubetrain_trainer.model_names import check_model, image_size
@@ -117,6 +125,15 @@ def test_a_class_without_images_is_refused_in_training_only(tmp_path: Path) -> N
     assert list_images(tmp_path, "val").labels.tolist() == [0]
 
 
+def test_images_outside_of_the_folders_of_classes_are_named(tmp_path: Path) -> None:
+    for number in range(3):
+        image(tmp_path, f"train/{number}.png")
+    says = r"train has no folders of classes; it has 3 \.png: images must be in <split>/<class>/<image>"
+    for read in (list_classes, partial(list_images, split="train")):
+        with pytest.raises(KubetrainError, match=says):
+            read(tmp_path)
+
+
 def test_a_wrong_folder_is_named_with_the_existing_ones(tmp_path: Path) -> None:
     image(tmp_path, "train/a/1.png")
     image(tmp_path, "test/c/1.png")
@@ -138,6 +155,19 @@ def test_the_record_of_a_classifier_counts_and_names_its_most_confident_errors()
         ("dog", "cat", "picture 3"),
         ("cat", "dog", "picture 1"),
     ]
+
+
+def test_targets_may_be_columns_or_shares_of_classes() -> None:
+    predicted = ClassPredictions(["cat", "dog"])
+    predicted.add([[1], [0]], [1, 0], [0.9, 0.9])
+    predicted.add([[0.0, 1.0], [0.8, 0.2]], [1, 0], [0.9, 0.9])
+    assert predicted.record(str)["confusion"] == [[2, 0], [0, 2]]
+    for shape in ((8,), (8, 1), (8, 2)):
+        check_targets(["cat", "dog"], np.zeros(shape))
+    for targets in (np.zeros((8, 3)), np.zeros((8, 2, 2)), {"label": 1}):
+        with pytest.raises(KubetrainError, match=r"a Task with classes needs \(batch,\), \(batch, 1\) or \(batch, 2\)"):
+            check_targets(["cat", "dog"], targets)
+        check_targets([], targets)
 
 
 def test_the_roc_curve_equals_that_of_scikit_learn() -> None:

@@ -81,6 +81,9 @@ def _of_data(config: Config) -> Iterator[str]:
 
 
 def _of_images(config: Config) -> Iterator[str]:
+    for name in ("validation_split", "test_split"):
+        if not getattr(config, name):
+            yield f"{name} is empty: name a folder of the dataset"
     if config.augmentation.is_used and config.data == "synthetic":
         yield "recipe and its parts are for images from files, but data is synthetic"
     if config.jpeg_decoder == "gpu" and config.data == "synthetic":

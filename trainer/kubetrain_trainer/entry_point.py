@@ -18,6 +18,7 @@ from kubetrain_trainer.termination import clear_termination_message, end_process
 from kubetrain_trainer.training_output import TrainingOutput
 
 SENTENCE_LENGTH = 400
+IN_A_GRAPH = "in user code:"
 log = logging.getLogger(__name__)
 
 
@@ -50,9 +51,9 @@ def run(program: Callable[[], None]) -> None:
     except Stopped as stopped:
         report_result(stopped.result)
     except KubetrainError as error:
-        _fail(str(error), curable=error.is_curable, avoid_nodes=error.avoid_nodes)
+        _fail(_message_of(error), curable=error.is_curable, avoid_nodes=error.avoid_nodes)
     except Exception as error:  # noqa: BLE001 - reported as the termination message
-        message = f"{type(error).__name__}: {' '.join(str(error).split())[:SENTENCE_LENGTH]}"
+        message = f"{type(error).__name__}: {' '.join(_message_of(error).split())[:SENTENCE_LENGTH]}"
         if known := explain(error):
             log.info(message)
             _fail(str(known), curable=known.is_curable)
@@ -61,6 +62,16 @@ def run(program: Callable[[], None]) -> None:
     else:
         return
     end_process(EXIT_CODE)  # outside the handler, because there the error keeps the training's objects alive
+
+
+def _message_of(error: Exception) -> str:
+    """Return what the error says, without the frames that TensorFlow puts before it if it is of a graph's code."""
+    message = str(error)
+    if not message.startswith(IN_A_GRAPH):
+        return message
+    parts = [each.strip() for each in message.removeprefix(IN_A_GRAPH).split("\n\n")]
+    own = "\n".join(each for each in parts if not each.startswith('File "')).strip()
+    return own.removeprefix(f"{type(error).__name__}: ")
 
 
 def training_arguments(description: str) -> Arguments:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kubetrain_trainer.durable_files import finite
 from kubetrain_trainer.entry_point import Arguments
+from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.termination import report_result
 
 SHOWN_ERRORS = 12
@@ -90,8 +91,12 @@ class ClassPredictions:
         self._predictions: list[int] = []
         self._confidences: list[float] = []
 
-    def add(self, truths: Sequence[int], predictions: Sequence[int], confidences: Sequence[float]) -> None:
-        self._truths += truths
+    def add(self, truths: Sequence[Any], predictions: Sequence[int], confidences: Sequence[float]) -> None:
+        """
+        Args:
+            truths: The classes, or lists of one class each, or of the share of each class.
+        """
+        self._truths += map(_class_of, truths)
         self._predictions += predictions
         self._confidences += confidences
 
@@ -100,6 +105,26 @@ class ClassPredictions:
         if not self._classes:
             return {}
         return classification_record(self._classes, self._truths, self._predictions, self._confidences, picture)
+
+
+def check_targets(classes: Sequence[str], targets: Any) -> None:
+    """Check that the targets of a batch say which class each sample has.
+
+    Raises:
+        KubetrainError: if they do not.
+    """
+    shape = tuple(getattr(targets, "shape", ()))
+    if classes and not (len(shape) == 1 or (len(shape) == 2 and shape[1] in (1, len(classes)))):
+        raise KubetrainError(
+            f"the targets of a batch have shape {shape}, but a Task with classes needs (batch,), (batch, 1) or (batch, "
+            f"{len(classes)}): change what data returns, or leave out classes"
+        )
+
+
+def _class_of(truth: Any) -> int:
+    if not isinstance(truth, list):
+        return int(truth)
+    return int(truth[0]) if len(truth) == 1 else truth.index(max(truth))
 
 
 def write_evaluation(

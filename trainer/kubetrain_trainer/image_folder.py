@@ -38,7 +38,15 @@ class ImageFolder:
 
 
 def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in _entries(data_dir, training_split) if _is_class(entry)))
+    """
+    Raises:
+        KubetrainError: if the training split has none.
+    """
+    entries = _entries(data_dir, training_split)
+    if classes := tuple(sorted(entry.name for entry in entries if _is_class(entry))):
+        return classes
+    there = f"; it has {_listed(left_out)}" if (left_out := Counter(map(_kind, entries))) else ""
+    raise KubetrainError(f"{data_dir / training_split} has no folders of classes{there}: {LAYOUT}")
 
 
 def list_images(data_dir: Path, split: str, training_split: str = "train") -> ImageFolder:

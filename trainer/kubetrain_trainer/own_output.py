@@ -5,12 +5,14 @@ $KUBETRAIN_OUTPUT/metrics.json    a JSON object of numbers, which the gate reads
 """
 
 import contextlib
+import operator
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from kubetrain_trainer.checkpoint_layout import Checkpoint, TrainingProgress, resumable_checkpoints
@@ -122,10 +124,36 @@ def read_own_metrics(output: TrainingOutput) -> dict[str, float]:
     path = output.path / METRICS_FILE
     try:
         return numbers(read_json(path)) if path.exists() else {}
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, AttributeError, KubetrainError) as error:
         raise KubetrainError(f"{path} must be a JSON object of numbers, by name: {error}") from error
 
 
 def numbers(given: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values as numbers. Each may be a tensor: float() warns of one that has a gradient."""
-    return {str(name): float(each.item() if hasattr(each, "item") else each) for name, each in given.items()}
+    """Return the values as numbers. Each may be a tensor: float() warns of one that has a gradient.
+
+    Raises:
+        KubetrainError: for a value that is not one.
+    """
+    return {str(name): _number(str(name), each) for name, each in given.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise KubetrainError(f"{name} must be a single number, not {shorten(repr(value), 60)}") from None
+
+
+def whole_number(step: Any) -> int:
+    """Return the number of a step, which may be a tensor or a variable.
+
+    Raises:
+        KubetrainError: for another value.
+    """
+    plain = step.item() if hasattr(step, "item") else step.numpy() if hasattr(step, "numpy") else step
+    try:
+        if (number := operator.index(plain)) >= 0:
+            return number
+    except TypeError:
+        pass
+    raise KubetrainError(f"the step must be a whole number from 0, not {shorten(repr(step), 60)}")

@@ -32,7 +32,7 @@ from kubetrain_trainer.metrics_log import MetricsLog
 from kubetrain_trainer.metrics_page import MetricsPage
 from kubetrain_trainer.metrics_server import serve_metrics
 from kubetrain_trainer.mlflow_log import log_to_mlflow
-from kubetrain_trainer.own_output import numbers, proof_of_end, read_own_metrics, record_end, saving
+from kubetrain_trainer.own_output import numbers, proof_of_end, read_own_metrics, record_end, saving, whole_number
 from kubetrain_trainer.process_role import own_role
 from kubetrain_trainer.progress_line import format_progress
 from kubetrain_trainer.saving_marks import mark_as_saving_until_exit
@@ -61,9 +61,9 @@ def resume() -> Checkpoint | None:
     return _session().resume()
 
 
-def log(step: int, **values: Any) -> None:
+def log(step: Any, **values: Any) -> None:
     """Report numbers of a step: in the log, metrics.jsonl, TensorBoard, MLflow and on the page of metrics."""
-    _session().log(step, numbers(values))
+    _session().log(whole_number(step), numbers(values))
 
 
 def should_stop() -> bool:
@@ -71,13 +71,13 @@ def should_stop() -> bool:
     return _session().should_stop()
 
 
-def save(step: int, write: Write, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False) -> None:
+def save(step: Any, write: Write, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False) -> None:
     """Write a checkpoint, which is complete or does not exist. If the training has to stop, do not return.
 
     If collective, every process calls write, with one folder of the shared storage: for a library that saves by all
     processes together, such as torch.distributed.checkpoint.
     """
-    _session().save(step, write, numbers(metrics), collective)
+    _session().save(whole_number(step), write, numbers(metrics), collective)
 
 
 def finish(write_export: Write, metrics: Mapping[str, Any] = NO_METRICS, *, collective: bool = False) -> None:

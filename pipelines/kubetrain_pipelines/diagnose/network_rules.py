@@ -123,7 +123,8 @@ RULES = (
         ),
         explanation="The cluster's DNS does not know the name. At the start of a job that is normal for some seconds.",
         remedy="Check that the Service of the job exists (`kubectl get service,endpoints`), that the first pod runs, "
-        "and that the namespace's NetworkPolicy allows DNS (port 53, UDP and TCP) to kube-system.",
+        "and that the namespace's NetworkPolicy allows DNS (port 53, UDP and TCP) to kube-system. If it is a host of "
+        "the internet, let pods reach it, or bring what the program downloads with the image or the dataset.",
         samples=(
             Sample(
                 "[W1126 05:21:06.320964453 socket.cpp:764] [c10d] The IPv6 network addresses of (job-master-0.invalid, "

@@ -13,6 +13,7 @@ from torch import distributed as dist
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import InvalidSetting, Stopped
+from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.pytorch_ddp.jpeg_decoder import describe_decoder
@@ -143,7 +144,8 @@ def collective_timeout(config: TrainConfig) -> timedelta:
 
 
 def leave(group: Group) -> None:
-    dist.barrier(group.patient)
+    with annotating_errors(lambda: "at the end"):
+        dist.barrier(group.patient)
     dist.destroy_process_group()
 
 

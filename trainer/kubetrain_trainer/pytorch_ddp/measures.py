@@ -8,7 +8,7 @@ from torch import nn
 
 from kubetrain_trainer.confidence import confidence_intervals
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.evaluation_record import Measured
+from kubetrain_trainer.evaluation_record import Measured, check_targets
 from kubetrain_trainer.pytorch_ddp.task import Task
 from kubetrain_trainer.sample_values import measure_samples
 
@@ -19,7 +19,7 @@ class Tally:
     """Sums over samples, kept on the device until they are read, and the metrics that count for themselves."""
 
     def __init__(self, task: Task, device: torch.device) -> None:
-        self._names = ["loss", *task.metrics]
+        self._names, self._classes = ["loss", *task.metrics], task.classes
         self._metrics = {name: metric for name, metric in task.metrics.items() if _needs_whole_split(metric)}
         self._measures = {
             "loss": task.loss,
@@ -32,6 +32,7 @@ class Tally:
 
     @torch.no_grad()
     def add(self, outputs: Any, targets: Any, samples: int) -> None:
+        check_targets(self._classes, targets)
         values = [each.double() for each in measure_samples(self._measures, outputs, targets, samples)]
         count = torch.full((), samples, dtype=torch.float64, device=self._sums.device)
         self._sums += torch.stack([count, *(each.sum() for each in values), *(each.square().sum() for each in values)])

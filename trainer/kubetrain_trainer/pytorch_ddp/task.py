@@ -61,7 +61,10 @@ class Task:
     torchmetrics, or one that counts in a tensor `sums`, which is added up over all processes before `compute()`.
     """
     classes: tuple[str, ...] = ()
-    """Class names of a classifier with outputs of shape (batch, classes). They add a confusion matrix to the report."""
+    """Class names of a classifier with outputs of shape (batch, classes). They add a confusion matrix to the report.
+
+    Its targets are classes, of shape (batch,) or (batch, 1), or the share of each class, of shape (batch, classes).
+    """
 
     parameter_groups: Callable[[Any], list[dict[str, Any]]] | None = None
     """Returns the parameter groups of the model for the optimizer that the settings choose. What a group sets, such as

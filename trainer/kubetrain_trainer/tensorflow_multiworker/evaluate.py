@@ -54,6 +54,7 @@ def evaluate(arguments: Arguments) -> None:
 def measure_published(data_dir: Path, group: Group, model: ModelFolder, config: TrainConfig) -> Metrics:
     """Evaluate a published model, which was trained with these settings, on this dataset."""
     sized = with_recorded_input(config, model.description)
+    use_precision(sized)
     with group.strategy.scope():
         task = build_task(sized, data_dir)
     load_weights(model.path / EXPORT_FILE, task.model)
@@ -61,7 +62,7 @@ def measure_published(data_dir: Path, group: Group, model: ModelFolder, config: 
 
 
 def measure(task: Task, samples: Any, config: TrainConfig, group: Group) -> tuple[Tally, ClassPredictions]:
-    tally, predicted = Tally(task, group), ClassPredictions(task.classes)
+    tally, predicted = new_tally(task, samples, config, group), ClassPredictions(task.classes)
     for batches in predictions(task, samples, range(len(samples)), config, group):
         tally.add(batches)
         if task.classes:
@@ -74,8 +75,9 @@ def measure(task: Task, samples: Any, config: TrainConfig, group: Group) -> tupl
 def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
     """Evaluate a split, a part in each process, and return its loss and metrics, or None if interrupted by a stop."""
     config, role, samples = training.config, training.group.role, training.validation
-    tally, doing = Tally(training.evaluated, training.group), f"the validation after step {step}"
+    doing = f"the validation after step {step}"
     training.watchdog.beat(doing)
+    tally = new_tally(training.evaluated, samples, config, training.group)
     indices, most = (evaluation_indices(len(samples), rank, role.world_size) for rank in (role.rank, 0))
     predicted = predictions(training.evaluated, samples, indices, config, training.group)
     step_size = config.batch_size * training.group.local_replicas
@@ -86,6 +88,15 @@ def mean_metrics(training: Training, step: int) -> dict[str, float] | None:
         if training.stop.is_due_now():
             return None
     return tally.results(training.group.sum)
+
+
+def new_tally(task: Task, samples: Any, config: TrainConfig, group: Group) -> Tally:
+    """Return a tally whose metrics have their variables, also in a process that will get no samples."""
+    tally = Tally(task, group)
+    if tally.lacks_variables and len(samples):
+        [first], *_ = predictions(task, samples, [0], config, group)
+        tally.make_variables([first] * group.local_replicas)
+    return tally
 
 
 def predictions(

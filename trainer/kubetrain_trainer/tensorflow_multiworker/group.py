@@ -14,6 +14,7 @@ import tensorflow as tf
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.cpus import cpu_name, threads_of
 from kubetrain_trainer.errors import Stopped
+from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.process_group import Decision, ProcessGroup
 from kubetrain_trainer.process_role import ProcessRole, check_gpus
 from kubetrain_trainer.start_banner import describe_start, with_interface
@@ -133,9 +134,14 @@ def join_group(config: TrainConfig, role: ProcessRole) -> Iterator[Group]:
     try:
         yield group
     except Stopped:
-        group.sum([0.0])
+        leave(group)
         raise
-    group.sum([0.0])
+    leave(group)
+
+
+def leave(group: Group) -> None:
+    with annotating_errors(lambda: "at the end"):
+        group.sum([0.0])
 
 
 def gpu_names() -> list[str]:

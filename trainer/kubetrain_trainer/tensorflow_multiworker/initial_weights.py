@@ -1,8 +1,10 @@
 """Start from weights that were trained before, with another last layer if the classes differ."""
 
+import contextlib
 import logging
 from pathlib import Path
 
+import h5py
 import keras
 
 from kubetrain_trainer.initial_weights import misfit
@@ -17,6 +19,7 @@ def load_initial_weights(path: Path, model: keras.Model) -> None:
     Raises:
         InvalidSetting: if more than the last layer differs.
     """
+    _check_size(path, model)
     last = [layer for layer in layers_of(model) if layer.weights][-1]
     try:
         try:
@@ -30,3 +33,13 @@ def load_initial_weights(path: Path, model: keras.Model) -> None:
     except ValueError as error:
         raise misfit(path, " ".join(str(error).split())[:300]) from error
     log.info("the training starts from %s%s", path, new)
+
+
+def _check_size(path: Path, model: keras.Model) -> None:
+    """Check that the file has no more weights than the model, because Keras would leave them out."""
+    with contextlib.suppress(OSError), h5py.File(path) as file:  # what is not HDF5 is refused when it is loaded
+        names: list[str] = []
+        file.visit(names.append)
+        stored = [name for name in names if "/vars/" in name and "seed_generator" not in name]
+        if len(stored) > len(model.weights):
+            raise misfit(path, f"it has {len(stored)} arrays of weights, and the model {len(model.weights)}")

@@ -43,7 +43,6 @@ def at_rates(model: keras.Model, layer_rate: float) -> Iterator[None]:
 
 
 def factors_of(model: keras.Model, layer_rate: float) -> list[float]:
-    names = {id(each): f"{layer.name}/{each.name}" for layer in layers_of(model) for each in layer.trainable_variables}
-    of_variables = [names[id(variable)] for variable in model.trainable_variables]
-    factors = rate_factors(of_variables, layer_rate)
-    return [factors[name] for name in of_variables]
+    names = [variable.path for variable in model.trainable_variables]
+    factors = rate_factors(names, layer_rate)
+    return [factors[name] for name in names]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.confidence import confidence_intervals
 from kubetrain_trainer.errors import KubetrainError
-from kubetrain_trainer.evaluation_record import Measured
+from kubetrain_trainer.evaluation_record import Measured, check_targets
 from kubetrain_trainer.sample_values import measure_samples
 from kubetrain_trainer.tensorflow_multiworker.group import Group
 from kubetrain_trainer.tensorflow_multiworker.task import Task
@@ -30,7 +30,7 @@ class Tally:
 
     def __init__(self, task: Task, group: Group) -> None:
         """The group has the strategy that made the variables of the metrics."""
-        self._names = ["loss", *task.metrics]
+        self._names, self._classes = ["loss", *task.metrics], task.classes
         self._group = group
         self._metrics = {name: each for name, each in task.metrics.items() if isinstance(each, keras.Metric)}
         self._measures = {
@@ -42,9 +42,24 @@ class Tally:
         for metric in self._metrics.values():
             metric.reset_state()
 
+    @property
+    def lacks_variables(self) -> bool:
+        """True if a metric makes its variables when it sees a batch, which all replicas must do together."""
+        return any(not metric.variables for metric in self._metrics.values())
+
+    def make_variables(self, batches: Sequence[Predicted]) -> None:
+        """
+        Args:
+            batches: A batch for each replica of this process, which does not count.
+        """
+        self._group.strategy.run(partial(self._update, batches))
+        for metric in self._metrics.values():
+            metric.reset_state()
+
     def add(self, batches: Sequence[Predicted]) -> None:
         """Add a batch of each replica of this process. At the end of a split they may be fewer than the replicas."""
         for batch in batches:
+            check_targets(self._classes, batch.targets)
             self._sums += self._sums_of(batch)
         if self._metrics:
             self._group.strategy.run(partial(self._update, batches))

@@ -40,4 +40,7 @@ def _rate(optimizer: keras.Optimizer) -> float:
             "the learning rate of the task's own optimizer is a schedule: give it a number, the peak, and the Task a "
             "schedule"
         )
+    for name, instead in (("use_ema", "ema_decay"), ("gradient_accumulation_steps", "accumulate")):
+        if getattr(optimizer, name, None):
+            raise KubetrainError(f"the task's own optimizer has {name}: leave it out, and set {instead}")
     return float(optimizer.learning_rate.numpy())

@@ -76,11 +76,12 @@ def sum_gradients(
 ) -> tuple[tf.Tensor, list[Any]]:
     """Return this replica's terms of the loss and of its gradient, added up part by part."""
     first, *others = split([inputs, targets], parts)
-    loss, gradients = compute_gradients(training, global_size, scale, *first)
+    compute = partial(compute_gradients, training, global_size, scale, training.group.replicas * parts)
+    loss, gradients = compute(*first)
     for part in others:
         # In sequence, because in parallel they would need as much memory as the whole batch.
         with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
-            part_loss, part_gradients = compute_gradients(training, global_size, scale, *part)
+            part_loss, part_gradients = compute(*part)
         loss += part_loss
         pairs = zip(gradients, part_gradients, strict=True)
         gradients = [one if one is None else tf.add_n([one, other]) for one, other in pairs]
@@ -90,14 +91,21 @@ def sum_gradients(
 
 
 def compute_gradients(
-    training: Training, global_size: tf.Tensor, scale: tf.Tensor, inputs: Any, targets: Any
+    training: Training, global_size: tf.Tensor, scale: tf.Tensor, all_parts: int, inputs: Any, targets: Any
 ) -> tuple[tf.Tensor, list[Any]]:
+    """
+    Args:
+        all_parts: The number of parts of the step's batch in all replicas, each of which adds as much of the losses
+            that do not depend on samples, such as those of regularizers.
+    """
     model, task = training.task.model, training.task
     inputs = preparation(training.samples)(inputs)
     with tf.GradientTape() as tape:
         losses = (task.training_loss or task.loss)(forward(model, inputs, training=True), targets)
         check_while_traced(losses, targets)
         loss = tf.reduce_sum(losses) / global_size
+        for each in model.losses:
+            loss += tf.cast(each, loss.dtype) / all_parts
         scaled = loss * scale
     return loss, tape.gradient(scaled, model.trainable_variables)
 

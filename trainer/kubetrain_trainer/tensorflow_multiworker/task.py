@@ -52,7 +52,10 @@ class Task:
     all processes before `result()`.
     """
     classes: tuple[str, ...] = ()
-    """Class names of a classifier with outputs of shape (batch, classes). They add a confusion matrix to the report."""
+    """Class names of a classifier with outputs of shape (batch, classes). They add a confusion matrix to the report.
+
+    Its targets are classes, of shape (batch,) or (batch, 1), or the share of each class, of shape (batch, classes).
+    """
 
     optimizer: Callable[[keras.Model], keras.Optimizer] | None = None
     """Returns the optimizer of the model in place of the one that the settings choose. Its rate is a peak, which the
