@@ -1,8 +1,13 @@
 """The check of URLs that users give."""
 
+import contextlib
+import ipaddress
+import re
 from urllib.parse import urlsplit
 
 from kubetrain_trainer.errors import InvalidSetting
+
+HOST = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def has_host_and_port(url: str) -> bool:
@@ -27,9 +32,17 @@ def proxy_url(given: str, source: str) -> str:
     scheme = url.partition("://")[0].lower()
     if url and scheme not in ("http", "https"):
         raise InvalidSetting(f"proxies of the kind {scheme}:// are not supported: set an http:// or https:// proxy")
-    if url and not has_host_and_port(url):  # not quoted, because it may contain a password
+    if url and not (url.isascii() and has_host_and_port(url) and _has_valid_host(url)):
+        # not quoted, because it may contain a password
         raise InvalidSetting(
             f"the proxy ({source}) is not a valid URL: set http://[user:password@]host:port, with special characters "
             "of the password as %XX"
         )
     return url
+
+
+def _has_valid_host(url: str) -> bool:
+    name = urlsplit(url).hostname or ""
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return "[" not in url and HOST.fullmatch(name) is not None

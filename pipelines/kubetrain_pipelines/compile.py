@@ -58,7 +58,16 @@ def pipelines() -> dict[str, Any]:
         if name in found:
             raise InvalidSetting(f"{found[name]} and {path} both compile to {name}.yaml: rename one of the functions")
         found[name] = path
-    return {name: load_function(path) for name, path in found.items()}
+    return {name: _load(path) for name, path in found.items()}
+
+
+def _load(path: str) -> Any:
+    try:
+        return load_function(path)
+    except InvalidSetting:
+        raise
+    except (TypeError, ValueError) as error:  # KFP builds a pipeline when its module is imported
+        raise InvalidSetting(f"{path} is not a pipeline: {error}") from error
 
 
 def compiled_pipelines(output_format: OutputFormat = OutputFormat()) -> dict[str, bytes]:

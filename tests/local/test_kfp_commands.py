@@ -1,13 +1,16 @@
 """The commands for Kubeflow Pipelines as users run them: exit codes, Ctrl-C, and no secret in the output."""
 
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.api_server import Handler, answer
 from support.cli import interrupt, kubetrain, read_until, start
 from support.kfp_server import KfpServer
 
@@ -45,6 +48,8 @@ def test_exit_codes_and_no_secrets(server: KfpServer, monkeypatch: pytest.Monkey
         2,
         "error: unknown setting 'datset_uri': did you mean 'dataset_uri'?\n",
     )
+    proxied = kubetrain("status", ALL_PROXY="socks5://proxy:1080", KUBETRAIN_KFP_ENDPOINT="http://kfp.example")
+    assert (proxied.exit_code, proxied.output.count("error: proxies of the kind")) == (2, 1), proxied.output
     scheduled = kubetrain("schedule", *SUBMIT[1:], "--every", "6h")
     assert (scheduled.exit_code, "is enabled: every 21600 s" in scheduled.output) == (0, True), scheduled.output
     server.token = "another"
@@ -66,3 +71,25 @@ def test_ctrl_c_leaves_the_run_alone_and_prints_the_next_commands(server: KfpSer
     assert ended.output.endswith("stopped\n")
     assert not [each for each in server.requests if "terminate" in each]
     assert_no_secret(server, started, ended.output)
+
+
+@pytest.mark.parametrize(
+    ("is_refused", "says"),
+    [(False, "schedule 'nightly' is enabled: every 86400 s"), (True, "error: .* the replacement was undone")],
+    ids=["succeeds", "fails"],
+)
+def test_ctrl_c_during_a_replacement_says_what_became_of_it(server: KfpServer, is_refused: bool, says: str) -> None:
+    command = ("schedule", *SUBMIT[1:], "--name", "nightly", "--every")
+    assert kubetrain(*command, "6h").exit_code == 0
+
+    def interrupt_process(handler: Handler) -> bool:
+        os.killpg(process.pid, signal.SIGINT)
+        return is_refused and answer(403, "quota exceeded")(handler)
+
+    server.fail(":enable", interrupt_process)
+    process = start(*command, "1d")
+    output, _ = process.communicate()
+    assert process.returncode == 130, output
+    assert re.search(f"^stopping after the schedule is replaced: .*\\n+{says}\n+stopped\n\\Z", output, re.M), output
+    (left,) = (each["trigger"]["periodic_schedule"] for each in server.schedules)
+    assert left == {"interval_second": "21600" if is_refused else "86400"}

@@ -52,16 +52,18 @@ def test_for_gitops_a_version_is_named_by_its_content(repository: Path) -> None:
         arguments = ("compile", "--kubernetes-manifest", "--namespace", "kubeflow", "--output", "gitops")
         assert kubetrain(*arguments, cwd=repository).exit_code == 0
         pipeline, made = yaml.safe_load_all((repository / "gitops" / "nightly.yaml").read_text())
-        assert (pipeline["kind"], pipeline["metadata"]) == ("Pipeline", {"name": "nightly", "namespace": "kubeflow"})
-        assert made["spec"]["pipelineName"] == "nightly"
+        metadata = {"name": "every-night", "namespace": "kubeflow"}
+        assert (pipeline["kind"], pipeline["metadata"]) == ("Pipeline", metadata), "not the name of its function"
+        assert made["spec"]["pipelineName"] == "every-night"
         return str(made["metadata"]["name"])
 
+    source = repository / "team_pipelines" / "nightly.py"
+    source.write_text(source.read_text().replace('NAME = "nightly"', 'NAME = "every-night"'))
     first = version()
     assert version() == first
-    source = repository / "team_pipelines" / "nightly.py"
     source.write_text(source.read_text().replace("min_accuracy=0.8", "min_accuracy=0.9"))
     assert version() != first
-    assert first.startswith("nightly-")
+    assert first.startswith("every-night-")
 
 
 def test_it_can_be_installed_with_its_compiled_files_as_in_its_ci(repository: Path, tmp_path: Path) -> None:
@@ -88,16 +90,21 @@ def test_gitops_keeps_versions_that_are_no_longer_in_the_repository(repository: 
         assert each["metadata"]["namespace"] == "kubeflow"
 
 
-def test_two_pipelines_of_one_name_are_refused(repository: Path) -> None:
-    shutil.copytree(repository / "team_pipelines", repository / "other_pipelines")
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("nightly", "team_pipelines.nightly:nightly and other_pipelines.nightly:nightly both compile to nightly.yaml"),
+        ("weekly", "the pipelines of nightly.yaml and weekly.yaml are both named 'nightly': rename one"),
+    ],
+)
+def test_two_pipelines_of_one_name_are_refused(repository: Path, function: str, says: str) -> None:
+    other = Path(shutil.copytree(repository / "team_pipelines", repository / "other_pipelines")) / "nightly.py"
+    other.write_text(other.read_text().replace("def nightly(", f"def {function}("))
     table = repository / "pyproject.toml"
-    paths = '["team_pipelines.nightly:nightly", "other_pipelines.nightly:nightly"]'
+    paths = f'["team_pipelines.nightly:nightly", "other_pipelines.nightly:{function}"]'
     table.write_text(table.read_text().replace('["team_pipelines.nightly:nightly"]', paths))
     finished = kubetrain("compile", cwd=repository)
-    assert finished.exit_code == 2
-    assert "team_pipelines.nightly:nightly and other_pipelines.nightly:nightly both compile to nightly.yaml" in (
-        finished.output
-    )
+    assert (finished.exit_code, says in finished.output) == (2, True), finished.output
     assert not (repository / "compiled").exists()
 
 
@@ -126,7 +133,10 @@ def test_its_steps_and_pods_get_its_pull_secrets(repository: Path) -> None:
     [
         ("nightly:nightly", "nightly:nigthly", "has no function 'nigthly': did you mean 'nightly'?"),
         ("team_pipelines.nightly:", "team_pipelines.daily:", "cannot import 'team_pipelines.daily'"),
-        ('"team_pipelines.nightly:nightly"', '"nightly"', 'pipelines must be a list like ["package.module:function"]'),
+        *(
+            ('"team_pipelines.nightly:nightly"', each, 'pipelines must be a list like ["package.module:function"]')
+            for each in ('"nightly"', '":"', '"team_pipelines.nightly:"')
+        ),
         ("pytorch =", "torch =", "unknown name 'torch' in [tool.kubetrain.images]: did you mean 'pytorch'?"),
         ("[tool.kubetrain]", "[tool.kubetrain", "is not valid TOML"),
         ('["team-registry"]', "'ours'", "image_pull_secrets must be a list of strings, not 'ours'"),
@@ -137,3 +147,31 @@ def test_errors_in_its_table_are_named(repository: Path, before: str, after: str
     table.write_text(table.read_text().replace(before, after))
     finished = kubetrain("compile", cwd=repository)
     assert (finished.exit_code, says in finished.output) == (2, True), finished.output
+
+
+PIPELINE = """
+from kfp import dsl
+from kubetrain_pipelines.training_stages import sync_train_evaluate_promote
+
+@dsl.pipeline(name="nightly")
+def nightly():
+    for _ in range({trainings}):
+        sync_train_evaluate_promote(framework="pytorch", pipeline="nightly", dataset_uri="s3://b/d", model_uri="s3://b/m")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def nightly(): ...", "nightly cannot be compiled (Unsupported pipeline_func type"),
+        ("def nightly(:", "cannot import 'team_pipelines.nightly' of 'team_pipelines.nightly:nightly': invalid syntax"),
+        (PIPELINE.format(trainings=2), "sync_train_evaluate_promote() can be called once in a pipeline"),
+        (PIPELINE.format(trainings=0), "team_pipelines.nightly:nightly is not a pipeline: Task is missing"),
+    ],
+    ids=["a plain function", "a syntax error", "two trainings", "no tasks"],
+)
+def test_what_is_not_a_pipeline_is_refused_with_a_sentence(repository: Path, source: str, says: str) -> None:
+    (repository / "team_pipelines" / "nightly.py").write_text(source)
+    finished = kubetrain("compile", cwd=repository)
+    assert (finished.exit_code, finished.output.count("\n"), says in finished.output) == (2, 1, True), finished.output
+    assert finished.output.startswith("error: ")

@@ -198,6 +198,7 @@ def test_an_unreadable_image(tmp_path: Path) -> None:
 def test_hidden_folders_and_files_beside_the_splits_are_ignored(tmp_path: Path) -> None:
     one_image(tmp_path / "in")
     one_image(tmp_path / "in/.cache")
+    (tmp_path / "in/lost+found").mkdir()
     (tmp_path / "in/README.md").write_text("about the images")
     (tmp_path / "in/train/.ipynb_checkpoints").mkdir()
     (tmp_path / "in/train/cat/2.webp").write_bytes(b"")

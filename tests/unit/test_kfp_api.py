@@ -24,6 +24,7 @@ from kubetrain_pipelines.kubeflow.kfp_errors import (
     Unauthorized,
     Unreachable,
 )
+from kubetrain_pipelines.kubeflow.run import recent_runs
 from kubetrain_trainer.errors import InvalidSetting
 from support.api_server import Fault, Handler, answer, cut, hang
 from support.kfp_server import KfpServer
@@ -53,9 +54,9 @@ def api(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> KfpApi:
     return connect(server)
 
 
-def html(status: int, **headers: str) -> Fault:
+def html(status: int, content: bytes = b"<html>Log in to Dex</html>", **headers: str) -> Fault:
     def fault(handler: Handler) -> bool:
-        handler.send_bytes(status, b"<html>Log in to Dex</html>", headers)
+        handler.send_bytes(status, content, headers)
         return True
 
     return fault
@@ -115,6 +116,7 @@ def test_a_server_that_hangs_or_is_unreachable_is_given_up_after_the_retry_time(
             "is multi-user .* with --namespace",
         ),
         (html(200), KfpError, "is not the API of Kubeflow Pipelines: use http://localhost:8888"),
+        (html(200, b"[]"), KfpError, "is not the API of Kubeflow Pipelines: use http://localhost:8888"),
     ],
 )
 def test_a_refusal_says_what_to_do(
@@ -125,6 +127,12 @@ def test_a_refusal_says_what_to_do(
         api.get("/runs")
     assert "<html>" not in str(refused.value)
     assert len(server.requests) == 1
+
+
+def test_null_stands_for_an_empty_list(server: KfpServer, api: KfpApi) -> None:
+    server.fail("GET /", html(200, b'{"runs": null}'), times=2)
+    assert recent_runs(api) == []
+    assert list(api.list_all("runs", "/runs")) == []
 
 
 @pytest.mark.parametrize(
@@ -223,8 +231,10 @@ def test_a_cookie_is_sent_as_it_is(server: KfpServer, tmp_path: Path) -> None:
     file = tmp_path / "cookie"
     file.write_text(f"authservice_session={CANARY}\n")
     connect(server, cookie_file=file).get("/runs")
-    connect(server, environment={"KF_PIPELINES_COOKIE": f"a=b; c={CANARY}"}).get("/runs")
-    assert [each["cookie"] for each in server.headers] == [f"authservice_session={CANARY}", f"a=b; c={CANARY}"]
+    cookies = (f"a=b; c={CANARY}", f"a={CANARY};", f"a={CANARY}; x=")
+    for cookie in cookies:
+        connect(server, environment={"KF_PIPELINES_COOKIE": cookie}).get("/runs")
+    assert [each["cookie"] for each in server.headers] == [f"authservice_session={CANARY}", *cookies]
 
 
 def test_no_secret_is_shown(server: KfpServer, tmp_path: Path) -> None:
@@ -305,11 +315,23 @@ def test_a_private_certificate_is_trusted_if_it_is_passed(server: KfpServer, tmp
             {"endpoint": "http://kfp", "environment": {"KF_PIPELINES_COOKIE": CANARY}},
             "KF_PIPELINES_COOKIE is not a cookie: use NAME=VALUE",
         ),
+        (
+            {"endpoint": "http://kfp", "environment": {"KF_PIPELINES_COOKIE": f"session=ü{CANARY}"}},
+            "KF_PIPELINES_COOKIE is not a cookie: use NAME=VALUE",
+        ),
+        (
+            {"endpoint": "http://kfp", "environment": {"ALL_PROXY": f"socks5://me:{CANARY}@proxy:1080"}},
+            "proxies of the kind socks5:// are not supported",
+        ),
+        (
+            {"endpoint": "https://kfp", "environment": {"HTTPS_PROXY": f"http://me:{CANARY}@[bad"}},
+            "the proxy (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is not a valid URL",
+        ),
     ],
 )
 def test_an_unusable_connection_is_refused_before_any_request(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        Connection(**{"environment": {}, **options}).headers()
+        KfpApi(Connection(**{"environment": {}, **options})).connection.headers()
     assert expected in str(refused.value)
     assert CANARY not in str(refused.value)
 

@@ -1,6 +1,6 @@
 """Schedules: at most one of a name is enabled, even if a replacement is interrupted, and the next one repairs it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -128,6 +128,26 @@ def test_a_replacement_is_finished_even_if_interrupted(server: KfpServer, api: K
     assert len(server.schedules) == server.most_enabled == 1
 
 
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        lambda api, cron: replace_schedule(api, wanted(cron)),
+        lambda api, cron: schedule_and_show(api, RUN, ScheduleOptions(cron=cron)),
+    ],
+    ids=["replace", "schedule"],
+)
+def test_an_interrupt_before_the_first_change_stops_at_once(
+    server: KfpServer, api: KfpApi, replaced: Callable[[KfpApi, str], object]
+) -> None:
+    replaced(api, "0 0 1 * * *")
+    before = server.requests.count("POST /apis/v2beta1/recurringruns")
+    server.fail("GET /apis/v2beta1/recurringruns", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        replaced(api, "0 0 2 * * *")
+    assert server.requests.count("POST /apis/v2beta1/recurringruns") == before
+    assert enabled(server) == ["0 0 1 * * *"]
+
+
 def test_the_old_one_is_not_enabled_before_the_new_one_is_disabled(server: KfpServer, api: KfpApi) -> None:
     """The new one is enabled, but the answer is lost."""
     replace_schedule(api, wanted("0 0 1 * * *"))
@@ -247,6 +267,8 @@ def test_schedules_are_listed_paused_resumed_and_deleted(
         output(pause="nightli")
     output(delete="nightly")
     assert server.schedules == []
+    replace_schedule(api, {**wanted(NIGHTLY), "display_name": "my nightly"})
+    assert "resume it with `kubetrain schedule --resume 'my nightly'`" in output(pause="my nightly")
 
 
 def test_only_one_of_several_with_the_same_name_is_resumed(server: KfpServer, api: DyingApi) -> None:
@@ -270,6 +292,10 @@ def test_only_one_of_several_with_the_same_name_is_resumed(server: KfpServer, ap
         ({"cron": "0 0 0 30 2 *"}, "never fires"),
         ({"every": "6 hours"}, "'6 hours' is not an interval"),
         ({"every": "0m"}, "'0m' is not an interval"),
+        ({"every": "999999999d"}, "'999999999d' is not an interval of up to ten years"),
+        ({"every": "٣h"}, "'٣h' is not an interval"),
+        *(({"cron": NIGHTLY, "max_concurrency": each}, f"to 10, not {each!r}") for each in (0, 11, 2.5, "x", True)),
+        ({"cron": NIGHTLY, "catchup": "no"}, "catchup must be true or false, not 'no'"),
         ({"list": True}, "exactly one of PIPELINE, --list, --pause NAME"),
     ],
 )

@@ -474,6 +474,8 @@ def test_no_proxy_is_read_as_go_does(no_proxy: str, server: str, is_proxied: boo
         "me:hidden/@proxy:3128",
         "http://me:hidden[@proxy:3128",
         "http://me:hidden@",
+        "http://me:hidden@%zz",
+        "http://me:hiddenü@proxy:3128",
     ],
 )
 def test_a_proxy_that_is_not_a_url_is_refused_without_its_password(

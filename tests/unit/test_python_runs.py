@@ -53,6 +53,7 @@ def test_a_run_is_submitted_with_the_values_of_python(server: KfpServer) -> None
         workers=2,
         check_imports=False,
         model_args={"depth": 3},
+        storage_class=None,
         experiment="mine",
         name="nightly",
         service_account="team",
@@ -72,6 +73,7 @@ def test_a_run_is_submitted_with_the_values_of_python(server: KfpServer) -> None
         ({**URIS, "workers": 0}, "workers must be a number from 1"),
         ({**URIS, "model_args": {"layers": {1, 2}}}, "model_args must be a value of JSON"),
         ({"dataset_uri": "s3://b/data"}, "model_uri is missing"),
+        ({**URIS, "params": {}}, "the path of a file or folder must be text, not {}"),
     ],
 )
 def test_what_the_command_refuses_is_refused_before_any_request(

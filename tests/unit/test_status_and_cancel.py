@@ -13,7 +13,7 @@ from kubetrain_pipelines.kubeflow.connection import Connection
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
 from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
 from kubetrain_pipelines.kubeflow.submit import RunOptions
-from support.api_server import answer
+from support.api_server import answer, interrupt
 from support.kfp_runs import kfp_without_cluster, play, show_status, write_pipeline
 from support.kfp_server import KfpServer
 
@@ -110,12 +110,13 @@ def test_canceling_says_what_became_of_the_run(
     assert says in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("newer", [["nightly"], ["nightly"] * 120, ["Nightly"] * 120], ids=["1", "120", "other case"])
 def test_canceling_a_name_means_the_run_that_has_not_ended(
-    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str], newer: list[str]
 ) -> None:
-    for state in ("RUNNING", "SUCCEEDED"):
-        server.add("runs", {"display_name": "nightly", "state": state, "pipeline_version_reference": {}})
-    running, _ = server.kinds["runs"]
+    for name, state in (("nightly", "RUNNING"), *((each, "SUCCEEDED") for each in newer)):
+        server.add("runs", {"display_name": name, "state": state, "pipeline_version_reference": {}})
+    running = next(iter(server.kinds["runs"]))
 
     def end(handler: Any) -> bool:
         server.kinds["runs"][running]["state"] = "FAILED"
@@ -167,6 +168,29 @@ def test_a_cancel_that_is_refused_is_an_error(server: KfpServer, api: KfpApi) ->
     server.fail(":terminate", answer(403, "RBAC: access denied"))
     with pytest.raises(KfpError, match="RBAC: access denied"):
         cancel_run(api, made["run_id"], print, timeout_seconds=0.1)
+
+
+def test_an_interrupt_while_a_run_is_canceled_says_so(
+    server: KfpServer, api: KfpApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = server.add("runs", {"display_name": "nightly", "state": "RUNNING", "pipeline_version_reference": {}})
+    server.fail("GET /apis/v2beta1/runs/", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cancel_run(api, made["run_id"], print)
+    assert f"not checked: whether run {made['run_id']} and its jobs have stopped" in capsys.readouterr().out
+
+
+def test_a_watched_run_has_succeeded_even_if_what_it_published_cannot_be_read(
+    server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(server, "run_succeeded")
+    submit_and_show(api, RunOptions(pipeline=str(pipeline), name="nightly"), detach=True)
+    (run_id,) = server.kinds["runs"]
+    server.fail(f"GET /apis/v2beta1/runs/{run_id}", lambda _: False, times=2)
+    server.fail(f"GET /apis/v2beta1/runs/{run_id}", answer(403, "the cookie has expired"))
+    show_status(api, run_id, watch=True)
+    assert capsys.readouterr().out.endswith(" succeeded\n")
+    assert server._faults == [], "the last read was refused"
 
 
 def test_a_run_that_does_not_end_is_an_error(server: KfpServer, api: KfpApi, pipeline: Path) -> None:

@@ -77,6 +77,24 @@ def test_a_compiled_file_cannot_run_code(tmp_path: Path) -> None:
     assert not proof.exists()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{pipelineInfo: {}, root: {}}",
+        "{pipelineInfo: {name: greetings}, root: null}",
+        "{pipelineInfo: {name: greetings}, root: {inputDefinitions: {parameters: {name: {parameterType: TEXT}}}}}",
+        "{pipelineInfo: {name: greetings}, root: {inputDefinitions: {parameters: {name: {}}}}}",
+        "{pipelineInfo: {name: greetings}, root: {inputDefinitions: {parameters: {name: {parameterType: [1]}}}}}",
+        "{pipelineInfo: {name: greetings}, root: {inputDefinitions: {parameters: [name]}}}",
+        "{pipelineInfo: {name: greetings}, root: {inputDefinitions: null}}",
+    ],
+)
+def test_a_file_that_no_compiler_wrote_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(content)
+    with pytest.raises(InvalidSetting, match=r"odd\.yaml is not a compiled pipeline"):
+        CompiledFile.read(tmp_path / "odd.yaml")
+
+
 def test_a_run_that_was_started_is_reported_even_if_interrupted(
     server: KfpServer, api: KfpApi, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,7 +102,9 @@ def test_a_run_that_was_started_is_reported_even_if_interrupted(
     with pytest.raises(KeyboardInterrupt):
         submit_and_show(api, RunOptions(pipeline=str(pipeline)))
     (run_id,) = server.kinds["runs"]
-    assert f"run {run_id} of greetings-" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert f"run {run_id} of greetings-" in said.out
+    assert said.err == "stopping once it is known whether the run has started\n"
 
 
 def test_a_version_is_uploaded_only_if_the_content_is_new(server: KfpServer, api: KfpApi, pipeline: Path) -> None:

@@ -88,6 +88,29 @@ def test_a_run_in_kubeflow_pipelines(parameters: dict[str, Any], claim: str, ser
     assert f"kubectl --namespace team port-forward service/{board['metadata']['name']} 6006:80" in done.output
 
 
+@pytest.mark.parametrize(
+    ("passed", "parameters", "claim"),
+    [
+        ({"componentInputParameter": "output_claim"}, {}, "default"),
+        ({"componentInputParameter": "output_claim"}, {"output_claim": "mine"}, "mine"),
+        ({"componentInputParameter": "volume"}, {"volume": "mine"}, "mine"),
+        ({"runtimeValue": {"constant": "fixed"}}, {}, "fixed"),
+    ],
+)
+def test_the_pvc_is_the_one_that_the_pipeline_passes_to_the_training(
+    passed: dict[str, Any], parameters: dict[str, str], claim: str, server: KfpServer
+) -> None:
+    tasks = {"launch-training": {"inputs": {"parameters": {"output_claim": passed}}}}
+    declared = {"output_claim": {"parameterType": "STRING", "defaultValue": "default"}}
+    root = {"dag": {"tasks": tasks}, "inputDefinitions": {"parameters": declared}}
+    version = server.add("versions", {"pipeline_id": "p", "pipeline_spec": {"root": root}})
+    reference = {"pipeline_id": "p", "pipeline_version_id": version["pipeline_version_id"]}
+    run = {"display_name": "nightly", "runtime_config": {"parameters": parameters}}
+    server.add("runs", {**run, "pipeline_version_reference": reference})
+    done = kubetrain("tensorboard", "nightly", "--endpoint", server.endpoint)
+    assert board_of(done.output)["spec"]["logspath"].startswith(f"pvc://{claim}/"), done.output
+
+
 def test_a_run_of_a_pvc_needs_no_server(tmp_path: Path) -> None:
     environment = {"cwd": tmp_path, "KUBECONFIG": os.devnull}
     done = kubetrain("tensorboard", "Run_7", "--pvc", "out", "--port", "8080", **environment)

@@ -27,15 +27,14 @@ def cancel_run(api: KfpApi, wanted: str, say: Say, *, timeout_seconds: float = T
     """
     run_id = _unfinished_run(api, wanted)
     deadline = time.monotonic() + timeout_seconds
-    ended = _terminate(api, run_id)
     try:
-        if ended := ended or _await_cancellation(api, run_id, deadline):
+        if ended := _terminate(api, run_id) or _await_cancellation(api, run_id, deadline):
             say(f"run {run_id} had already ended ({ended}): nothing to cancel")
         else:
             say(f"run {run_id} is canceled")
         say(_await_jobs(api, run_id, deadline))
     except KeyboardInterrupt:
-        say(f"run {run_id} is still being canceled: `kubetrain cancel {run_id}` checks that its jobs stop")
+        say(f"not checked: whether run {run_id} and its jobs have stopped; `kubetrain cancel {run_id}` does it")
         raise
 
 

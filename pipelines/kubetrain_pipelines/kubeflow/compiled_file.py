@@ -80,9 +80,16 @@ def _is_pipeline(spec: Any) -> bool:
     """Return True if the file has a name, and parameters of known types."""
     match spec:
         case {"pipelineInfo": {"name": str()}, "root": dict(root)}:
-            parameters = root.get("inputDefinitions", {}).get("parameters", {})
-            return all(each.get("parameterType") in TYPES for each in parameters.values())
+            match root.get("inputDefinitions", {}):
+                case {"parameters": dict(parameters)}:
+                    return all(map(_has_type, parameters.values()))
+                case dict(others):
+                    return "parameters" not in others
     return False
+
+
+def _has_type(definition: Any) -> bool:
+    return isinstance(definition, dict) and str(definition.get("parameterType")) in TYPES
 
 
 def _parameter(name: str, definition: Mapping[str, Any]) -> Parameter:

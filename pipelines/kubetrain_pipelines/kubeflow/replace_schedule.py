@@ -7,7 +7,7 @@ steps so far are undone, but of several old ones that were enabled, one is enabl
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,10 +30,13 @@ class Replacement:
     """One sentence for each old schedule that is disabled, but was not deleted."""
 
 
-def replace_schedule(api: KfpApi, wanted: Message, *, force: bool = False) -> Replacement:
+def replace_schedule(
+    api: KfpApi, wanted: Message, *, force: bool = False, on_enabled: Callable[[], object] = lambda: None
+) -> Replacement:
     """
     Args:
         force: Replace also schedules of this name that others made.
+        on_enabled: Is called before an interrupt takes effect.
 
     Raises:
         KfpError: if it could not be replaced; the message says whether everything was undone.
@@ -49,6 +52,7 @@ def replace_schedule(api: KfpApi, wanted: Message, *, force: bool = False) -> Re
             for each in old:
                 set_enabled(api, each, False)
             set_enabled(api, created, True)
+            on_enabled()
         except KfpError as error:
             raise _undone(api, created, old, error) from error
         leftovers = list(_delete_all(api, before, version))

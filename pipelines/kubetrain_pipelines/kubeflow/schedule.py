@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from kubetrain_components.interrupts import interrupts_deferred
 from kubetrain_pipelines.kubeflow.compiled_file import CompiledFile
 from kubetrain_pipelines.kubeflow.cron_zone import describe_cron_zone
 from kubetrain_pipelines.kubeflow.find_schedules import (
@@ -66,9 +65,8 @@ def create_schedule(api: KfpApi, run: RunOptions, timing: Timing, say: Say, *, f
         "max_concurrency": str(timing.max_concurrency),
         "no_catchup": not timing.catchup,
     }
-    with interrupts_deferred():
-        done = replace_schedule(api, wanted, force=force)
-        say(f"schedule '{wanted['display_name']}' is enabled: {describe_trigger(wanted)}")
+    enabled = f"schedule '{wanted['display_name']}' is enabled: {describe_trigger(wanted)}"
+    done = replace_schedule(api, wanted, force=force, on_enabled=lambda: say(enabled))
     if done.replaced:
         say(f"replaced {describe_all(api, done.replaced)}")
     for each in done.leftovers:
