@@ -1,0 +1,124 @@
+"""Keras models of many kinds: regularizers, nested layers, weights of their own, targets as Keras users write them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kubetrain_trainer.config import TrainConfig
+from kubetrain_trainer.errors import InvalidSetting, KubetrainError
+from kubetrain_trainer.tensorflow_multiworker import evaluate
+from kubetrain_trainer.tensorflow_multiworker.initial_weights import load_initial_weights
+from kubetrain_trainer.tensorflow_multiworker.layers import factors_of
+from kubetrain_trainer.tensorflow_multiworker.optimizer import build_optimizer
+from kubetrain_trainer.tensorflow_multiworker.step import compute_gradients
+
+
+def mlp(*widths: int, **options: Any) -> keras.Model:
+    return keras.Sequential(
+        [keras.Input((4,)), *(keras.layers.Dense(width, **options) for width in widths), keras.layers.Dense(3)]
+    )
+
+
+def transformer() -> keras.Model:
+    hidden = entry = keras.Input((3, 8))
+    for number in range(3):
+        attention = keras.layers.MultiHeadAttention(2, 4, name=f"block{number}_attention")
+        hidden = keras.layers.Dense(8, name=f"block{number}_dense")(hidden + attention(hidden, hidden))
+    return keras.Model(entry, keras.layers.Dense(2, name="head")(hidden))
+
+
+class Scaled(keras.Model):  # type: ignore[misc]
+    """A model with a weight that belongs to none of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs) * self.scale
+
+
+def test_layers_of_a_transformer_learn_at_the_rates_of_their_blocks() -> None:
+    model = transformer()
+    factors = dict(
+        zip((each.path for each in model.trainable_variables), factors_of(model, layer_rate=0.5), strict=True)
+    )
+    for number, rate in enumerate((0.125, 0.25, 0.5)):
+        block = {factor for path, factor in factors.items() if path.startswith(f"block{number}_")}
+        assert block == {rate}
+    assert factors["head/kernel"] == 1.0
+
+
+def test_a_weight_of_the_model_itself_has_a_rate() -> None:
+    model = Scaled()
+    model(tf.ones((1, 4)))
+    assert len(factors_of(model, layer_rate=0.5)) == 3
+
+
+@pytest.mark.parametrize(("replicas", "parts"), [(1, 1), (2, 3)])
+def test_regularizers_count_once_for_each_step(replicas: int, parts: int) -> None:
+    model = mlp(5, kernel_regularizer=keras.regularizers.L2(0.1), bias_regularizer=keras.regularizers.L1(0.2))
+    inputs, targets = tf.random.normal((12, 4), seed=1), tf.zeros((12, 3))
+
+    def loss(outputs: Any, wanted: Any) -> Any:
+        return tf.reduce_mean(tf.square(outputs - wanted), axis=1)
+
+    with tf.GradientTape() as tape:
+        expected_loss = tf.reduce_mean(loss(model(inputs), targets)) + tf.add_n(model.losses)
+    expected = tape.gradient(expected_loss, model.trainable_variables)
+    training: Any = SimpleNamespace(task=SimpleNamespace(model=model, loss=loss, training_loss=None), samples=None)
+    shares = [
+        compute_gradients(training, tf.constant(12.0), tf.constant(1.0), replicas * parts, *share)
+        for share in zip(tf.split(inputs, replicas * parts), tf.split(targets, replicas * parts), strict=True)
+    ]
+    assert float(sum(each for each, _ in shares)) == pytest.approx(float(expected_loss), rel=1e-5)
+    for ours, theirs in zip(zip(*(each for _, each in shares), strict=True), expected, strict=True):
+        np.testing.assert_allclose(sum(ours), theirs, atol=1e-6)
+
+
+def test_a_file_of_a_deeper_model_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "deep.weights.h5"
+    mlp(4, 4, 4).save_weights(path)
+    with pytest.raises(InvalidSetting, match=r"it has 8 arrays of weights, and the model 4\. Only the last layer may"):
+        load_initial_weights(path, mlp(4))
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
+    model.save_weights(path)  # with the state of its random numbers
+    load_initial_weights(path, model)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"use_ema": True}, "has use_ema: leave it out, and set ema_decay"),
+        ({"gradient_accumulation_steps": 2}, "has gradient_accumulation_steps: leave it out, and set accumulate"),
+    ],
+)
+def test_an_own_optimizer_may_not_average_or_accumulate(options: dict[str, Any], says: str) -> None:
+    task: Any = SimpleNamespace(model=mlp(2), optimizer=lambda model: keras.optimizers.SGD(0.1, **options))
+    with pytest.raises(KubetrainError, match=says):
+        build_optimizer(TrainConfig(), task, global_batch=8)
+
+
+def test_the_latest_model_is_measured_in_its_own_precision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    policies = []
+
+    def build(*_: Any) -> Any:
+        policies.append(keras.mixed_precision.dtype_policy().name)
+        raise KubetrainError("enough")
+
+    monkeypatch.setattr(evaluate, "build_task", build)
+    group: Any = SimpleNamespace(strategy=tf.distribute.get_strategy())
+    model: Any = SimpleNamespace(description={}, path=tmp_path)
+    try:
+        for precision in ("bf16", "fp32"):
+            with pytest.raises(KubetrainError, match="enough"):
+                evaluate.measure_published(tmp_path, group, model, TrainConfig(precision=precision))
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    assert policies == ["mixed_bfloat16", "float32"]
