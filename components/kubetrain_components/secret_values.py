@@ -50,8 +50,12 @@ IN_TEXT = [
         (r"\b(?:bearer|login)\s+", rf"(?![-&|;]){SENTENCE}{VALUE}"),
         (r"(?<!\S)(?:-u|--user)[= ]*[^\s:\d][^\s:]*:", VALUE),
         (r"://(?!git@)(?:[^/\s:@]*:)?", rf"(?!{REFERENCE})[^\s@/]+(?=@)"),
-        (r"://[^/\s:@]*:", rf"(?!{REFERENCE})[^\s@]+(?=@)"),
-        ("", r"\b(?:hf_|gh[a-z]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA|eyJ)[\w.-]{16,}"),
+        (r"://[^/\s:@]*:", rf"(?!{REFERENCE})\S+(?=@)"),
+        (r"//hooks\.slack\.com/services/", r"\S+"),
+        (
+            "",
+            r"\b(?:hf_|gh[a-z]_|github_pat_|glpat-|sk-|[sr]k_live_|npm_|dapi|xapp-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|eyJ)[\w.-]{16,}",
+        ),
     )
 ]
 """A secret in a text, with what is before it: a name, an option, a scheme, a user; or what looks like a token."""

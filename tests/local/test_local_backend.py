@@ -247,6 +247,45 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a megabyte, which a pod fills."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def filling(folder: Path, then: str) -> tuple[str, ...]:
+    return script(
+        "import pathlib, time\n"
+        f"with open({str(folder / 'filler')!r}, 'wb', buffering=0) as file:\n"
+        "    try:\n        while file.write(bytes(4096)): pass\n    except OSError: pass\n"
+        f"{then}"
+    )
+
+
+def test_a_full_disk_hides_no_end_of_a_job(full_disk: Path) -> None:
+    with LocalBackend(full_disk / "jobs") as backend:
+        failing = job(filling(full_disk, "raise SystemExit(7)"), policy=RestartPolicy.NEVER)
+        error, _ = follow(backend, failing)
+    assert "exited with code 7" in str(error)
+
+
+def test_a_job_can_be_deleted_on_a_full_disk(full_disk: Path) -> None:
+    with LocalBackend(full_disk / "jobs") as backend:
+        handle = backend.create(
+            job(filling(full_disk, f"pathlib.Path({str(full_disk.parent / 'full')!r}).touch()\ntime.sleep(600)"))
+        )
+        while not (full_disk.parent / "full").exists():
+            time.sleep(0.05)
+        began = time.monotonic()
+        backend.delete(handle)
+        assert backend.read(handle) is None
+        assert time.monotonic() - began < 10
+
+
 def test_deleting_terminates_before_it_kills(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     terminating = script(
         "import signal, sys, time\n"

@@ -1,8 +1,11 @@
 """A training that loses or gains processes soon continues from a checkpoint and logs each step once."""
 
+import contextlib
+import time
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
+import psutil
 import pytest
 
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
@@ -75,6 +78,26 @@ def test_a_training_continues_after_the_loss_of_a_pod(
     assert steps == sorted(set(steps)), "each step is logged once"
     assert set(range(5, steps[-1] + 1, 5)) <= set(steps)
     assert processes_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("pod", ["master-0", "worker-0"])
+def test_a_pod_that_is_lost_when_the_training_is_complete_costs_no_more_than_its_restart(
+    pod: str, digits: Path, tmp_path: Path
+) -> None:
+    """It would wait for pods that have ended, or these for it."""
+    settings = ("--set", "epochs=1", "--set", "log_every=5", "--set", "metrics_port=0")
+    run = start("train", "--data", digits, "--output", tmp_path, "--run-id", "run", *settings)
+    read_until(run, "[kubetrain] step=5/")
+    processes = pod_processes(pod, tmp_path)
+    while TrainingOutput(tmp_path / "run").read_result() is None:
+        time.sleep(0.002)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    rest, _ = run.communicate(timeout=90)
+    assert run.returncode == 0, rest
+    assert f"[{pod}] was killed by SIGKILL (exit code 137); restarting" in rest
+    assert "this pod only reports its result" in rest
 
 
 @pytest.mark.thorough

@@ -127,9 +127,11 @@ def test_more_files_than_a_pod_can_unpack_are_refused(tmp_path: Path, monkeypatc
 SECRETS = (
     *("prod.env", ".env", ".ENV.local", "id_rsa", ".git-credentials", ".npmrc", ".pypirc", ".docker/config.json"),
     *(".kaggle/kaggle.json", "keys/kaggle.json", "kubeconfig", "cert.p12", "a.KEY", "keys/a.pem", ".AWS/config"),
+    *("prod-kubeconfig.yaml", "terraform.tfstate", "prod.tfvars", "store.jks", "client_secret_1.json", "rootkey.csv"),
 )
 LEFT_OUT_OUTSIDE_GIT = (
     *(".config/gh/hosts.yml", "credentials", "team/credentials.json", ".mypy_cache/a.json", "venv/lib.py"),
+    *("secrets.yaml", "credentials.csv", "gcp-key.json", "hf_token"),
     *("node_modules/a.js", ".ipynb_checkpoints/a.py", "kubetrain-workspace/output/r-1/config.json"),
 )
 

@@ -222,6 +222,20 @@ def test_an_xgboost_job_is_not_ending_while_its_workers_work() -> None:
     assert state_of(tensorflow(), Phase.SUCCEEDED, {"Chief-0": Phase.SUCCEEDED, "Worker-0": Phase.RUNNING}).is_ending
 
 
+def test_an_elastic_job_is_not_ending_while_rank_0_works() -> None:
+    """It may write the model alone; the operator calls the job succeeded as soon as any Worker has."""
+    handle = JobHandle(kind=JobKind.PYTORCH_JOB, name="j", uid="u")
+
+    def state(first: PodState, second: Phase) -> JobState:
+        pods = (first, PodState(role="Worker", index=1, phase=second))
+        return JobState(handle=handle, phase=Phase.SUCCEEDED, pods=pods, needed=1)
+
+    first = PodState(role="Worker", index=0, phase=Phase.RUNNING)
+    assert not state(first, Phase.SUCCEEDED).is_ending
+    assert state(replace(first, is_terminating=True), Phase.SUCCEEDED).is_ending
+    assert state(replace(first, phase=Phase.SUCCEEDED), Phase.RUNNING).is_ending
+
+
 def test_mpirun_has_succeeded_though_a_container_beside_it_still_runs() -> None:
     job = command("mpi")
     state = state_of(job, Phase.RUNNING, {"Launcher-0": Phase.SUCCEEDED, "Worker-0": Phase.RUNNING})

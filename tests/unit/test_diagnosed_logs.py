@@ -163,6 +163,9 @@ def test_a_sentence_about_keys_is_shown_whole(line: str, tmp_path: Path) -> None
         "ValueError: WANDB_API_KEY hunter2",
         "ValueError: ran wandb login hunter2",
         'ValueError: {"auths": {"registry.io": {"auth": "hunter2"}}}',
+        "ValueError: cannot post to https://hooks.slack.com/services/T0/B0/hunter2",
+        "ValueError: sk_live_hunter2hunter2hunter2",
+        "ValueError: https://user:pa@hunter2@example.com/x",
         "ValueError: wandb: Appending key for api.wandb.ai 0123456789hunter2",
     ],
 )

@@ -4,6 +4,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -266,7 +267,9 @@ def test_a_bundle_has_everything_that_was_read_without_secrets(tmp_path: Path) -
     log = tmp_path / "rank-0.log"
     log.write_text(f"password: hunter2\n{OOM}\n")
     variables = [{"name": "HF_TOKEN", "value": "hf_secret"}, {"name": "NCCL_DEBUG", "value": "INFO"}]
-    pod = {"spec": {"containers": [{"env": variables, "resources": {"limits": {"memory": "4Gi"}}}]}}
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": '{"name": "PASSWORD", "value": "hunter2"}'}
+    container = {"env": variables, "resources": {"limits": {"memory": "4Gi"}}}
+    pod: dict[str, Any] = {"metadata": {"annotations": applied}, "spec": {"containers": [container]}}
     case = Case(logs={"rank-0.log": log}, documents={"job/pods.json": [pod]}, statements=[("pod", "api_key=abcdef")])
     write_bundle(diagnose(case), tmp_path / "all.tar.gz")
     with tarfile.open(tmp_path / "all.tar.gz") as archive:
@@ -275,9 +278,10 @@ def test_a_bundle_has_everything_that_was_read_without_secrets(tmp_path: Path) -
     assert texts["logs/0-rank-0.log"] == f"password: …\n{OOM}\n"
     assert json.loads(texts["job/pods.json"]) == [
         {
+            "metadata": {"annotations": {}},
             "spec": {
                 "containers": [{**pod["spec"]["containers"][0], "env": [{**variables[0], "value": "…"}, variables[1]]}]
-            }
+            },
         }
     ]
     assert not any(secret in text for text in texts.values() for secret in ("hunter2", "hf_secret", "abcdef"))

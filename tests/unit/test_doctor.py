@@ -203,7 +203,11 @@ def test_an_account_needs_permission_for_every_call_of_the_role() -> None:
         *("pytorchjobs", "tfjobs", "jobs", "pods", "pods/log", "persistentvolumeclaims", "workflows"),
         *(kind.traits.plural for kind in COMMAND_KINDS),
     }
-    granted = [rule for rule in role_of("launch.yaml")["rules"] if not {"services", "trainjobs"} & {*rule["resources"]}]
+    granted = [
+        rule
+        for rule in role_of("launch.yaml")["rules"]
+        if not {"services", "trainjobs", "volumesnapshots"} & {*rule["resources"]}
+    ]
     runtimes = {"create", "patch", "delete"}
     assert len(calls) == sum(len(rule["resources"]) * len(rule["verbs"]) for rule in granted) - len(runtimes)
     check(
@@ -532,6 +536,12 @@ GROWS = ('tolerations=[{"operator": "Exists"}]', "gpus=1", "workers=3", "min_wor
         ((*GROWS, "launcher=training-operator"), OK, "room for 2 pods if empty; .* begins with 2 and grows to 9", ""),
         ((*GROWS, "launcher=trainer"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
         ((*GROWS, "launcher=job"), OK, "room for 2 pods if empty; training begins with 2 and grows to 9", ""),
+        (
+            ('tolerations=[{"operator": "Exists"}]', "host_network=true", "workers=4", "launcher=job"),
+            MISSING,
+            "1 of 1 nodes admit .*, one each because of host_network, with room for 1 of 4 pods",
+            "add nodes",
+        ),
         ((*GROWS, "min_workers=3"), MISSING, "room for 2 of 3", "add nodes"),
     ],
 )
@@ -755,6 +765,7 @@ def test_the_secret_for_s3_may_be_missing_if_s3_answers(keys: Any, s3: Status, s
         ),
         ("no PriorityClass with name high was found", "high", "create priorityclass high"),
         ("failed quota: q: must specify limits.cpu for: main", "must specify", "limits.cpu.*--set cpu_limit"),
+        ("failed quota: q: must specify limits.ephemeral-storage for: main", "must specify", "a LimitRange with"),
         ("[maximum cpu usage per Container is 1, but limit is 4]", "maximum", "--set cpu=.*edit limitrange"),
         ("admission webhook denied the request: no", "denied", "correct what the message names"),
     ],

@@ -271,7 +271,7 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"scheduler": "kueue", "queue": "research"},
         {"metadata.labels.kueue.x-k8s.io/queue-name": "research", "spec.runPolicy.suspend": True},
     ),
-    ({"service_account": "trainer"}, {"pod.serviceAccountName": "trainer", "pod.automountServiceAccountToken": True}),
+    ({"service_account": "trainer"}, {"pod.serviceAccountName": "trainer", "pod.automountServiceAccountToken": None}),
     (
         {"user": 1000},
         {f"pod.securityContext.{name}": 1000 for name in ("runAsUser", "runAsGroup", "fsGroup")},

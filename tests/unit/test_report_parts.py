@@ -12,7 +12,7 @@ from kubetrain_trainer.training_output import TrainingOutput
 
 
 def test_a_metrics_name_is_text_and_never_markup() -> None:
-    name = 'top<b>"1" \\1'
+    name = 'top<b>"1" \\1 us$_per_$'
     (picture,) = curves([{"step": 1, f"validation_{name}": 0.5}], name).values()
     root = ElementTree.fromstring(picture)
     assert root.get("aria-label") == f"Validation {name}"

@@ -132,6 +132,21 @@ def test_a_task_of_your_own_is_imported_first_without_a_gpu() -> None:
     assert small["containers"][0]["resources"]["requests"]["memory"] == "1Gi"
 
 
+def test_every_pod_has_a_limit_of_cpus_if_the_training_has_one() -> None:
+    """A quota may demand it of every pod of the namespace."""
+    own_task = {"train_config": {"model": "mytask:build"}, "skip_unchanged": True, "workers": 1}
+    for limit in ("", "4"):
+        made = plan(**own_task, placement={"image": "mine:2", "cpu_limit": limit})
+        pods = [each for each in made if each["kind"] == "Job"]
+        limits = [
+            container["resources"]["limits"].get("cpu")
+            for pod in pods
+            for container in pod["spec"]["template"]["spec"]["containers"]
+        ]
+        assert len(limits) >= 3
+        assert all(bool(each) == bool(limit) for each in limits), limits
+
+
 def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:
     assert [each["kind"] for each in plan(framework="")] == ["PersistentVolumeClaim", "Job"]
 

@@ -110,6 +110,7 @@ class TestPacked:
             ("sed -i 's/\\[/[7,/' train/*0.index.json", "train-000000.index.json is damaged|is not the shard"),
             ("sed -i 's/labels\":\\[/&7,/' train/*0.index.json", "train-000000.index.json is damaged"),
             ("echo '{' > manifest.json", r"manifest.json is damaged \(.*\): sync or pack again"),
+            ("sed -i 's#train/train-000000.tar#../out/x.tar#' manifest.json", "names '../out/x.tar', which is outside"),
             ('sed -i \'s/"split": "train"/"split": "t"/\' manifest.json', "out/train has no tar shards: shards must"),
         ],
     )

@@ -1,5 +1,6 @@
 """The summary of a training job on the run's page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -49,6 +50,21 @@ def test_it_names_the_job_how_it_went_and_what_was_created() -> None:
     assert f"kubectl get tfjob {name} --output=yaml" in text
     manifest = yaml.safe_load(text.split("```yaml\n")[1].removesuffix("```\n"))
     assert manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2
+
+
+def test_what_a_training_writes_does_not_change_the_page() -> None:
+    said = "<img src=x> | `step` 1\nstep 2"
+    text = training_summary(training(), {**RESULT, "network": said}, {}, said)
+    assert "| network | &lt;img src=x&gt; &#124; 'step' 1 step 2 |" in text
+    assert "| final progress line | `&lt;img src=x&gt; &#124; 'step' 1 step 2` |" in text
+
+
+def test_a_secret_among_the_variables_is_not_shown() -> None:
+    env = {"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx", "NCCL_DEBUG": "INFO"}
+    secret = replace(training(), placement=Placement(image="trainer:1", env=env))
+    text = training_summary(secret, RESULT, {}, "")
+    assert "hf_abc" not in text
+    assert "value: INFO" in text
 
 
 def test_the_manifest_of_a_job_without_an_operator_has_what_is_created_beside_it() -> None:

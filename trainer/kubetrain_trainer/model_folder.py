@@ -102,14 +102,14 @@ def describes_model(description: Any) -> bool:
         texts = [description[name] for name in TEXTS]
         return (
             description["schema"] in SCHEMAS
-            and all(map(_is_inside, [*names, description["version"]]))
+            and all(map(is_inside, [*names, description["version"]]))
             and all(isinstance(text, str) for text in texts)
         )
     except (TypeError, KeyError, AttributeError):
         return False
 
 
-def _is_inside(name: Any) -> bool:
+def is_inside(name: Any) -> bool:
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

@@ -28,6 +28,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.durable_files import read_json
 from kubetrain_trainer.errors import KubetrainError
 from kubetrain_trainer.image_folder import missing_split
+from kubetrain_trainer.model_folder import is_inside
 from kubetrain_trainer.shard_cache import EVALUATION, TRAINING, ShardCache
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
 from kubetrain_trainer.shard_index import ShardIndex, read_index
@@ -176,7 +177,10 @@ def _key(data_dir: Path, shard: Path) -> str:
 def _shards(data_dir: Path, split: str) -> list[Path]:
     manifest, folder = _manifest(data_dir), data_dir / split
     if manifest:
-        paths = [data_dir / file["name"] for file in manifest["files"] if file.get("split") == split]
+        names = [file["name"] for file in manifest["files"] if file.get("split") == split]
+        if outside := next((name for name in names if not is_inside(name)), None):
+            raise KubetrainError(f"the manifest of {data_dir} names '{outside}', which is outside of it: sync it again")
+        paths = [data_dir / name for name in names]
     else:
         paths = sorted(folder.glob("*.tar"))
     if paths:

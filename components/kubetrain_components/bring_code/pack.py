@@ -27,8 +27,16 @@ ALWAYS_IGNORED = (
     "*.key",
     "*.p12",
     "*.pfx",
-    "*.kubeconfig",
-    "kubeconfig",
+    "*kubeconfig*",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "*.ppk",
+    "*.tfvars",
+    "*.tfstate*",
+    "client_secret*.json",
+    "*accesskeys*.csv",
+    "rootkey.csv",
     "kaggle.json",
     "id_rsa*",
     "id_ecdsa*",
@@ -47,7 +55,10 @@ ALWAYS_IGNORED = (
 """Never packed, in upper or lower case: what Python and git make, and what is usually secret."""
 WORKSPACE = "kubetrain-workspace"
 """The folder of local runs, unless another one is chosen."""
-IGNORED_OUTSIDE_GIT = (".*", "venv", "node_modules", "credentials", "credentials.json", "secrets", WORKSPACE)
+IGNORED_OUTSIDE_GIT = (
+    *(".*", "venv", "node_modules", WORKSPACE),
+    *("credentials", "credentials.*", "secrets", "secrets.*", "*-key.json", "token.txt", "password*.txt", "hf_token"),
+)
 """Not packed, unless git tracks it: settings and caches of tools, installed packages, what may be secret, and runs."""
 MAX_BYTES = 50 << 20
 MAX_ARCHIVE_BYTES = 2 * MAX_BYTES

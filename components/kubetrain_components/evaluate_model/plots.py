@@ -71,7 +71,7 @@ def _draw(title: str, series: Mapping[str, list[tuple[int, float]]]) -> str:
 
 def _label(axes: Axes, title: str, *, has_legend: bool) -> None:
     axes.set_xlabel("step")
-    axes.set_ylabel(title.lower())
+    axes.set_ylabel(title.lower(), parse_math=False)  # a metric may be called us$_per_$
     first, last = axes.dataLim.intervalx
     if first == last:  # whole steps beside the only one
         axes.set_xlim(first - 1, last + 1)

@@ -1,15 +1,20 @@
 """The Markdown summary of a training job on the run's page: outcome, commands to inspect it, manifest."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
+from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.describe_time import LOST, describe_cost, summarize_time, time_rows
 from kubetrain_components.run.training_time import TrainingTime
+from kubetrain_components.secret_values import HIDDEN, is_secret
 
+ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;"}
 ZEROS = "The zeros at the end of names stand for random characters.\n\n"
 COMMANDS = """\
 kubectl get {kind} {name} --output=yaml
@@ -27,7 +32,7 @@ def training_summary(
         progress: Last line of rank 0 with its step, loss and speed.
     """
     job = training.to_job()
-    manifest = as_yaml(manifests_of(job))
+    manifest = as_yaml(manifests_of(replace(job, placement=_without_secrets(job.placement))))
     name = job.identity.name
     commands = COMMANDS.format(kind=job.kind.value.lower(), name=name, label=job.kind.traits.job_name_label)
     time = TrainingTime.from_json(result["time"])
@@ -37,11 +42,11 @@ def training_summary(
         "image": f"`{training.placement.image}`",
         "pods": f"{_pods(training)}, each with {_count(training.processes_in_pod, 'process', 'processes')}",
         "dataset": f"`{training.dataset_digest}`",
-        **{name: result[name] for name in ("network", "preflight") if name in result},
+        **{name: _escaped(result[name]) for name in ("network", "preflight") if name in result},
         "last checkpoint": _checkpoint(result),
         "output": f"folder `{training.run_id}` of PVC `{training.mounts[-1].claim}`",
         **{part: f"{each:.0f} s" for part, each in seconds.items()},
-        "final progress line": f"`{progress}`",
+        "final progress line": f"`{_escaped(progress)}`",
         "cost": describe_cost(time) or "unknown",
     }
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
@@ -51,6 +56,16 @@ def training_summary(
         f"## Inspect it\n\nIn the run's namespace:\n\n```sh\n{commands}\n```\n\n"
         f"## Manifest\n\n{ZEROS if job.is_indexed else ''}```yaml\n{manifest}```\n"
     )
+
+
+def _without_secrets(placement: Placement) -> Placement:
+    env = {name: HIDDEN if is_secret(name, str(value)) else value for name, value in placement.env.items()}
+    return replace(placement, env=env)
+
+
+def _escaped(text: object) -> str:
+    """Return what the training process wrote as text that changes neither the table nor the page."""
+    return re.sub(r"[`|<>]|\s+", lambda found: " " if found[0].isspace() else ENTITIES.get(found[0], "'"), str(text))
 
 
 def _time_table(time: TrainingTime) -> str:

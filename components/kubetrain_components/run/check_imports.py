@@ -26,7 +26,7 @@ from kubetrain_trainer.model_names import is_own_code
 
 STAGE = "check_imports"
 MEMORY = "2Gi"
-SMALL: dict[str, Any] = {**WITHOUT_DEVICES, **{"cpu": "500m", "cpu_limit": "", "network": "", "together": ""}}
+SMALL: dict[str, Any] = {**WITHOUT_DEVICES, **{"cpu": "500m", "network": "", "together": ""}}
 """Settings that differ from those of the training pods."""
 BUDGETS = Budgets(
     queue_seconds=60,
@@ -79,6 +79,7 @@ def _placement(training: Placement) -> Placement:
     """Request little, but limit memory as for the training. Volumes and init containers may provide the code."""
     kept = {
         "init_containers": training.init_containers,
+        "cpu_limit": training.cpu_limit and SMALL["cpu"],
         "memory": min(MEMORY, training.memory or MEMORY, key=amount),
         "memory_limit": training.memory_limit or training.memory,
         "tolerations": [*training.tolerations, *_of_gpu_nodes(training)],

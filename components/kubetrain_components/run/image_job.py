@@ -12,7 +12,7 @@ from kubetrain_components.run.reuse import ImageVersion
 
 STAGE = "inspect_image"
 SMALL: dict[str, Any] = {
-    **{"cpu": "100m", "cpu_limit": "", "memory": "128Mi", "memory_limit": "", "shm_size": ""},
+    **{"cpu": "100m", "memory": "128Mi", "memory_limit": "", "shm_size": ""},
     **WITHOUT_DEVICES,
     **{"volumes": [], "volume_mounts": [], "code_container": {}},
 }
@@ -29,5 +29,5 @@ def image_job(parameters: RunParameters) -> Job:
         identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),
         kind=JobKind.BATCH_JOB,
         replicas=(Replica(role="Image", count=1, command=("true",)),),
-        placement=replace(parameters.placement, **SMALL),
+        placement=replace(parameters.placement, **SMALL, cpu_limit=parameters.placement.cpu_limit and SMALL["cpu"]),
     )

@@ -13,6 +13,8 @@ from kubetrain_components.secret_values import HIDDEN, is_secret, without_secret
 from kubetrain_pipelines.diagnose.diagnosis import Diagnosis
 from kubetrain_trainer.errors import KubetrainError
 
+REPEATED = ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")
+"""Fields of the metadata in which the API server and kubectl repeat the object, as a text."""
 VARIABLES = "env"
 """The field of a container that lists its variables."""
 
@@ -65,7 +67,7 @@ def _add(archive: tarfile.TarFile, name: str, content: IO[bytes]) -> None:
 def hidden(path: str, value: Any) -> Any:
     """Return a document without what may be secret. The names of variables stay, and values that are none."""
     if isinstance(value, Mapping):
-        return {name: hidden(f"{path}.{name}", each) for name, each in value.items()}
+        return {name: hidden(f"{path}.{name}", each) for name, each in value.items() if name not in REPEATED}
     if isinstance(value, list) and path.rpartition(".")[2] == VARIABLES:
         return [_variable(each) for each in value]
     if isinstance(value, list | tuple) and not all(isinstance(each, str) for each in value):

@@ -8,8 +8,8 @@ ENFORCED = "pod-security.kubernetes.io/enforce"
 REMEDIES = (
     (
         "violates PodSecurity",
-        "kubectl label namespace {namespace} " + ENFORCED + "=privileged --overwrite\n"
-        "or turn off the settings that it names: host_network, rdma, volumes",
+        "turn off the settings that it names, such as host_network, rdma and volumes, or, if a run needs them:\n"
+        "kubectl label namespace {namespace} " + ENFORCED + "=privileged --overwrite",
     ),
     (r'serviceaccounts? "?([\w.-]+)"? not found', "kubectl -n {namespace} create serviceaccount {0}"),
     (
@@ -17,6 +17,10 @@ REMEDIES = (
         "kubectl create priorityclass {0} --value=1000\nor --set priority_class=ANOTHER",
     ),
     ("exceeded quota", "request less with cpu, memory, gpus, or raise the quota: see the quota check"),
+    (
+        "failed quota: [^:]*: must specify (.*ephemeral.*)",
+        "the quota requires {0} on every pod: give the namespace a LimitRange with defaults for it",
+    ),
     ("failed quota: [^:]*: must specify (.*)", "the quota requires {0} on every pod: --set cpu_limit=… memory_limit=…"),
     (
         "(maximum|minimum) (cpu|memory|[\\w./-]+) usage per",

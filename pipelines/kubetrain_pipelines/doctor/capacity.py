@@ -24,8 +24,10 @@ def judge_nodes(nodes: Sequence[Manifest], training: Sequence[Pods], *, can_grow
     pods, count = training[-1], sum(each.count for each in training)  # they differ only in their role
     requests = pods.resources()
     usable = [node for node in nodes if admits(node, pods.spec)]
-    room = sum(_max_pods(node, requests) for node in usable)
+    at_once = len(training) if pods.spec.get("hostNetwork") else None  # pods of a role use the same port of the node
+    room = sum(_max_pods(node, requests, at_once) for node in usable)
     evidence = f"{len(usable)} of {len(nodes)} nodes admit a training pod ({_described(requests)})"
+    evidence += ", one each because of host_network" if at_once else ""
     if room >= count:
         growth = f"; training begins with {count} and grows to {pods.most} if there is room" if pods.most else ""
         return _enough(
@@ -166,9 +168,10 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     return bool(toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", ""))
 
 
-def _max_pods(node: Manifest, requests: Mapping[str, Decimal]) -> int:
-    """Return the number of such pods that fit on the empty node."""
-    return min((int(_allocatable(node, name) // value) for name, value in requests.items() if value), default=0)
+def _max_pods(node: Manifest, requests: Mapping[str, Decimal], at_once: int | None) -> int:
+    """Return the number of such pods that fit on the empty node, and at most `at_once`."""
+    fitting = min((int(_allocatable(node, name) // value) for name, value in requests.items() if value), default=0)
+    return fitting if at_once is None else min(fitting, at_once)
 
 
 def _allocatable(node: Manifest, name: str) -> Decimal:

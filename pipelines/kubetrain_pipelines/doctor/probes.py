@@ -39,7 +39,7 @@ Outcome = Mapping[str, str] | KubetrainError
 """The report of a pod by test, or the error that prevented it."""
 
 PROGRAM = Path(__file__).with_name("pod_program.py")
-SMALL = {"cpu": "50m", "cpu_limit": "", "memory": "256Mi", "memory_limit": "", "shm_size": ""}
+SMALL = {"cpu": "50m", "memory": "256Mi", "memory_limit": "", "shm_size": ""}
 ALONE = {"network": "", "together": ""}
 WITHOUT_QUEUE = {"scheduler": "", "queue": ""}
 TIMES = {"grace_seconds": 1, "deadline_seconds": 0, "start_seconds": 180, "ttl_seconds": 3600}
@@ -174,7 +174,8 @@ def _job(
     stage: str, token: str, placement: Placement, mounts: tuple[ClaimMount, ...], tests: Mapping[str, list[str]]
 ) -> Job:
     command = ("python", "-c", PROGRAM.read_text(), json.dumps(tests))
-    small = replace(placement, **{**SMALL, **WITHOUT_DEVICES, **ALONE, **WITHOUT_QUEUE, **TIMES})
+    limit = placement.cpu_limit and SMALL["cpu"]  # a quota may demand one of every pod
+    small = replace(placement, **{**SMALL, **WITHOUT_DEVICES, **ALONE, **WITHOUT_QUEUE, **TIMES}, cpu_limit=limit)
     return Job(
         identity=JobIdentity(pipeline="doctor", stage=stage, run_id=token),
         kind=JobKind.BATCH_JOB,

@@ -45,7 +45,7 @@ def launch(arguments: Sequence[str]) -> int:
     parsed.shutdown_timeout = SHUTDOWN_TIMEOUT_SECONDS
     agent: type[PatientAgent] = PatientAgent
     lost: tuple[type[Exception], ...] = (RendezvousError, DistNetworkError)
-    if parsed.rdzv_backend == etcd_server.BACKEND and late_pod.is_late(parsed.training_script_args):
+    if late_pod.is_late(parsed.training_script_args):
         print("the training is complete: this pod only reports its result", flush=True)
         late_pod.run_alone(parsed)
     if has_etcd := parsed.rdzv_backend == etcd_server.BACKEND:

@@ -14,12 +14,14 @@ from typing import Any, Protocol
 from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
+from kubetrain_trainer.pytorch_ddp.late_pod import is_late
 from kubetrain_trainer.saving_marks import VARIABLE, is_saving
 from kubetrain_trainer.stop_signal import StopSignal
 from kubetrain_trainer.termination import is_incurable, read_termination_message
 
 TIMEOUT_SECONDS = 30.0
 """For a process that is not saving. If it has lost its peers, it may hang in a library and never see SIGTERM."""
+OWN_LOOP = "kubetrain_trainer.pytorch_ddp.train"
 SAVING_TIMEOUT_SECONDS = 3600.0
 POLL_SECONDS = 0.1
 
@@ -43,6 +45,13 @@ class PatientAgent(LocalElasticAgent):
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
         stop({ranks[local]: handler.proc for local, handler in handlers.items()}, Path(os.environ[VARIABLE]))
         super()._stop_workers(worker_group)
+
+    def _exit_barrier(self) -> None:
+        """Wait for the other pods, but not long after a training by kubetrain's loop, which ends in all at once."""
+        arguments = self._worker_group.spec.args
+        if OWN_LOOP in arguments and is_late(arguments):
+            self._exit_barrier_timeout = TIMEOUT_SECONDS
+        super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     def _shutdown(self, *arguments: Any, **options: Any) -> None:
         """Wait for the processes even after a SIGTERM, because torchrun would leave those that save."""

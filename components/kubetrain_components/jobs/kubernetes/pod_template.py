@@ -97,8 +97,8 @@ def pod_template(
                 "resourceClaims": list(placement.resource_claims),
                 "securityContext": _pod_security(placement),
                 "serviceAccountName": placement.service_account,
-                # Only pods with an explicit account need access to the cluster.
-                "automountServiceAccountToken": bool(placement.service_account),
+                # Only pods with an explicit account may need access to the cluster, as that account says.
+                **({} if placement.service_account else {"automountServiceAccountToken": False}),
                 "enableServiceLinks": False,
                 "imagePullSecrets": [{"name": name} for name in placement.image_pull_secrets],
                 "nodeSelector": {**_spot_labels(placement), **_strings(placement.node_selector)},

@@ -118,6 +118,8 @@ class LocalBackend:
         while (state := self._state_of(handle)) is not None:
             if state.is_over:
                 record.remove()
+            elif (operator := self._operators.get(handle.name)) is not None:
+                operator.stop()  # on a full disk, the request could not be written
             else:
                 record.request_stop()
                 time.sleep(POLL_SECONDS)
@@ -136,8 +138,8 @@ class LocalBackend:
         """Do nothing: no launcher left it."""
 
     def _state_named(self, name: str) -> JobState | None:
-        record = LocalRecord(self._directory / name)
-        return record.state() if record.is_alive() else None
+        record, operator = LocalRecord(self._directory / name), self._operators.get(name)
+        return record.state(operator.unwritten if operator else None) if record.is_alive() else None
 
     def _state_of(self, handle: JobHandle) -> JobState | None:
         state = self._state_named(handle.name)
@@ -158,6 +160,8 @@ class _Tail:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
+            return []
+        if not data and not is_last_read:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")

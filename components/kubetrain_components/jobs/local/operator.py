@@ -10,7 +10,7 @@ from kubetrain_components.jobs.job_state import Phase
 from kubetrain_components.jobs.job_times import PodTimes
 from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_components.jobs.local.pod import LocalPod
-from kubetrain_components.jobs.local.record import LocalRecord
+from kubetrain_components.jobs.local.record import LocalRecord, Status, status_of
 from kubetrain_components.jobs.operator_environment import AddressOf, operator_environment
 
 POLL_SECONDS = 0.05
@@ -36,6 +36,8 @@ class LocalOperator(threading.Thread):
             for index in range(replica.count)
         ]
         self._restart_at: dict[LocalPod, float] = {}
+        self.unwritten: Status | None = None
+        """The state, if it could not be written."""
 
     def stop(self) -> None:
         self._must_stop.set()
@@ -114,7 +116,13 @@ class LocalOperator(threading.Thread):
             stopper.join()
 
     def _publish(self) -> None:
-        self._record.write_state(self._phase, [pod.state for pod in self._pods], self._message)
+        status = status_of(self._phase, [pod.state for pod in self._pods], self._message)
+        try:
+            self._record.write_state(status)
+        except OSError:  # a full disk must not make a job that has ended appear to run
+            self.unwritten = status
+        else:
+            self.unwritten = None
 
 
 def wants_restart(policy: RestartPolicy, exit_code: int) -> bool:

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from kubetrain_components.jobs.backend import JobExists
 from kubetrain_components.jobs.job import Job
@@ -21,6 +22,13 @@ from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, Phase, PodState
 from kubetrain_components.jobs.local.owner import is_running, this_process
 from kubetrain_trainer.durable_files import read_json, write_json
+
+Status = Mapping[str, Any]
+"""The content of state.json."""
+
+
+def status_of(phase: Phase, pods: Sequence[PodState], message: str = "") -> Status:
+    return {"phase": phase, "message": message, "pods": [asdict(pod) for pod in pods]}
 
 
 def ended(pods: Sequence[PodState]) -> tuple[PodState, ...]:
@@ -40,7 +48,7 @@ class LocalRecord:
         """
         draft = LocalRecord(self.path.with_name(f".{handle.uid}"))
         draft.path.mkdir(parents=True)
-        draft.write_state(Phase.PENDING, job.pods())
+        draft.write_state(status_of(Phase.PENDING, job.pods()))
         write_json(draft.path / "annotations.json", job.identity.annotations())
         created = {"uid": handle.uid, "labels": job.labels, "owner": this_process(), "job": asdict(job)}
         write_json(draft.path / "job.json", created)
@@ -68,9 +76,13 @@ class LocalRecord:
         except (OSError, ValueError):
             return False
 
-    def state(self) -> JobState | None:
+    def state(self, unwritten: Status | None = None) -> JobState | None:
+        """
+        Args:
+            unwritten: What its launcher knows, but could not write, because the disk is full.
+        """
         try:
-            created, status = read_json(self.path / "job.json"), read_json(self.path / "state.json")
+            created, status = read_json(self.path / "job.json"), unwritten or read_json(self.path / "state.json")
             annotations = read_json(self.path / "annotations.json")
         except (OSError, ValueError):
             return None  # removed while reading
@@ -84,11 +96,9 @@ class LocalRecord:
             is_deleting=self.is_stop_requested(),
         )
 
-    def write_state(self, phase: Phase, pods: Sequence[PodState], message: str = "") -> None:
+    def write_state(self, status: Status) -> None:
         with contextlib.suppress(FileNotFoundError):  # already removed
-            write_json(
-                self.path / "state.json", {"phase": phase, "message": message, "pods": [asdict(pod) for pod in pods]}
-            )
+            write_json(self.path / "state.json", status)
 
     def annotate(self, values: Mapping[str, str]) -> None:
         path = self.path / "annotations.json"
@@ -108,7 +118,7 @@ class LocalRecord:
         with contextlib.suppress(OSError):  # a full disk must not keep the job from ending
             if state := self.state():
                 shutil.copytree(self.path, kept.path, ignore=shutil.ignore_patterns(".*"))
-                kept.write_state(Phase.FAILED, ended(state.pods), reason)
+                kept.write_state(status_of(Phase.FAILED, ended(state.pods), reason))
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
