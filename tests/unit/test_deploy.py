@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import yaml
 
 from kubetrain_components.jobs.job_kinds import TRAINING_KINDS
+from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_pipelines import images
+from support.manifests import batch, command, indexed, pytorch, tensorflow, trainjob
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -75,6 +78,29 @@ def test_kustomize_binds_the_account_that_it_creates_in_your_namespace(tmp_path:
     bindings = [each for each in yaml.safe_load_all(done.stdout) if each["kind"].endswith("RoleBinding")]
     assert "ClusterRoleBinding" in {each["kind"] for each in bindings}
     assert {subject["namespace"] for each in bindings for subject in each["subjects"]} == {"team-a"}
+
+
+def test_the_network_policy_admits_the_pods_of_every_kind_and_the_metrics() -> None:
+    spec = yaml.safe_load((DEPLOY / "launcher" / "network_policy.yaml").read_text())["spec"]
+    ((key,),) = [[each["key"] for each in spec["podSelector"]["matchExpressions"]]]
+    assert spec["ingress"][0]["from"] == [{"podSelector": spec["podSelector"]}]
+    made = [pytorch(metrics_port=8000), tensorflow(), trainjob(), indexed(), batch(), command("mpi"), command("jax")]
+    templates = [each for job in made for manifest in manifests_of(job) for each in pod_templates(manifest)]
+    assert len(templates) >= len(made)
+    assert all(key in template["metadata"]["labels"] for template in templates)
+    ports = [port["name"] for port in templates[0]["spec"]["containers"][0]["ports"] if port["containerPort"] == 8000]
+    assert ports == [spec["ingress"][1]["ports"][0]["port"]]
+
+
+def pod_templates(manifest: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(manifest, dict):
+        if "containers" in manifest.get("spec", {}) and manifest.get("kind") != "Pod":
+            yield manifest
+        for value in manifest.values():
+            yield from pod_templates(value)
+    if isinstance(manifest, list):
+        for value in manifest:
+            yield from pod_templates(value)
 
 
 def test_the_operators_template_passes_pod_security_restricted() -> None:

@@ -60,7 +60,7 @@ def _name_problems(job: Job) -> Iterator[str]:
         yield "names of its pods' services must begin with a letter: begin the pipeline's name with a letter"
     longest = max(_pod_names(job), key=len)
     if len(longest) > MAX_POD_NAME:
-        yield f"pod name {longest} has more than {MAX_POD_NAME} characters: shorten the job's name"
+        yield f"pod name {longest} has more than {MAX_POD_NAME} characters: shorten the name of the pipeline"
 
 
 def _pod_names(job: Job) -> list[str]:
