@@ -164,7 +164,7 @@ def nightly():
     ("source", "says"),
     [
         ("def nightly(): ...", "nightly cannot be compiled (Unsupported pipeline_func type"),
-        ("def nightly(:", "cannot import 'team_pipelines.nightly' of 'team_pipelines.nightly:nightly': invalid syntax"),
+        ("def nightly(:", "cannot import 'team_pipelines.nightly:nightly': invalid syntax"),
         (PIPELINE.format(trainings=2), "sync_train_evaluate_promote() can be called once in a pipeline"),
         (PIPELINE.format(trainings=0), "team_pipelines.nightly:nightly is not a pipeline: Task is missing"),
     ],

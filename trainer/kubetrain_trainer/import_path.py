@@ -25,7 +25,7 @@ def load_function(path: str) -> Any:
             "start from the folder that holds the package, set PYTHONPATH, or install it in the image"
         ) from error
     except SyntaxError as error:
-        raise InvalidSetting(f"cannot import '{module_name}' of '{path}': {error}") from error
+        raise InvalidSetting(f"cannot import '{path}': {error}") from error
     if not hasattr(module, function):
         public = [name for name in dir(module) if not name.startswith("_")]
         raise InvalidSetting(f"module '{module_name}' has no function '{function}': {did_you_mean(function, public)}")

@@ -43,6 +43,6 @@ def at_rates(model: keras.Model, layer_rate: float) -> Iterator[None]:
 
 
 def factors_of(model: keras.Model, layer_rate: float) -> list[float]:
-    names = [variable.path for variable in model.trainable_variables]
+    names = [variable.path.removeprefix(f"{model.name}/") for variable in model.trainable_variables]
     factors = rate_factors(names, layer_rate)
     return [factors[name] for name in names]

@@ -15,7 +15,7 @@ from kubetrain_trainer.dataset_files import check_no_file_is_lost
 from kubetrain_trainer.entry_point import Arguments, run, training_arguments
 from kubetrain_trainer.failures import annotating_errors
 from kubetrain_trainer.lifecycle import finish, may_save, resume, running, save_and_stop, save_checkpoint
-from kubetrain_trainer.process_role import tensorflow_role
+from kubetrain_trainer.process_role import ProcessRole, tensorflow_role
 from kubetrain_trainer.sampling import Batch, SamplePlan, plan_samples
 from kubetrain_trainer.schedule import is_finished
 from kubetrain_trainer.tensorflow_multiworker.evaluate import mean_metrics
@@ -33,22 +33,31 @@ log = logging.getLogger(__name__)
 def train(arguments: Arguments) -> None:
     """Train, resuming from the newest checkpoint if there is one, and export the chosen checkpoint as the model."""
     keep_freed_memory()
+    output, role = arguments.output, tensorflow_role()
+    if output.is_finished():  # the others may have ended, so that this process would wait for them
+        if role.is_chief:
+            output.begin("tensorflow", arguments.config, arguments.dataset_digest)
+    else:
+        train_together(arguments, role)
+    if role.is_chief:
+        report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
+
+
+def train_together(arguments: Arguments, role: ProcessRole) -> None:
     output = arguments.output
-    with join_group(arguments.config, tensorflow_role()) as group:
-        if group.role.is_chief:
+    with join_group(arguments.config, role) as group:
+        if role.is_chief:
             check_no_file_is_lost(arguments.data_dir, arguments.dataset_files)
             output.begin("tensorflow", arguments.config, arguments.dataset_digest)
         if not group.from_chief(output.is_finished):
             with annotating_errors(lambda: f"at the start, with batch_size={arguments.config.batch_size}"):
                 training = build_training(arguments, group)
-            if group.role.is_chief:
+            if role.is_chief:
                 log.info(group.describe(arguments.config))
             with running(training):
                 run_epochs(training)
-            if group.role.is_chief:
+            if role.is_chief:
                 finish(training)
-    if group.role.is_chief:
-        report_result({**(output.read_result() or {}), "time": conclude(output.time_spent)})
 
 
 def run_epochs(training: Training) -> None:
