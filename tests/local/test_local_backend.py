@@ -270,7 +270,7 @@ def test_a_full_disk_hides_no_end_of_a_job(full_disk: Path) -> None:
     with LocalBackend(full_disk / "jobs") as backend:
         failing = job(filling(full_disk, "raise SystemExit(7)"), policy=RestartPolicy.NEVER)
         error, _ = follow(backend, failing)
-    assert "exited with code 7" in str(error)
+    assert f"no space is left on the disk of {full_disk}" in str(error)
 
 
 def test_a_job_can_be_deleted_on_a_full_disk(full_disk: Path) -> None:

@@ -1,7 +1,9 @@
 """A pod on this machine: a process and its children, with a log, a restart count and a termination message."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,11 @@ from kubetrain_trainer.termination import LOG_VARIABLE
 # Set by the operator or torchrun: values from the launcher's own environment must not reach a pod.
 INJECTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "GROUP_RANK", "ROLE_RANK")
 INJECTED_PREFIXES = ("PET_", "TORCHELASTIC_", "LOCAL_", "GROUP_WORLD_", "ROLE_WORLD_", "KUBETRAIN_POD_")
+
+DISK_FULL = (
+    "no space is left on the disk of {folder}, so that the reason could not be written either: free space, then start "
+    "this run again"
+)
 
 
 class LocalPod:
@@ -114,9 +121,16 @@ class LocalPod:
             self.state,
             phase=Phase.SUCCEEDED if code == 0 else Phase.FAILED,
             exit_code=code,
-            last_words=self._last_words.read_text(errors="replace"),
+            last_words=self._read_last_words(code),
             finished=time.time(),
         )
+
+    def _read_last_words(self, code: int) -> str:
+        """Return the termination message, or what is known without one if it could not be written."""
+        words, folder = self._last_words.read_text(errors="replace"), self._last_words.parent
+        if words or not code or shutil.disk_usage(folder).free:
+            return words
+        return json.dumps({"status": "failed", "error": DISK_FULL.format(folder=folder), "curable": False})
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
