@@ -20,7 +20,7 @@ NO_TEXT = {
     b"\x1f\x8b": "it is compressed, so unpack it with gunzip",
     **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "it is UTF-16, so convert it with iconv -f UTF-16"),
 }
-"""What is wrong with a log that begins so."""
+"""The problems of logs that begin so."""
 LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
 
 
@@ -90,7 +90,7 @@ def _read_logs(case: Case, folder: Path) -> None:
 
 
 def _add_log(case: Case, name: str, path: Path) -> None:
-    """Add a log that the user names, and say if there is no text in it."""
+    """Add a log that the user names, and note if it cannot be read as text."""
     case.logs[name] = path
     with contextlib.suppress(OSError), path.open("rb") as log:  # an error is noted when it is read as a whole
         begin = log.read(2)

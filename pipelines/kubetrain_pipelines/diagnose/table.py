@@ -3,6 +3,7 @@
 from kubetrain_pipelines.diagnose import (
     memory_rules,
     network_rules,
+    program_rules,
     scheduling_rules,
     storage_rules,
     training_rules,
@@ -14,7 +15,8 @@ AREAS = {
     "Memory": memory_rules.RULES,
     "Disks, volumes and credentials": storage_rules.RULES,
     "Pods, nodes and queues": scheduling_rules.RULES,
-    "Numbers, data, code and GPUs": training_rules.RULES,
+    "Numbers, data and GPUs": training_rules.RULES,
+    "Programs and libraries": program_rules.RULES,
 }
 START, FIRST_ERROR = training_rules.START, training_rules.FIRST_ERROR
 RULES = (*(rule for rules in AREAS.values() for rule in rules), START)

@@ -1,4 +1,4 @@
-"""The errors at the ends of Python's tracebacks, whatever their names are."""
+"""The errors at the ends of Python's tracebacks, of any name."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ SENDER = r"\[[^\]\s]+\]:? ?"
 GROUP = r" *\| "
 """The margin of an ExceptionGroup."""
 PREFIX = rf"(?:{TIME}|{SENDER})*(?:{GROUP})?"
-"""What Kubernetes, torchrun, PyTorch and kubetrain write before each line of a log."""
+"""The text that Kubernetes, torchrun, PyTorch and kubetrain write before each line of a log."""
 OF_LINE = re.compile(PREFIX.encode())
 SENDERS = re.compile(SENDER.encode())
 IGNORED = b"Exception ignored in"
@@ -20,7 +20,7 @@ IGNORED = b"Exception ignored in"
 
 class Raised(NamedTuple):
     place: int
-    """Where the line of the error begins."""
+    """The place where the line of the error begins."""
     is_ignored: bool
     """True if Python says so: nothing can catch what is raised while an object is deleted."""
 
