@@ -306,3 +306,5 @@ def test_unusable_options_are_refused_before_any_request(
         schedule_and_show(api, RUN, ScheduleOptions(**options))
     assert expected in str(refused.value)
     assert server.requests == []
+    with pytest.raises(InvalidSetting, match="--cron and --every are for a new schedule"):
+        manage(api, list=True, cron=NIGHTLY)

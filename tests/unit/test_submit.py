@@ -51,7 +51,8 @@ def test_a_version_has_the_same_name_as_in_the_manifests_for_gitops() -> None:
 
 def test_the_compiled_file_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
-    assert CompiledFile.find("train-pytorch").content == TRAIN.read_bytes()
+    for name in ("train-pytorch", "compiled/train_pytorch", "./compiled/train-pytorch", "compiled/train_pytorch.yaml"):
+        assert CompiledFile.find(name).content == TRAIN.read_bytes()
     with pytest.raises(InvalidSetting, match="did you mean 'train-pytorch'"):
         CompiledFile.find("train-pytroch")
     monkeypatch.chdir(tmp_path)

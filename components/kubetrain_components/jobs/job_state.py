@@ -128,12 +128,10 @@ class JobState:
         """True if the job reports the success of its lead while other pods still work, or that of another pod of an
         elastic job while rank 0 does, which may write the model."""
         working = [pod for pod in self.pods if pod.phase is Phase.RUNNING and not pod.is_terminating]
+        if self.handle.kind.traits.succeeds_with_lead:
+            return bool(working)
         is_elastic = self.needed > 0
-        return (
-            bool(working)
-            if self.handle.kind.traits.succeeds_with_lead
-            else (is_elastic and any(pod.is_first for pod in working))
-        )
+        return is_elastic and any(pod.is_first for pod in working)
 
     @property
     def image_id(self) -> str:

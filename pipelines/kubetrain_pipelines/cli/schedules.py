@@ -32,6 +32,8 @@ class ScheduleOptions(Timing):
     def check(self, pipeline: str) -> None:
         if sum(map(bool, (pipeline, self.list, self.pause, self.resume, self.delete))) != 1:
             raise InvalidSetting("give exactly one of PIPELINE, --list, --pause NAME, --resume NAME and --delete NAME")
+        if not pipeline and (self.cron or self.every):
+            raise InvalidSetting("--cron and --every are for a new schedule: name its PIPELINE, or leave them out")
 
 
 def schedule_and_show(api: KfpApi, run: RunOptions, options: ScheduleOptions) -> None:

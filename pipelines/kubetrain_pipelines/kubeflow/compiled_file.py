@@ -33,14 +33,15 @@ class CompiledFile:
     def find(cls, pipeline: str) -> Self:
         """
         Args:
-            pipeline: The path of a compiled file, or the name of one in ./compiled.
+            pipeline: The path of a compiled file, which may lack its suffix, or the name of one in ./compiled.
 
         Raises:
             InvalidSetting: if the file does not exist or is not a compiled pipeline.
         """
         path = Path(pipeline)
         if path.suffix not in SUFFIXES:
-            path = FOLDER / f"{pipeline.replace('-', '_')}.yaml"
+            folder = FOLDER if path.parent == Path() else path.parent
+            path = folder / f"{path.name.replace('-', '_')}.yaml"
         if not path.is_file():
             raise InvalidSetting(_missing(pipeline, path))
         return cls.read(path)
