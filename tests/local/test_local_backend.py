@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kubetrain_components.jobs import budgets
 from kubetrain_components.jobs.follow import run_job
-from kubetrain_components.jobs.job import Job, Replica, RestartPolicy
+from kubetrain_components.jobs.job import Elastic, Job, Replica, RestartPolicy
 from kubetrain_components.jobs.job_identity import JobIdentity
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.job_state import JobHandle, JobState, LogLine, Phase
@@ -245,6 +246,23 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_rank_0_of_an_elastic_job_may_work_on_when_the_others_have_ended(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "ENDING_TIMEOUT_SECONDS", 0.5)
+    alone = "import os, time; os.environ['PET_LOCAL_ADDR'] == '127.0.0.1' and (time.sleep(3), print('written'))"
+    command, elastic = script(alone), Elastic(min_replicas=1, max_replicas=2)
+    workers = Job(
+        identity=JobIdentity(pipeline="p", stage="s", run_id="r"),
+        kind=JobKind.PYTORCH_JOB,
+        replicas=(Replica(role="Worker", count=2, command=command),),
+        elastic=elastic,
+    )
+    state, lines = follow(backend, workers)
+    assert isinstance(state, JobState), state
+    assert [line.text for line in lines if line.pod == "worker-0"] == ["written"]
 
 
 @pytest.fixture

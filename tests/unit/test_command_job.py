@@ -226,12 +226,13 @@ def test_an_elastic_job_is_not_ending_while_rank_0_works() -> None:
     """It may write the model alone; the operator calls the job succeeded as soon as any Worker has."""
     handle = JobHandle(kind=JobKind.PYTORCH_JOB, name="j", uid="u")
 
-    def state(first: PodState, second: Phase) -> JobState:
+    def state(first: PodState, second: Phase, *, elastic: bool = True) -> JobState:
         pods = (first, PodState(role="Worker", index=1, phase=second))
-        return JobState(handle=handle, phase=Phase.SUCCEEDED, pods=pods, needed=1)
+        return JobState(handle=handle, phase=Phase.SUCCEEDED, pods=pods, needed=2, succeeds_with_any=elastic)
 
     first = PodState(role="Worker", index=0, phase=Phase.RUNNING)
     assert not state(first, Phase.SUCCEEDED).is_ending
+    assert state(first, Phase.SUCCEEDED, elastic=False).is_ending, "such as the Workers of mpirun, which wait for it"
     assert state(replace(first, is_terminating=True), Phase.SUCCEEDED).is_ending
     assert state(replace(first, phase=Phase.SUCCEEDED), Phase.RUNNING).is_ending
 

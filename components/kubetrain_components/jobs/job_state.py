@@ -89,6 +89,8 @@ class JobState:
     """Number of pods that must have started for the job to be under way; 0: all of them."""
     needs_first: bool = True
     """False if the others can train without the first pod, because they meet in etcd."""
+    succeeds_with_any: bool = False
+    """True if the job reports success as soon as one of its pods succeeds, as elastic PyTorchJobs do."""
     troubles: tuple[Trouble, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -130,8 +132,7 @@ class JobState:
         working = [pod for pod in self.pods if pod.phase is Phase.RUNNING and not pod.is_terminating]
         if self.handle.kind.traits.succeeds_with_lead:
             return bool(working)
-        is_elastic = self.needed > 0
-        return is_elastic and any(pod.is_first for pod in working)
+        return self.succeeds_with_any and any(pod.is_first for pod in working)
 
     @property
     def image_id(self) -> str:

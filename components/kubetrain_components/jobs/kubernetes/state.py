@@ -67,6 +67,7 @@ def job_state(
         phase=phase,
         pods=tuple(pod_state(kind, history) for history in replicas.values()),
         needed=needed_pods(kind, job),
+        succeeds_with_any="elasticPolicy" in job["spec"],
         needs_first=(metadata.get("annotations") or {}).get(NEEDS_FIRST_ANNOTATION) != "false",
         troubles=() if is_over else (*troubles(kind, job, newest, events, queues), *_etcd_troubles(etcd)),
         labels=metadata.get("labels") or {},

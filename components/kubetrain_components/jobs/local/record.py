@@ -90,6 +90,7 @@ class LocalRecord:
             handle=JobHandle(kind=JobKind(created["job"]["kind"]), name=self.path.name, uid=created["uid"]),
             phase=Phase(status["phase"]),
             pods=tuple(PodState(**{**pod, "phase": Phase(pod["phase"])}) for pod in status["pods"]),
+            succeeds_with_any=bool(created["job"]["elastic"]),
             labels=created["labels"],
             annotations=annotations,
             message=status["message"],
