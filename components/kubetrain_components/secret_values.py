@@ -1,7 +1,7 @@
 """Recognize what may be a secret, so that it is neither printed nor written to a parameter file."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 UNCOUNTED = r"(?<!max[ _-])(?<!min[ _-])(?<!num[ _-])(?<!\bn[ _-])"
@@ -63,11 +63,19 @@ IN_VARIABLES = re.compile(r"(^|\.)(env|httpHeaders)(\[|$)")
 COMMAND = re.compile(r"(^|\.)(command|args)(\[|$)")
 OPTION = re.compile(r"--[A-Za-z][\w-]*=?|-[A-Za-z]")
 HIDDEN = "…"
+VARIABLES = "env"
+"""The field of a container that lists its variables."""
 
 
 def is_secret(name: str, value: str) -> bool:
     """Return True if a variable, annotation or option of this name and value may be a secret."""
     return bool(value) and (_hidden(value) != value or (names_secret(name) and not VARIABLE.fullmatch(value)))
+
+
+def hidden_variable(variable: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of a container's variables, without its value if that may be a secret."""
+    value = str(variable.get("value", ""))
+    return {**variable, "value": HIDDEN} if is_secret(str(variable.get("name")), value) else dict(variable)
 
 
 def names_secret(name: str) -> bool:

@@ -115,7 +115,7 @@ def sync_train_evaluate_promote(*, framework: str, pipeline: str, **parameters: 
 def _check_is_first() -> None:
     """Check it because all jobs and the output of a run have its ID."""
     compiled = pipeline_context.Pipeline.get_default_pipeline()
-    if compiled and TRAIN.name.replace("_", "-") in compiled.tasks:
+    if compiled and TRAIN.task in compiled.tasks:
         raise InvalidSetting(
             "sync_train_evaluate_promote() can be called once in a pipeline, because a run has one training: submit a "
             "run for each, such as with another seed"

@@ -261,6 +261,7 @@ def test_the_checkpoint_that_an_attempt_saved_itself_proves_its_end(tmp_path: Pa
         ("session.log(numpy.int64(1), loss=numpy.float32(1))", ""),
         ("session.save(numpy.array(1), write)", ""),
         ("session.log(1.5, loss=1)", "the step must be a whole number from 0, not 1.5"),
+        ("session.save(numpy.ones(2), write)", "the step must be a whole number from 0, not array([1., 1.])"),
         ("session.save(-1, write)", "the step must be a whole number from 0, not -1"),
         ("session.log(1, loss=None)", "loss must be a single number, not None"),
         ("session.finish(write, {'accuracy': numpy.ones(2)})", "accuracy must be a single number, not array([1., 1.])"),

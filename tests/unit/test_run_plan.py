@@ -145,6 +145,9 @@ def test_every_pod_has_a_limit_of_cpus_if_the_training_has_one() -> None:
         ]
         assert len(limits) >= 3
         assert all(bool(each) == bool(limit) for each in limits), limits
+    larger = plan(placement={"image": "mine:2", "cpu_limit": "2"}, storage={"transfer": {"cpu": "4"}})[2]
+    (container,) = larger["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["cpu"] == "4", "a limit is never below the request"
 
 
 def test_a_sync_only_run_creates_one_pvc_and_one_job() -> None:

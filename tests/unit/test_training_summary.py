@@ -65,6 +65,7 @@ def test_a_secret_among_the_variables_is_not_shown() -> None:
     text = training_summary(secret, RESULT, {}, "")
     assert "hf_abc" not in text
     assert "value: INFO" in text
+    assert secret.to_job().spec_hash in text, "the manifest is otherwise that of the job"
 
 
 def test_the_manifest_of_a_job_without_an_operator_has_what_is_created_beside_it() -> None:

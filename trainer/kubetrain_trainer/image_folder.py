@@ -43,9 +43,9 @@ def list_classes(data_dir: Path, training_split: str = "train") -> tuple[str, ..
         KubetrainError: if the training split has none.
     """
     entries = _entries(data_dir, training_split)
-    if classes := tuple(sorted(entry.name for entry in entries if _is_class(entry))):
+    if classes := tuple(sorted(entry.name for entry in entries if is_folder(entry))):
         return classes
-    there = f"; it has {_listed(left_out)}" if (left_out := Counter(map(_kind, entries))) else ""
+    there = _there(Counter(map(_kind, entries)))
     raise KubetrainError(f"{data_dir / training_split} has no folders of classes{there}: {LAYOUT}")
 
 
@@ -57,12 +57,12 @@ def list_images(data_dir: Path, split: str, training_split: str = "train") -> Im
             has a class that the training split does not have.
     """
     classes, entries = list_classes(data_dir, training_split), _entries(data_dir, split)
-    unknown = sorted({entry.name for entry in entries if _is_class(entry)} - set(classes))
+    unknown = sorted({entry.name for entry in entries if is_folder(entry)} - set(classes))
     if unknown:
         raise KubetrainError(
             f"{data_dir / split} has class '{unknown[0]}' that {training_split}/ does not have: add or remove it"
         )
-    names, labels, left_out = list[list[str]](), array("i"), Counter(map(_kind, filterfalse(_is_class, entries)))
+    names, labels, left_out = list[list[str]](), array("i"), Counter(map(_kind, filterfalse(is_folder, entries)))
     for label, name in enumerate(classes):
         images, others = _scan(data_dir / split / name)
         if not images and split == training_split:
@@ -84,8 +84,9 @@ def log_notes(samples: Any) -> None:
 
 
 def no_images(folder: Path, left_out: Mapping[str, int] = MappingProxyType({})) -> KubetrainError:
-    there = f"; it has {_listed(left_out)}" if left_out else ""
-    return KubetrainError(f"{folder} has no images ({', '.join(EXTENSIONS)}){there}: add images, or remove it")
+    return KubetrainError(
+        f"{folder} has no images ({', '.join(EXTENSIONS)}){_there(left_out)}: add images, or remove it"
+    )
 
 
 def missing_split(data_dir: Path, split: str, layout: str) -> KubetrainError:
@@ -101,7 +102,7 @@ def _entries(data_dir: Path, split: str) -> list[os.DirEntry[str]]:
         entries = list(os.scandir(data_dir / split))
     except (FileNotFoundError, NotADirectoryError):
         raise missing_split(data_dir, split, LAYOUT) from None
-    if not any(map(_is_class, entries)) and any(entry.name.endswith(".tar") for entry in entries):
+    if not any(map(is_folder, entries)) and any(entry.name.endswith(".tar") for entry in entries):
         raise KubetrainError(f"{data_dir / split} holds tar shards, not folders of images: set data=tar_shards")
     return entries
 
@@ -113,7 +114,7 @@ def _scan(folder: Path) -> tuple[list[str], Counter[str]]:
     return images, Counter(map(_kind, filterfalse(_is_image, entries)))
 
 
-def _is_class(entry: os.DirEntry[str]) -> bool:
+def is_folder(entry: os.DirEntry[str] | Path) -> bool:
     """Return True for folders, except hidden ones such as .ipynb_checkpoints."""
     return entry.is_dir() and not entry.name.startswith(".")
 
@@ -142,6 +143,10 @@ def _notes(folder: Path, images: int, left_out: Mapping[str, int]) -> Iterator[s
             f"{folder} has {images:,} images in single files, whose names take memory in every loading process: pack "
             "them into tar shards with `kubetrain pack`, and set data=tar_shards"
         )
+
+
+def _there(left_out: Mapping[str, int]) -> str:
+    return f"; it has {_listed(left_out)}" if left_out else ""
 
 
 def _listed(left_out: Mapping[str, int]) -> str:

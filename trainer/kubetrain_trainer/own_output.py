@@ -139,7 +139,7 @@ def numbers(given: Mapping[str, Any]) -> dict[str, float]:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value.item() if hasattr(value, "item") else value)
+        return float(_plain(value))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise KubetrainError(f"{name} must be a single number, not {shorten(repr(value), 60)}") from None
 
@@ -150,10 +150,14 @@ def whole_number(step: Any) -> int:
     Raises:
         KubetrainError: for another value.
     """
-    plain = step.item() if hasattr(step, "item") else step.numpy() if hasattr(step, "numpy") else step
-    try:
-        if (number := operator.index(plain)) >= 0:
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):
+        if (number := operator.index(_plain(step))) >= 0:
             return number
-    except TypeError:
-        pass
     raise KubetrainError(f"the step must be a whole number from 0, not {shorten(repr(step), 60)}")
+
+
+def _plain(value: Any) -> Any:
+    """Return the number in a tensor of PyTorch, an array of NumPy or a variable of TensorFlow."""
+    if hasattr(value, "item"):
+        return value.item()
+    return value.numpy() if hasattr(value, "numpy") else value

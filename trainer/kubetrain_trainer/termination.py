@@ -44,11 +44,16 @@ def report_failure(sentence: str, *, curable: bool, avoid_nodes: Sequence[str] =
     Args:
         avoid_nodes: Nodes without which another attempt might succeed; as many as the message has room for are kept.
     """
-    message = {"status": "failed", "error": _printable(sentence)[:SENTENCE_LENGTH], "curable": curable}
+    message = failure_message(sentence, curable=curable)
     nodes = [*avoid_nodes]
     while nodes and len(_json({**message, "avoid_nodes": nodes})) > MAX_BYTES:
         nodes.pop()
     _write(_json({**message, "avoid_nodes": nodes} if nodes else message), only_first=True)
+
+
+def failure_message(sentence: str, *, curable: bool) -> dict[str, Any]:
+    """Return the message of a process that failed."""
+    return {"status": "failed", "error": _printable(sentence)[:SENTENCE_LENGTH], "curable": curable}
 
 
 def write_termination_message(sentence: str) -> None:

@@ -203,6 +203,13 @@ class Placement(Settings):
         requests = [(self.gpu_resource, self.gpus), *others]
         return sum(int(amount(str(number))) for name, number in requests if not PART_OF_GPU.fullmatch(name))
 
+    def limit_of(self, cpu: str) -> str:
+        """Return the limit of a small pod beside this one that requests these CPUs.
+
+        It has one if this pod does, because a quota may demand that of every pod.
+        """
+        return self.cpu_limit and cpu
+
     def with_default_image(self, image: str) -> Self:
         return self if self.image else replace(self, image=image)
 

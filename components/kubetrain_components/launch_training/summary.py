@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from kubetrain_components.jobs.kubernetes.manifests import manifests_of
 from kubetrain_components.jobs.launchers import Launcher
-from kubetrain_components.jobs.placement import Placement
 from kubetrain_components.launch_training.training_job import TrainingJob
 from kubetrain_components.manifest_text import as_yaml
 from kubetrain_components.run.describe_time import LOST, describe_cost, summarize_time, time_rows
 from kubetrain_components.run.training_time import TrainingTime
-from kubetrain_components.secret_values import HIDDEN, is_secret
+from kubetrain_components.secret_values import VARIABLES, hidden_variable
 
 ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;"}
 ZEROS = "The zeros at the end of names stand for random characters.\n\n"
@@ -32,7 +30,7 @@ def training_summary(
         progress: Last line of rank 0 with its step, loss and speed.
     """
     job = training.to_job()
-    manifest = as_yaml(manifests_of(replace(job, placement=_without_secrets(job.placement))))
+    manifest = as_yaml(_without_secrets(manifests_of(job)))
     name = job.identity.name
     commands = COMMANDS.format(kind=job.kind.value.lower(), name=name, label=job.kind.traits.job_name_label)
     time = TrainingTime.from_json(result["time"])
@@ -58,9 +56,13 @@ def training_summary(
     )
 
 
-def _without_secrets(placement: Placement) -> Placement:
-    env = {name: HIDDEN if is_secret(name, str(value)) else value for name, value in placement.env.items()}
-    return replace(placement, env=env)
+def _without_secrets(value: Any, field: str = "") -> Any:
+    """Return manifests without the values of variables that may be secrets."""
+    if isinstance(value, dict):
+        return {name: _without_secrets(each, name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [hidden_variable(each) if field == VARIABLES else _without_secrets(each) for each in value]
+    return value
 
 
 def _escaped(text: object) -> str:

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
-from kubetrain_trainer.image_folder import ImageFolder, list_classes, list_images, no_images
+from kubetrain_trainer.image_folder import ImageFolder, is_folder, list_classes, list_images, no_images
 from kubetrain_trainer.shard_index import ShardIndex
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(?:([KMGT])(I)?)?B?", re.IGNORECASE)
@@ -113,8 +113,7 @@ def parse_size(text: str) -> int:
 
 
 def _may_be_split(entry: Path) -> bool:
-    """Return True for folders, except hidden ones and that of a file system."""
-    return entry.is_dir() and not entry.name.startswith(".") and entry.name != "lost+found"
+    return is_folder(entry) and entry.name != "lost+found"  # which file systems make
 
 
 def plan_pack(data_dir: Path, out: Path, shard_size: int) -> PackPlan:

@@ -79,7 +79,7 @@ def _placement(training: Placement) -> Placement:
     """Request little, but limit memory as for the training. Volumes and init containers may provide the code."""
     kept = {
         "init_containers": training.init_containers,
-        "cpu_limit": training.cpu_limit and SMALL["cpu"],
+        "cpu_limit": training.limit_of(SMALL["cpu"]),
         "memory": min(MEMORY, training.memory or MEMORY, key=amount),
         "memory_limit": training.memory_limit or training.memory,
         "tolerations": [*training.tolerations, *_of_gpu_nodes(training)],

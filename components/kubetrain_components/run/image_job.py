@@ -29,5 +29,5 @@ def image_job(parameters: RunParameters) -> Job:
         identity=JobIdentity(pipeline=parameters.pipeline, stage=STAGE, run_id=parameters.run_id),
         kind=JobKind.BATCH_JOB,
         replicas=(Replica(role="Image", count=1, command=("true",)),),
-        placement=replace(parameters.placement, **SMALL, cpu_limit=parameters.placement.cpu_limit and SMALL["cpu"]),
+        placement=replace(parameters.placement, **SMALL, cpu_limit=parameters.placement.limit_of(SMALL["cpu"])),
     )

@@ -12,6 +12,11 @@ class RunStage:
     result_key: str
     """The key of its result in run.json."""
 
+    @property
+    def task(self) -> str:
+        """The name of its task in a compiled pipeline."""
+        return self.name.replace("_", "-")
+
 
 SYNC = RunStage("sync_dataset", "Sync the dataset", "dataset")
 TRAIN = RunStage("launch_training", "Train on several pods", "training")

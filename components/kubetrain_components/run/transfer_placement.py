@@ -32,10 +32,9 @@ def transfer_placement(parameters: RunParameters) -> Placement:
     if parameters.storage.staging.access_mode == "ReadWriteOnce":
         staging = {STAGING_LABEL: slug(parameters.storage.staging_claim, LABEL_LENGTH)}
         shared |= {"labels": {**shared["labels"], **staging}, "affinity": _near_pods(staging)}
-    if parameters.placement.cpu_limit:  # then a quota may demand one of every pod
-        shared |= {"cpu_limit": TRANSFER["cpu"]}
     own = {"image": parameters.components_image, "env_secrets": [parameters.s3_secret]}
-    return Placement.from_dict({**TRANSFER, **shared, **own, **parameters.storage.transfer})
+    settings = {**TRANSFER, **shared, **own, **parameters.storage.transfer}
+    return Placement.from_dict({"cpu_limit": parameters.placement.limit_of(settings["cpu"]), **settings})
 
 
 def _near_pods(labels: dict[str, str]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _claim_of(run: Message, spec: Message) -> str:
     declared = root.get("inputDefinitions", {}).get("parameters", {})
     defaults = {name: each["defaultValue"] for name, each in declared.items() if "defaultValue" in each}
     values = defaults | run.get("runtime_config", {}).get("parameters", {})
-    training = root.get("dag", {}).get("tasks", {}).get(TRAIN.name.replace("_", "-"), {})
+    training = root.get("dag", {}).get("tasks", {}).get(TRAIN.task, {})
     passed = training.get("inputs", {}).get("parameters", {}).get("output_claim", {})
     given = passed.get("runtimeValue", {}).get("constant") or values.get(
         passed.get("componentInputParameter", "output_claim"), Storage.output_claim

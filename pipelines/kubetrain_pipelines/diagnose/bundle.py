@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from kubetrain_components.secret_values import HIDDEN, is_secret, without_secrets
+from kubetrain_components.manifest import APPLIED
+from kubetrain_components.secret_values import HIDDEN, VARIABLES, hidden_variable, without_secrets
 from kubetrain_pipelines.diagnose.diagnosis import Diagnosis
 from kubetrain_trainer.errors import KubetrainError
 
-REPEATED = ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")
-"""Fields of the metadata in which the API server and kubectl repeat the object, as a text."""
-VARIABLES = "env"
-"""The field of a container that lists its variables."""
+REPEATED = ("managedFields", APPLIED)
+"""Fields of the metadata in which the API server and kubectl repeat the object."""
 
 
 def write_bundle(diagnosis: Diagnosis, path: Path) -> None:
@@ -69,12 +68,7 @@ def hidden(path: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: hidden(f"{path}.{name}", each) for name, each in value.items() if name not in REPEATED}
     if isinstance(value, list) and path.rpartition(".")[2] == VARIABLES:
-        return [_variable(each) for each in value]
+        return [hidden_variable(each) for each in value]
     if isinstance(value, list | tuple) and not all(isinstance(each, str) for each in value):
         return [hidden(path, each) for each in value]
     return without_secrets(path, list(value) if isinstance(value, tuple) else value)
-
-
-def _variable(variable: Mapping[str, Any]) -> dict[str, Any]:
-    value = str(variable.get("value", ""))
-    return {**variable, "value": HIDDEN} if is_secret(str(variable.get("name")), value) else dict(variable)

@@ -29,7 +29,7 @@ def raised_in(block: bytes) -> Iterator[Raised]:
     """Yield the errors of the tracebacks in a part of a log, whose senders may write between each other's lines."""
     for begin in BEGIN.finditer(block):
         start = block.rfind(b"\n", 0, begin.start()) + 1
-        sender = _sender(block, start)
+        sender, _ = _split(block, start)
         before = block[block.rfind(b"\n", 0, max(start - 1, 0)) + 1 : start]
         place = _end(block, begin.end(), sender)
         if place is not None:
@@ -40,13 +40,16 @@ def _end(block: bytes, begin: int, sender: bytes) -> int | None:
     """Return the place of the sender's next line that is not indented."""
     place = block.find(b"\n", begin) + 1
     while 0 < place < min(len(block), begin + MAX_BYTES):
-        text = OF_LINE.match(block, place).end()  # type: ignore[union-attr]  # it also matches nothing
+        of_line, text = _split(block, place)
         is_indented = block[text : text + 1].isspace() or BEGIN.match(block, text)
-        if _sender(block, place) == sender and not is_indented:
+        if of_line == sender and not is_indented:
             return place
         place = block.find(b"\n", place) + 1
     return None
 
 
-def _sender(block: bytes, start: int) -> bytes:
-    return b"".join(SENDERS.findall(OF_LINE.match(block, start)[0]))  # type: ignore[index]
+def _split(block: bytes, start: int) -> tuple[bytes, int]:
+    """Return who sent the line that starts here, and where its text begins."""
+    prefix = OF_LINE.match(block, start)
+    assert prefix is not None, "it also matches nothing"
+    return b"".join(SENDERS.findall(prefix[0])), prefix.end()

@@ -174,7 +174,7 @@ def _job(
     stage: str, token: str, placement: Placement, mounts: tuple[ClaimMount, ...], tests: Mapping[str, list[str]]
 ) -> Job:
     command = ("python", "-c", PROGRAM.read_text(), json.dumps(tests))
-    limit = placement.cpu_limit and SMALL["cpu"]  # a quota may demand one of every pod
+    limit = placement.limit_of(SMALL["cpu"])
     small = replace(placement, **{**SMALL, **WITHOUT_DEVICES, **ALONE, **WITHOUT_QUEUE, **TIMES}, cpu_limit=limit)
     return Job(
         identity=JobIdentity(pipeline="doctor", stage=stage, run_id=token),

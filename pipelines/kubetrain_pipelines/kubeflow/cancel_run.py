@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from kubetrain_components.jobs.kubernetes.errors import KubernetesError
 from kubetrain_pipelines.kubeflow.kfp_api import KfpApi
-from kubetrain_pipelines.kubeflow.kfp_errors import KfpError, NotFound
-from kubetrain_pipelines.kubeflow.run import RUN_ID, missing, read_run, runs_named
+from kubetrain_pipelines.kubeflow.kfp_errors import KfpError
+from kubetrain_pipelines.kubeflow.run import RUN_ID, read_run, runs_named
 from kubetrain_pipelines.kubeflow.run_state import RunState
 from kubetrain_pipelines.say import Say
 
@@ -43,8 +43,6 @@ def _unfinished_run(api: KfpApi, wanted: str) -> str:
     if RUN_ID.fullmatch(wanted):
         return wanted
     named = [*runs_named(api, wanted)]
-    if not named:
-        raise NotFound(missing(wanted))
     unfinished = [each["run_id"] for each in named if not RunState.of(each).is_final]
     if len(unfinished) > 1:
         raise KfpError(f"several runs named '{wanted}' have not ended: give the ID of one ({', '.join(unfinished)})")

@@ -81,17 +81,22 @@ def find_run(api: KfpApi, wanted: str) -> Message:
     Raises:
         NotFound: if the run does not exist.
     """
-    if RUN_ID.fullmatch(wanted):
-        return _get_run(api, wanted)
-    if newest := next(runs_named(api, wanted), None):
-        return _get_run(api, newest["run_id"])
-    raise NotFound(missing(wanted))
+    return _get_run(api, wanted if RUN_ID.fullmatch(wanted) else next(runs_named(api, wanted))["run_id"])
 
 
 def runs_named(api: KfpApi, name: str) -> Iterator[Message]:
-    """Yield the runs with this name, the newest first."""
-    found = api.list_all("runs", "/runs", **_newest_first(api), filter=equals("display_name", name))
-    return (each for each in found if each["display_name"] == name)  # the database ignores case
+    """Yield the runs with this name, the newest first.
+
+    Raises:
+        NotFound: if there are none.
+    """
+    is_known = False
+    for each in api.list_all("runs", "/runs", **_newest_first(api), filter=equals("display_name", name)):
+        if each["display_name"] == name:  # the database ignores case
+            is_known = True
+            yield each
+    if not is_known:
+        raise NotFound(_missing(name))
 
 
 def recent_runs(api: KfpApi) -> list[Run]:
@@ -124,10 +129,10 @@ def _newest_first(api: KfpApi) -> dict[str, str]:
 
 
 def _get_run(api: KfpApi, run_id: str) -> Message:
-    return api.get_by_id("/runs", run_id, missing(run_id))
+    return api.get_by_id("/runs", run_id, _missing(run_id))
 
 
-def missing(wanted: str) -> str:
+def _missing(wanted: str) -> str:
     return f"run '{wanted}' does not exist: `kubetrain status` (in Python: `kubetrain.runs()`) lists recent runs"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kubetrain_components.jobs.job_kinds import JobKind
 from kubetrain_components.jobs.placement import Placement
+from kubetrain_components.manifest import APPLIED
 from kubetrain_pipelines.pipeline_parameters import parameters_of
 from kubetrain_pipelines.planned_run import check_before_sending
 from kubetrain_pipelines.translate.command_jobs import PLACEHOLDER, placement_in, take_command_job, train_options
@@ -31,7 +32,6 @@ SET_BY_SERVER = (
     "status",
 )
 NO_ETCD = "not needed: workers find each other without etcd"
-APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _server(job: Job, instance: str) -> Job:
             image_pull_policy=own.image_pull_policy,
             image_pull_secrets=own.image_pull_secrets,
             cpu=CPU,
-            cpu_limit=own.cpu_limit and CPU,
+            cpu_limit=own.limit_of(CPU),
             memory=f"{BASE_MEBIBYTES + POD_MEBIBYTES * job.max_pods}Mi",
             shm_size="",
             istio=own.istio,

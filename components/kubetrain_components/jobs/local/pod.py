@@ -17,7 +17,7 @@ from kubetrain_components.jobs.job_state import Phase, PodState
 from kubetrain_components.jobs.job_times import PodTimes
 from kubetrain_components.jobs.local.loopback import without_proxy
 from kubetrain_components.jobs.local.process_guard import end_marked
-from kubetrain_trainer.termination import LOG_VARIABLE
+from kubetrain_trainer.termination import LOG_VARIABLE, failure_message
 
 # Set by the operator or torchrun: values from the launcher's own environment must not reach a pod.
 INJECTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "GROUP_RANK", "ROLE_RANK")
@@ -130,7 +130,7 @@ class LocalPod:
         words, folder = self._last_words.read_text(errors="replace"), self._last_words.parent
         if words or not code or shutil.disk_usage(folder).free:
             return words
-        return json.dumps({"status": "failed", "error": DISK_FULL.format(folder=folder), "curable": False})
+        return json.dumps(failure_message(DISK_FULL.format(folder=folder), curable=False))
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
