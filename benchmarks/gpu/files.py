@@ -26,8 +26,10 @@ def measure(miniature: bool) -> Iterator[Figure]:
 
 
 def waiting(output: Path) -> float:
-    shares = [row["data_wait_share"] for row in steps(output) if row["step"] > UNTIMED_STEPS]
-    return sum(shares) / len(shares)
+    """Return the share of the time, of which slow steps take more than their number."""
+    timed = [row for row in steps(output) if row["step"] > UNTIMED_STEPS]
+    seconds = [1 / row["samples_per_second"] for row in timed]
+    return sum(row["data_wait_share"] * each for row, each in zip(timed, seconds, strict=True)) / sum(seconds)
 
 
 if __name__ == "__main__":

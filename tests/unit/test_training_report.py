@@ -79,7 +79,7 @@ class Clock(HostClock):
 
 
 def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
-    """Take steps of two seconds each."""
+    """Take steps of two seconds each, or longer ones if they wait longer."""
     own_time = report._own_time
     clock: Any = own_time.clock
 
@@ -89,7 +89,7 @@ def train(report: TrainingReport, steps: int, waited_seconds: float) -> None:
             yield
 
     for _ in own_time.loading(batches()):
-        clock.now += 2 - waited_seconds
+        clock.now += max(2 - waited_seconds, 0)
         own_time.end_step()
         report.window.count_step(16)
 
@@ -224,6 +224,15 @@ def test_a_training_that_waits_for_data_says_what_to_do(
     warnings = [each for each in caplog.messages if "waits" in each]
     assert len(warnings) == at_the_end
     assert all("waits for data 62% of the time: " in each and "raise loader_workers" in each for each in warnings)
+
+
+def test_a_few_long_waits_are_told_from_many_short_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    report = begin(tmp_path)
+    for steps, waited_seconds in ((40, 0.0), (2, 60.0)):
+        train(report, steps, waited_seconds)
+        report.steps(TrainingProgress(step=steps), means={"loss": 0.5, "gradient_norm": 2.0}, rate=0.1)
+    report.end()
+    assert "waits for data 61% of the time" in caplog.text
 
 
 def test_a_training_logs_its_hardware_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class TrainingReport:
         groups: ShardGroups | None = getattr(plan, "groups", None)
         self._cache = groups.cached.cache if groups else None
         self._seconds_at_peak = seconds_at_peak
-        self._waits, self._steps = 0.0, 0
+        self._waited, self._seconds = 0.0, 0.0
         self._has_warned = False
         if not group.role.is_chief:
             return
@@ -78,10 +78,10 @@ class TrainingReport:
         samples_per_second = self.window.samples_per_second
         times = [StepTimes(*each) for each in self._group.gather_all(self._own_time.read())]
         wait_share = max(each.data_share for each in times)  # all wait for the one that waits longest for data
-        self._waits += wait_share * self.window.steps
-        self._steps += self.window.steps
         seconds_left = self.window.seconds_for(self._total_steps - progress.step)
         waited = wait_share * self.window.seconds
+        self._waited += waited
+        self._seconds += self.window.seconds
         self.window.restart()
         if not self._group.role.is_chief:
             return
@@ -148,7 +148,7 @@ class TrainingReport:
 
     def _warn_of_waiting(self) -> None:
         self._has_warned = True
-        share = self._waits / max(self._steps, 1)
+        share = self._waited / self._seconds if self._seconds else 0.0
         if share >= LARGE_WAIT_SHARE:
             log.warning(describe_waiting(share))
 
