@@ -56,8 +56,10 @@ def test_statistics_that_the_next_forward_pass_changes_are_copied_before_it() ->
 def test_a_batch_that_is_brought_ahead_leaves_alone_what_steps_still_read() -> None:
     device = torch.device("cuda:0")
     batches = [(number, torch.full((2**22,), float(number)).pin_memory()) for number in range(8)]
-    torch.cuda.synchronize()
-    torch.cuda._sleep(10**9)
+    loads_kernels = torch.zeros(2**22, device=device)  # for the first time, the host waits for the GPU
+    torch.cuda._sleep(1)
+    assert loads_kernels.min() == loads_kernels.max()
+    torch.cuda._sleep(2 * 10**9)
     read = []
     for _, bringing in brought_ahead(batches, device):
         batch = brought(bringing, device)
