@@ -93,7 +93,7 @@ def pytorch(size: int) -> Callable[[int], Iterator[Any]]:
     config = TrainConfig(batch_size=BATCH, loader_workers=0)
     loader = Loader(samples, config, ProcessRole(), torch.device("cpu"))
     plan = loader.plan(1, None)
-    return lambda epoch: loader.load((batch.indices for batch in plan.batches(epoch, 0)), epoch)
+    return lambda epoch: loader.load(batch.keys for batch in plan.batches(epoch, 0))
 
 
 def tensorflow(size: int) -> Callable[[int], Iterator[Any]]:
@@ -105,7 +105,7 @@ def tensorflow(size: int) -> Callable[[int], Iterator[Any]]:
 
     samples = Samples(size, lambda index: (tf.zeros([1]), index))
     plan = plan_samples(size, TrainConfig(batch_size=BATCH), 1, None)
-    return lambda epoch: load(samples, (batch.indices for batch in plan.batches(epoch, 0)))
+    return lambda epoch: load(samples, (batch.keys for batch in plan.batches(epoch, 0)))
 
 
 CONTESTANTS = {"PyTorch's usual loader": peer, "ours, PyTorch": pytorch, "ours, TensorFlow": tensorflow}

@@ -61,7 +61,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
     asked = ("pytorch", arguments.model, arguments.pixels, arguments.batch, arguments.steps)
     config = TrainConfig.from_dict(measured_settings(*asked, arguments.processes))
-    batch = Batch(indices=range(arguments.batch), global_size=arguments.batch * arguments.processes)
+    batch = Batch(epoch=0, indices=range(arguments.batch), global_size=arguments.batch * arguments.processes)
     images, labels = torch.randn(arguments.batch, 3, *[arguments.pixels] * 2), torch.arange(arguments.batch)
     with join_group(config, torchrun_role()) as group, tempfile.TemporaryDirectory() as folder:
         trainings = {name: ready(name, config, group, Path(folder)) for name in CONTESTANTS}

@@ -54,10 +54,11 @@ def images_of(data_dir: Path, world_size: int, start: int = 0, **changes: Any) -
     for rank in range(world_size):
         role = ProcessRole(rank=rank, world_size=world_size)
         loader = Loader(task.training_data(), config, role, torch.device("cpu"), task.collate)  # type: ignore[misc]
-        batches = [each.indices for each in plan_samples(IMAGES, config, world_size, None).batches(EPOCH, rank, start)]
-        loaded = [(batch.inputs.numpy(), batch.targets.numpy()) for batch in loader.load(batches, EPOCH)]
+        batches = [*plan_samples(IMAGES, config, world_size, None).batches(EPOCH, rank, start)]
+        keys = (batch.keys for batch in batches)
+        loaded = [(batch.inputs.numpy(), batch.targets.numpy()) for batch in loader.load(keys)]
         rows = chain.from_iterable(zip(*batch, strict=True) for batch in loaded)
-        images |= dict(zip(chain(*batches), map(list, rows), strict=True))
+        images |= dict(zip(chain(*(batch.indices for batch in batches)), map(list, rows), strict=True))
     return images
 
 
@@ -173,13 +174,13 @@ from kubetrain_trainer.tensorflow_multiworker.images import decode, for_shorter_
 from kubetrain_trainer.tensorflow_multiworker.loading import load
 from kubetrain_trainer.tensorflow_multiworker.task import build_task, cross_entropy
 
-folder, epoch, batches, *trainings = Path(sys.argv[1]), *map(json.loads, sys.argv[3:])
+folder, keys, *trainings = Path(sys.argv[1]), *map(json.loads, sys.argv[3:])
 arrays = {}
 for number, settings in enumerate(trainings):
     config = TrainConfig.from_dict(settings)
     task = build_task(config, folder / config.data)
     samples = task.training_data()
-    loaded = list(load(samples, batches, task.collate, epoch))
+    loaded = list(load(samples, keys, task.collate))
     assert {inputs.dtype for inputs, _ in loaded} == {tf.uint8}
     arrays[f"pixels{number}"] = np.concatenate([samples.prepare(inputs).numpy() for inputs, _ in loaded])
     arrays[f"targets{number}"] = np.concatenate([targets.numpy() for _, targets in loaded])
@@ -199,7 +200,7 @@ assert np.abs(tf.image.resize(levels, [375, 500], antialias=True) - tf.cast(scal
 
 (folder / "image_folder" / "train" / "a" / "0.jpg").write_bytes(b"not an image")
 try:
-    list(load(task.training_data(), batches, task.collate, epoch))
+    list(load(task.training_data(), keys, task.collate))
 except KubetrainError as error:
     assert "a/0.jpg is not an image that can be read" in str(error), error
 else:
@@ -211,29 +212,30 @@ else:
 def test_an_image_is_the_same_in_both_frameworks(pictures: Path, tmp_path: Path) -> None:
     """TensorFlow is in a separate process: torch crashes if it is imported after TensorFlow."""
     config = TrainConfig.from_dict(settings())
-    batches = [list(batch.indices) for batch in plan_samples(IMAGES, config, 1, None).batches(EPOCH, 0)]
+    batches = [*plan_samples(IMAGES, config, 1, None).batches(EPOCH, 0)]
     without_colors = {"rand_augment": 0, "color_jitter": 0}
     trainings = [{"data": "tar_shards", "crop_area": 1}, {"mixup": 0, "cutmix": 0}, without_colors]
     expected = [images_of(pictures, 1, **changes) for changes in trainings]  # before TensorFlow's part damages one
-    arguments = [EPOCH, batches, *(settings(**changes) for changes in trainings)]
+    arguments = [[batch.keys for batch in batches], *(settings(**changes) for changes in trainings)]
     program = [sys.executable, "-c", IN_TENSORFLOW, pictures, tmp_path / "seen.npz", *map(json.dumps, arguments)]
     finished = subprocess.run(program, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
+    indices = [index for batch in batches for index in batch.indices]
     with np.load(tmp_path / "seen.npz") as seen:
         for number, images in enumerate(expected):
-            assert_alike(images, batches, seen[f"pixels{number}"], seen[f"targets{number}"])
-        assert_alike(expected[-1], batches, seen["pixels2"], seen["targets2"], most=0.05)
+            assert_alike(images, indices, seen[f"pixels{number}"], seen[f"targets{number}"])
+        assert_alike(expected[-1], indices, seen["pixels2"], seen["targets2"], most=0.05)
 
 
 def assert_alike(
     images: dict[int, list[np.ndarray]],
-    batches: list[list[int]],
+    indices: list[int],
     pixels: np.ndarray,
     targets: np.ndarray,
     most: float = 0.5,
 ) -> None:
     differences = []
-    for row, index in enumerate(chain(*batches)):
+    for row, index in enumerate(indices):
         ours, target = images[index]
         np.testing.assert_allclose(targets[row], target, atol=1e-6)
         differences.append(np.abs(pixels[row].transpose(2, 0, 1) - ours).mean())

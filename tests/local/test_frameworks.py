@@ -21,6 +21,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.model_names import TORCHVISION
 from kubetrain_trainer.process_role import ProcessRole
+from kubetrain_trainer.sample_keys import keys_of
 from kubetrain_trainer.training_output import TrainingOutput
 
 SMOOTHED = (0.23954, 0.63954)
@@ -98,7 +99,7 @@ class TestPyTorch:
         data = image_data(TrainConfig(image_size=8), tmp_path)
         samples = data.split("val")
         assert samples[0][0].dtype == torch.uint8
-        ((pictures, labels, _),) = Loader(samples, TrainConfig(), ProcessRole(), torch.device("cpu")).load([[0]])
+        ((pictures, labels, _),) = Loader(samples, TrainConfig(), ProcessRole(), torch.device("cpu")).load([[(0, 0)]])
         assert (data.classes, labels.tolist(), tuple(pictures.shape)) == (("red",), [0], (1, 3, 8, 8))
         assert pictures[0, :, 4, 4].tolist() == pytest.approx([2.2489, -2.0357, -1.8044], abs=1e-3)
         assert samples.picture(0).startswith("data:image/png;base64,")
@@ -125,7 +126,7 @@ class TestPyTorch:
         for data in ("image_folder", "tar_shards"):
             config = TrainConfig(data=data, image_size=8)
             samples = image_data(config, tmp_path / data).split("train")
-            (batch,) = Loader(samples, config, role, device).load([range(len(samples))])
+            (batch,) = Loader(samples, config, role, device).load([keys_of(range(len(samples)))])
             loaded[data] = sorted(zip(batch[0].tolist(), batch[1].tolist(), strict=True))
         assert len(loaded["tar_shards"]) == 20
         assert loaded["tar_shards"] == loaded["image_folder"]
@@ -133,7 +134,9 @@ class TestPyTorch:
 
         damaged = image_data(config, tmp_path / "tar_shards").split("damaged")
         with pytest.raises(KubetrainError, match=DAMAGED):
-            list(Loader(damaged, replace(config, loader_workers=1), role, device).load([[0, 1], [2, 3, 4]]))
+            list(
+                Loader(damaged, replace(config, loader_workers=1), role, device).load(map(keys_of, ([0, 1], [2, 3, 4])))
+            )
         for process in multiprocessing.active_children():
             process.kill()  # like a failing training: torch would wait five seconds for them
 
@@ -188,7 +191,7 @@ class TestPyTorch:
         samples = [(torch.tensor(number), number) for number in range(8)]
         for workers in (0, 2):
             loader = Loader(samples, TrainConfig(loader_workers=workers), ProcessRole(), torch.device("cpu"))
-            endless = loader.load([number % 7, number % 7 + 1] for number in count())
+            endless = loader.load(keys_of([number % 7, number % 7 + 1]) for number in count())
             assert [batch.targets.tolist() for batch in islice(endless, 8)] == [[n % 7, n % 7 + 1] for n in range(8)]
 
     def test_the_gradients_of_parts_are_exchanged_once(self, tmp_path: Path) -> None:
@@ -215,7 +218,7 @@ class TestPyTorch:
             training = build_training(arguments, Group(ProcessRole(world_size=2), torch.device("cpu")))
             training.model.register_comm_hook(None, exchange)  # type: ignore[operator]
             images, labels = torch.randn(6, 3, 8, 8), torch.arange(6)
-            take_step(training, images, labels, Batch(indices=[*range(6)], global_size=12), 1, factor=1)
+            take_step(training, images, labels, Batch(epoch=0, indices=[*range(6)], global_size=12), 1, factor=1)
         finally:
             dist.destroy_process_group()
         assert exchanges == [0]
@@ -351,6 +354,7 @@ from kubetrain_trainer.shard_groups import CachedShards
 from kubetrain_trainer.tar_shards import list_images
 from kubetrain_trainer.tensorflow_multiworker.data import image_data
 from kubetrain_trainer.tensorflow_multiworker.images import StoredImages
+from kubetrain_trainer.sample_keys import keys_of
 from kubetrain_trainer.tensorflow_multiworker.loading import load, split as split_batch
 from kubetrain_trainer.tensorflow_multiworker.model import build_model
 from kubetrain_trainer.tensorflow_multiworker.task import build_task
@@ -383,7 +387,7 @@ loaded = {}
 for data in ("image_folder", "tar_shards"):
     stored = image_data(TrainConfig(data=data, image_size=8), folder / data)
     samples = stored.split("train")
-    pictures, labels = next(iter(load(samples, [range(len(samples))])))
+    pictures, labels = next(iter(load(samples, [keys_of(range(len(samples)))])))
     loaded[data] = sorted(zip(pictures.numpy().tolist(), labels.numpy().tolist()))
 assert len(loaded["tar_shards"]) == 20
 assert loaded["tar_shards"] == loaded["image_folder"]
@@ -393,7 +397,7 @@ np.testing.assert_allclose(alone[0], pictures[3], atol=1e-5)
 
 def assert_rejected(samples, batches, message):
     try:
-        list(load(samples, batches))
+        list(load(samples, map(keys_of, batches)))
     except KubetrainError as error:
         assert re.search(message, str(error)), error
     else:
@@ -428,10 +432,10 @@ for seed in range(300):
     assert crop(tf.fill([3, 3, 3], 7), drawn, 8).numpy().tolist() == [[[7] * 3] * 8] * 8, "a crop has a pixel"
 
 noise = image_data(TrainConfig(data="synthetic", synthetic_samples=50), folder).split("train")
-sizes = [len(targets) for _, targets in load(noise, [[1, 2, 3], [4, 5, 6], [7, 8]])]
+sizes = [len(targets) for _, targets in load(noise, map(keys_of, ([1, 2, 3], [4, 5, 6], [7, 8])))]
 assert sizes == [3, 3, 2], sizes
 assert list(load(noise, [])) == []
-endless = load(noise, ([number, number + 1] for number in itertools.cycle(range(10))))
+endless = load(noise, (keys_of([number, number + 1]) for number in itertools.cycle(range(10))))
 labels = [targets.numpy().tolist() for _, targets in itertools.islice(endless, 200)]
 assert labels[:10] == labels[10:20] == [[number, (number + 1) % 10] for number in range(10)], labels
 np.testing.assert_array_equal(noise.load(3)[0], noise.load(3)[0])

@@ -59,6 +59,7 @@ SETTINGS: dict[str, Any] = {
 }
 TRAININGS: dict[str, dict[str, Any]] = {
     "optimizers": {},
+    "ahead": {"epochs": 3, "loader_workers": 2},
     "groups": {"batch_size": 16, "base_batch_size": 8},
     "collate": {"accumulate": 2},
     "stream": {"max_steps": 24, "epochs": 3},
@@ -219,6 +220,13 @@ def test_groups_replace_settings_of_the_chosen_optimizer(folder: Path, outcomes:
 
 def test_a_sampler_says_how_long_an_epoch_is(folder: Path, outcomes: Mapping[str, str]) -> None:
     assert newest(folder / "output" / "optimizers").progress.samples_seen == 4 * 22
+
+
+def test_the_next_epoch_is_loaded_before_this_one_ends(folder: Path, outcomes: Mapping[str, str]) -> None:
+    order = (folder / "order").read_text().splitlines()
+    assert [order.index(f"epoch {epoch}") < order.index(f"step {6 * epoch - 1}") for epoch in (1, 2)] == [True] * 2
+    assert order[-1] == "step 18"
+    assert "epoch 3" not in order
 
 
 def test_max_steps_is_the_whole_training_if_the_data_has_no_length(folder: Path, outcomes: Mapping[str, str]) -> None:

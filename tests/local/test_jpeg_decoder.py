@@ -171,7 +171,9 @@ def test_a_training_leaves_out_what_its_device_cannot_decode(folder: Path) -> No
         trained = subprocess.run([*map(str, program)], capture_output=True, text=True, check=False)
         assert trained.returncode == 0, trained.stdout + trained.stderr
         assert trained.stdout.count("08.jpg is not an image that can be read") == 1, trained.stdout
-        assert (trained.stdout + trained.stderr).count("could not decode a JPEG file") == (decoder == "gpu")
+        # The next epoch's batch may have been loaded before it is known.
+        tried = (trained.stdout + trained.stderr).count("could not decode a JPEG file")
+        assert tried in ((1, 2) if decoder == "gpu" else (0,))
         rows[decoder] = [row for row in read_metrics(folder / decoder / "metrics.jsonl") if "loss" in row]
     assert len(rows["gpu"]) == 9
     for ours, usual in zip(rows["gpu"], rows["cpu"], strict=True):

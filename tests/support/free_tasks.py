@@ -43,6 +43,12 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
+def noted(what: str, value: Any) -> Any:
+    with Path("order").open("a") as file:
+        file.write(f"{what}\n")
+    return value
+
+
 def plain(config: TrainConfig, **parts: Any) -> Task:
     return Task(**{"model": perceptron(), "data": Points, "loss": cross_entropy, **parts})
 
@@ -304,6 +310,11 @@ TASKS = {
     "plain": plain,
     "optimizers": lambda config: plain(
         config, optimizer=two_optimizers, schedule=halved_each_ten, sampler=half_of_the_samples
+    ),
+    "ahead": lambda config: plain(
+        config,
+        schedule=lambda step: noted(f"step {step}", 1.0),
+        sampler=lambda epoch: noted(f"epoch {epoch}", range(SAMPLES)),
     ),
     "groups": lambda config: plain(config, parameter_groups=groups),
     "collate": lambda config: plain(config, model=Bag(), data=Texts, collate=padded),

@@ -60,5 +60,5 @@ def loaded(folder: Path, decoder: str, device: str = "cpu", **settings: Any) -> 
     config = TrainConfig.from_dict({**changes, "jpeg_decoder": decoder})
     task = build_task(config, folder)
     loader = Loader(task.training_data(), config, ProcessRole(), torch.device(device), task.collate)  # type: ignore[misc]
-    batches = list(loader.load([range(first, first + 8) for first in range(0, loader.size, 8)], epoch=3))
+    batches = list(loader.load([(3, index) for index in range(first, first + 8)] for first in range(0, loader.size, 8)))
     return torch.cat([each.inputs.cpu() for each in batches]), torch.cat([each.targets.cpu() for each in batches])

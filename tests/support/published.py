@@ -79,10 +79,11 @@ def _export_tensorflow(
 def _fit_tensorflow(task: Any) -> None:
     import keras
 
+    from kubetrain_trainer.sample_keys import keys_of
     from kubetrain_trainer.tensorflow_multiworker.loading import load
 
     samples = task.data("val")
-    ((images, labels),) = load(samples, [range(len(samples))])
+    ((images, labels),) = load(samples, [keys_of(range(len(samples)))])
     task.model.compile(keras.optimizers.Adam(RATE), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     task.model.fit(samples.prepare(images), labels, batch_size=len(labels), epochs=STEPS, verbose=0)
 

@@ -14,7 +14,7 @@ from kubetrain_trainer.sampling import (
     evaluation_indices,
     plan_samples,
 )
-from kubetrain_trainer.stream_plan import stream_plan
+from kubetrain_trainer.stream_plan import remaining_batches, stream_plan
 from support.training import FakeGroup
 
 
@@ -212,3 +212,27 @@ def test_a_stream_resumes_with_other_processes_in_the_same_epoch_or_after_it() -
     resumed = plan.resumed(TrainingProgress(step=3, epoch=1, samples_in_epoch=60))
     assert len(list(plan.batches(1, 0, resumed.samples_in_epoch))) == 5, "the last step begins the next epoch"
     assert plan.resumed(TrainingProgress(epoch=1, samples_in_epoch=96)).epoch == 2
+
+
+def progress(step: int, epoch: int, samples: int) -> TrainingProgress:
+    return TrainingProgress(step=step, epoch=epoch, samples_in_epoch=samples, samples_seen=0)
+
+
+@pytest.mark.parametrize(
+    ("reached", "max_steps", "expected"),
+    [
+        (progress(0, 0, 0), 0, [(0, 4), (0, 4), (0, 2), (1, 4), (1, 4), (1, 2), (2, 4), (2, 4), (2, 2)]),
+        (progress(4, 1, 4), 0, [(1, 4), (1, 2), (2, 4), (2, 4), (2, 2)]),
+        (progress(4, 1, 4), 7, [(1, 4), (1, 2), (2, 4)]),
+        (progress(7, 2, 4), 7, []),
+        (progress(8, 2, 8), 7, []),
+        (progress(9, 3, 0), 0, []),
+    ],
+)
+def test_the_remaining_batches_end_with_the_training(
+    reached: TrainingProgress, max_steps: int, expected: list[tuple[int, int]]
+) -> None:
+    config = TrainConfig(epochs=3, batch_size=4, max_steps=max_steps)
+    batches = list(remaining_batches(plan_samples(10, config, 1, None), config, reached, rank=0))
+    assert [(batch.epoch, batch.global_size) for batch in batches] == expected
+    assert all(batch.keys == [(batch.epoch, index) for index in batch.indices] for batch in batches)

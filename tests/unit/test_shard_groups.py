@@ -9,6 +9,7 @@ import pytest
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import InvalidSetting
+from kubetrain_trainer.sample_keys import keys_of
 from kubetrain_trainer.sampling import plan_samples
 from kubetrain_trainer.shard_cache import TRAINING, ShardCache, StoredShard
 from kubetrain_trainer.shard_groups import CachedShards, ShardGroups
@@ -101,7 +102,7 @@ def test_shards_are_announced_a_group_before_they_are_read() -> None:
     some = groups([10] * 100)
     recorded = ShardGroups(replace(some.cached, cache=Cache(Path("/absent"), TRAINING)), some.group_bytes)
     order = recorded.order(0, 0)
-    ahead = recorded.read_ahead([order[first : first + 10] for first in range(0, 1000, 10)], processes=1)
+    ahead = recorded.read_ahead([keys_of(order[first : first + 10]) for first in range(0, 1000, 10)], processes=1)
     for number, batch in enumerate(ahead):
         following = order[10 * number : 10 * number + 100]
         assert {f"train/{index // 10}.tar" for index in following} <= set(announced)

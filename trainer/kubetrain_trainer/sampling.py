@@ -21,6 +21,7 @@ from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.epoch_order import EpochOrder
 from kubetrain_trainer.errors import InvalidSetting, KubetrainError
 from kubetrain_trainer.process_group import ProcessGroup
+from kubetrain_trainer.sample_keys import Key
 from kubetrain_trainer.shard_groups import ShardGroups
 
 Sampler = Callable[[int], Sequence[int]]
@@ -33,12 +34,17 @@ Share = Callable[[int, int], Sequence[int]]
 class Batch:
     """The samples of one process in one step."""
 
+    epoch: int
     indices: Sequence[int]
     """For data that is read in sequence, only their number counts."""
     global_size: int
     """Samples of all processes in this step."""
     is_usual: bool = True
     """False if the step has another size than the first one of each epoch."""
+
+    @property
+    def keys(self) -> list[Key]:
+        return [(self.epoch, index) for index in self.indices]
 
     def weight(self, world_size: int) -> float:
         """Return the factor for each sample's loss that makes the mean over processes equal the mean over samples."""
@@ -103,7 +109,8 @@ class SamplePlan:
         share = self._grouped_share(self.groups, epoch, rank) if self.groups else self._any_share(epoch, rank)
         for first, last in self._steps(start):
             size = last - first
-            yield Batch(indices=share(first, last), global_size=size, is_usual=size == self._usual_size)
+            is_usual = size == self._usual_size
+            yield Batch(epoch=epoch, indices=share(first, last), global_size=size, is_usual=is_usual)
 
     def _any_share(self, epoch: int, rank: int) -> Share:
         order = self._sampled(self.sampler, epoch) if self.sampler else EpochOrder(self.size, self.seed, epoch)

@@ -15,6 +15,7 @@ from typing import Self
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.derived_seed import derived_seed
 from kubetrain_trainer.epoch_order import EpochOrder
+from kubetrain_trainer.sample_keys import Key
 from kubetrain_trainer.shard_cache import PARTS, ShardCache, StoredShard
 
 GROUPS_IN_CACHE = 3
@@ -60,13 +61,13 @@ class ShardGroups:
         first, last = (each * parts // processes * together for each in (rank, rank + 1))
         return ordered[first:last]
 
-    def read_ahead(self, batches: Iterable[Sequence[int]], processes: int) -> Iterator[Sequence[int]]:
+    def read_ahead(self, batches: Iterable[Sequence[Key]], processes: int) -> Iterator[Sequence[Key]]:
         """Yield the batches of one of several processes, and announce the shards of those that follow: as many as it
         reads while a group is in use."""
         most = self._group_samples // processes
-        window, samples, used = deque[tuple[Sequence[int], list[int]]](), 0, Counter[int]()
+        window, samples, used = deque[tuple[Sequence[Key], list[int]]](), 0, Counter[int]()
         for batch in batches:
-            shards = list(dict.fromkeys(map(self.cached.shard_of, batch)))
+            shards = list(dict.fromkeys(self.cached.shard_of(index) for _, index in batch))
             if new := [number for number in shards if not used[number]]:
                 self.cached.cache.announce(self.cached.shards[number] for number in new)
             used.update(shards)

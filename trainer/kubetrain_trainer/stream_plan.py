@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from kubetrain_trainer.checkpoint_layout import TrainingProgress
 from kubetrain_trainer.config import TrainConfig
@@ -38,12 +39,20 @@ class StreamPlan:
         return epoch + samples_in_epoch / self.size
 
     def batches(self, epoch: int, rank: int, start: int = 0) -> Iterator[Batch]:
-        """Yield a batch for each remaining step of the epoch, the same for every epoch and rank."""
+        """Yield a batch for each remaining step of the epoch, the same for every rank."""
         for _ in range(start, self.size, self.global_batch):
-            yield Batch(indices=range(self.batch_size), global_size=self.global_batch)
+            yield Batch(epoch=epoch, indices=range(self.batch_size), global_size=self.global_batch)
 
 
 Plan = SamplePlan | StreamPlan
+
+
+def remaining_batches(plan: Plan, config: TrainConfig, progress: TrainingProgress, rank: int) -> Iterator[Batch]:
+    """Yield one process's batches for all remaining steps of the training."""
+    starts = {progress.epoch: progress.samples_in_epoch}
+    epochs = (plan.batches(each, rank, starts.get(each, 0)) for each in range(progress.epoch, config.epochs))
+    steps_left = max(config.max_steps - progress.step, 0) if config.max_steps else None
+    return islice(chain.from_iterable(epochs), steps_left)
 
 
 def stream_plan(size: int | None, config: TrainConfig, world_size: int) -> StreamPlan:

@@ -23,6 +23,7 @@ from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.pytorch_ddp.device_batches import Bringing, brought, brought_ahead
 from kubetrain_trainer.pytorch_ddp.jpeg_files import UndecodedFiles
 from kubetrain_trainer.pytorch_ddp.structures import to_device
+from kubetrain_trainer.sample_keys import Key, keys_of
 from kubetrain_trainer.sampling import SamplePlan, Sampler, evaluation_indices, plan_samples
 from kubetrain_trainer.shard_groups import ShardGroups
 
@@ -67,48 +68,46 @@ class Loader:
         """Plan the epochs of a training with these samples."""
         return plan_samples(self.size, self._config, world_size, sampler, self._groups)
 
-    def load(self, batches: Iterable[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
-        """Yield the batches of samples with these indices, in this order."""
+    def load(self, batches: Iterable[Sequence[Key]]) -> Iterator[Loaded]:
+        """Yield the batches of samples with these keys, in this order."""
         ahead = self._groups.read_ahead(batches, self._role.world_size) if self._groups else batches
         batches, self._keys.batches = tee(ahead)
-        self._keys.epoch = epoch
         with own_messages():
             loaded = zip(batches, self._loader, strict=True)
             if self._device.type == "cpu" and not getattr(self._samples, "device_decodes", False):
-                for indices, batch in loaded:
-                    yield self._deliver(batch, len(indices))
+                for keys, batch in loaded:
+                    yield self._deliver(batch, len(keys))
             else:
-                for indices, bringing in brought_ahead(loaded, self._device):
-                    yield self._delivered(bringing, indices, epoch)
+                for keys, bringing in brought_ahead(loaded, self._device):
+                    yield self._delivered(bringing, keys)
 
-    def _delivered(self, bringing: Bringing, indices: Sequence[int], epoch: int) -> Loaded:
+    def _delivered(self, bringing: Bringing, keys: Sequence[Key]) -> Loaded:
         try:
-            return self._deliver(brought(bringing, self._device), len(indices))
+            return self._deliver(brought(bringing, self._device), len(keys))
         except UndecodedFiles as error:
             log.warning("the GPU could not decode a JPEG file (%s): the CPU decodes this batch", error)
             samples = SeededSamples(self._samples.decoded_by_cpu(), self._config.seed)
-            pixels = self._collate([samples[epoch, index] for index in indices])  # type: ignore[misc]
-            return self._deliver(pixels, len(indices))
+            pixels = self._collate([samples[key] for key in keys])  # type: ignore[misc]
+            return self._deliver(pixels, len(keys))
 
     def load_split(self) -> Iterator[Loaded]:
         """Yield this process's part of the samples, each once."""
         indices, size = evaluation_indices(self.size, self._role.rank, self._role.world_size), self._config.batch_size
-        return self.load([indices[first : first + size] for first in range(0, len(indices), size)])
+        return self.load(keys_of(indices[first : first + size]) for first in range(0, len(indices), size))
 
     def first_inputs(self) -> Any:
         """Return the inputs of two samples, for a trial."""
-        [first] = self.load([range(min(2, self.size))])
+        [first] = self.load([keys_of(range(min(2, self.size)))])
         return first.inputs
 
 
 class Keys:
-    """The keys of the samples of each batch. For each epoch, the loader reads them again, a few batches ahead."""
+    """The keys of the samples of each batch, which the loader reads a few batches ahead, also over ends of epochs."""
 
-    batches: Iterable[Sequence[int]] = ()
-    epoch = 0
+    batches: Iterable[Sequence[Key]] = ()
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return ([(self.epoch, index) for index in batch] for batch in self.batches)
+    def __iter__(self) -> Iterator[Sequence[Key]]:
+        return iter(self.batches)
 
 
 class Delivery:
@@ -176,7 +175,7 @@ class SeededSamples(Dataset[Any]):
         self._samples = samples
         self._seed = seed
 
-    def __getitem__(self, key: tuple[int, int]) -> Any:
+    def __getitem__(self, key: Key) -> Any:
         epoch, index = key
         left_out: LeftOut | None = getattr(self._samples, "left_out", None)
         while True:

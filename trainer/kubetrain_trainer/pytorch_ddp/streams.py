@@ -25,6 +25,7 @@ from kubetrain_trainer.pytorch_ddp.loading import (
     seed_generators,
 )
 from kubetrain_trainer.pytorch_ddp.structures import tensors_in
+from kubetrain_trainer.sample_keys import Key
 from kubetrain_trainer.sampling import Sampler
 from kubetrain_trainer.stream_plan import StreamPlan, stream_plan
 
@@ -84,7 +85,7 @@ class StreamLoader:
             log.warning("the training data has no state_dict(): a run that resumes reads it from its beginning again")
         return stream_plan(self.size, self._config, world_size)
 
-    def load(self, batches: Iterable[Sequence[int]], epoch: int = 0) -> Iterator[Loaded]:
+    def load(self, batches: Iterable[Sequence[Key]]) -> Iterator[Loaded]:
         """Yield the next batches of this process, as many as these."""
         self._endless = self._endless or self._deliver_all(self._open(self._position))
         return (batch for _, batch in zip(batches, self._endless, strict=False))

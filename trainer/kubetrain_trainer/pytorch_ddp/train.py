@@ -23,6 +23,7 @@ from kubetrain_trainer.pytorch_ddp.preflight import run_preflight
 from kubetrain_trainer.pytorch_ddp.step import take_step
 from kubetrain_trainer.pytorch_ddp.training import Training, build_training
 from kubetrain_trainer.schedule import is_finished
+from kubetrain_trainer.stream_plan import remaining_batches
 from kubetrain_trainer.termination import report_result
 from kubetrain_trainer.time_spent import conclude
 from kubetrain_trainer.training_report import TrainingReport
@@ -62,36 +63,35 @@ def run_epochs(training: Training) -> None:
     report = TrainingReport(config, training.output, plan, group, progress, own_time, at_peak)
     validate = partial(mean_metrics, training)
 
-    while not is_finished(config, progress):
-        # One batch per remaining step of the epoch, with this process's share of the step's `global_size` samples.
-        batches, ahead = tee(plan.batches(progress.epoch, group.data_role.rank, start=progress.samples_in_epoch))
-        loaded = loader.load((batch.indices for batch in ahead), progress.epoch)
-        for batch, (inputs, targets, _) in zip(batches, own_time.loading(loaded), strict=True):
-            # Seed dropout at each step, so that a resumed run draws the same random numbers.
-            seed_generators(derived_seed(config.seed, progress.step, group.data_role.rank), group.device)
-            progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
-            training.profile.begin_step(progress.step)
-            factor = training.rate_factor(progress, plan)
-            is_taken = take_step(training, inputs, targets, batch, progress.step, factor)
-            if is_taken and training.averages:
-                training.averages.update(progress.step)
-            training.profile.end_step(progress.step)
-            training.writer.check()
-            own_time.end_step()
-            report.window.count_step(batch.global_size)
+    # One batch per remaining step, with this process's share of the step's `global_size` samples.
+    batches, ahead = tee(remaining_batches(plan, config, progress, group.data_role.rank))
+    loaded = loader.load(batch.keys for batch in ahead)
+    for batch, (inputs, targets, _) in zip(batches, own_time.loading(loaded), strict=True):
+        # Seed dropout at each step, so that a resumed run draws the same random numbers.
+        seed_generators(derived_seed(config.seed, progress.step, group.data_role.rank), group.device)
+        progress = progress.after_step(batch.global_size, plan.size)  # progress.step is now this step's number
+        training.profile.begin_step(progress.step)
+        factor = training.rate_factor(progress, plan)
+        is_taken = take_step(training, inputs, targets, batch, progress.step, factor)
+        if is_taken and training.averages:
+            training.averages.update(progress.step)
+        training.profile.end_step(progress.step)
+        training.writer.check()
+        own_time.end_step()
+        report.window.count_step(batch.global_size)
 
-            stops = training.stop.is_due(progress.step)
-            if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
-                rate = factor * training.peak_rate
-                measures = training.recent.means() | training.staging.gpu_stall()
-                report.steps(progress, measures, rate, training.recent.skipped)
-            if stops:
-                save_and_stop(training, progress)
-            if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
-                validated_step = save_checkpoint(training, validate, progress, report, validated_step)
-            if is_finished(config, progress):
-                break
-            training.watchdog.beat(f"step {progress.step + 1}")
+        stops = training.stop.is_due(progress.step)
+        if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
+            rate = factor * training.peak_rate
+            measures = training.recent.means() | training.staging.gpu_stall()
+            report.steps(progress, measures, rate, training.recent.skipped)
+        if stops:
+            save_and_stop(training, progress)
+        if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
+            validated_step = save_checkpoint(training, validate, progress, report, validated_step)
+        if is_finished(config, progress):
+            break
+        training.watchdog.beat(f"step {progress.step + 1}")
     if validated_step != progress.step:
         save_checkpoint(training, validate, progress, report, validated_step)
     report.end()

@@ -22,6 +22,7 @@ from kubetrain_trainer.latest_model import Metrics, measure_latest
 from kubetrain_trainer.model_folder import ModelFolder
 from kubetrain_trainer.process_role import ProcessRole
 from kubetrain_trainer.progress_line import format_progress
+from kubetrain_trainer.sample_keys import keys_of
 from kubetrain_trainer.sampling import evaluation_indices
 from kubetrain_trainer.tensorflow_multiworker.checkpoint import EXPORT_FILE, load_export, load_weights
 from kubetrain_trainer.tensorflow_multiworker.group import Group, build_strategy, prepare_devices
@@ -103,7 +104,8 @@ def predictions(
     task: Task, samples: Any, indices: Sequence[int], config: TrainConfig, group: Group
 ) -> Iterator[list[Predicted]]:
     """Yield a batch of each replica of this process at a time, and at the end those that are left."""
-    batches = [indices[first : first + config.batch_size] for first in range(0, len(indices), config.batch_size)]
+    size = config.batch_size
+    batches = [keys_of(indices[first : first + size]) for first in range(0, len(indices), size)]
     predict_in_replicas = predictor(task.model, preparation(samples), group.strategy)
     loaded = zip(load(samples, batches, task.collate, processes=group.role.world_size), batches, strict=True)
     while step := list(islice(loaded, group.local_replicas)):

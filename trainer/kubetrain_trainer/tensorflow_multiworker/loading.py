@@ -10,6 +10,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from kubetrain_trainer.left_out import DamagedImage, LeftOut
+from kubetrain_trainer.sample_keys import Key
 from kubetrain_trainer.shard_groups import ShardGroups
 from kubetrain_trainer.tensorflow_multiworker.images import IMAGES_PER_READ
 
@@ -24,12 +25,11 @@ def batch_samples(samples: tf.data.Dataset, size: int) -> tf.data.Dataset:
 
 def load(
     samples: Any,
-    batches: Iterable[Sequence[int]],
+    batches: Iterable[Sequence[Key]],
     collate: Collate = batch_samples,
-    epoch: int = 0,
     processes: int = 1,
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches of samples with these indices, in this order.
+    """Yield the batches of samples with these keys, in this order.
 
     Args:
         processes: The number of processes that read parts of the samples.
@@ -38,7 +38,7 @@ def load(
     awaited = Awaited(groups.read_ahead(batches, processes) if groups else batches, samples)
     while True:
         try:
-            for batch in loader(samples, awaited, collate, epoch):
+            for batch in loader(samples, awaited, collate):
                 awaited.pending.popleft()
                 yield batch
             return
@@ -47,7 +47,7 @@ def load(
                 raise failure from None
             pending = tuple(awaited.pending)
             candidates = islice(chain.from_iterable(pending), len(pending[0]) + IMAGES_PER_READ)
-            if not leave_out_damaged(samples, candidates):
+            if not leave_out_damaged(samples, (index for _, index in candidates)):
                 raise
             awaited = Awaited(awaited.close(), samples)
 
@@ -72,39 +72,39 @@ def leave_out_damaged(samples: Any, candidates: Iterable[int]) -> bool:
 class Awaited:
     """The batches that are being loaded, as TensorFlow's threads take them. What is left out is replaced."""
 
-    def __init__(self, batches: Iterable[Sequence[int]], samples: Any) -> None:
+    def __init__(self, batches: Iterable[Sequence[Key]], samples: Any) -> None:
         self._batches = iter(batches)
         self._left_out: LeftOut | None = getattr(samples, "left_out", None)
         self._count = len(samples) if self._left_out else 0
         self._lock = Lock()
         self._is_open = True
-        self.pending: deque[Sequence[int]] = deque()
+        self.pending: deque[Sequence[Key]] = deque()
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Sequence[int]:
+    def __next__(self) -> Sequence[Key]:
         with self._lock:
             if not self._is_open:
                 raise StopIteration
             batch = next(self._batches)
             if left_out := self._left_out:
-                batch = [left_out.stand_in(index, self._count) for index in batch]
+                batch = [(epoch, left_out.stand_in(index, self._count)) for epoch, index in batch]
             self.pending.append(batch)
             return batch
 
-    def close(self) -> Iterator[Sequence[int]]:
+    def close(self) -> Iterator[Sequence[Key]]:
         """Return the batches that were not loaded. TensorFlow's threads, which may still ask, get no more."""
         with self._lock:
             self._is_open = False
             return chain(tuple(self.pending), self._batches)
 
 
-def loader(samples: Any, batches: Iterable[Sequence[int]], collate: Collate, epoch: int) -> Iterator[tuple[Any, Any]]:
-    """Read one dataset per batch size. All batches of an epoch except the last have the same size."""
+def loader(samples: Any, batches: Iterable[Sequence[Key]], collate: Collate) -> Iterator[tuple[Any, Any]]:
+    """Read one dataset for each epoch and batch size. All batches of an epoch except the last have the same size."""
     # What is taken at once counts as read, so that a small cache might lose its shards too early.
     at_once = 1 if getattr(samples, "groups", None) else BATCHES_AT_ONCE
-    for size, group in groupby(batches, key=len):
+    for (epoch, size), group in groupby(batches, key=epoch_and_size):
         part = tf.data.Dataset.from_generator(partial(joined, group, at_once), output_signature=INDICES).unbatch()
         if hasattr(samples, "read"):
             part = samples.read(part, epoch)
@@ -112,9 +112,14 @@ def loader(samples: Any, batches: Iterable[Sequence[int]], collate: Collate, epo
         yield from loaded.prefetch(tf.data.AUTOTUNE)
 
 
-def joined(batches: Iterator[Sequence[int]], at_once: int) -> Iterator[list[int]]:
+def epoch_and_size(batch: Sequence[Key]) -> tuple[int, int]:
+    [(epoch, _), *_] = batch
+    return epoch, len(batch)
+
+
+def joined(batches: Iterator[Sequence[Key]], at_once: int) -> Iterator[list[int]]:
     """Yield the indices of several batches at once, because calling Python for each takes longer."""
-    while several := list(chain.from_iterable(islice(batches, at_once))):
+    while several := [index for batch in islice(batches, at_once) for _, index in batch]:
         yield several
 
 

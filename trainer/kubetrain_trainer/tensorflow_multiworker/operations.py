@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.gpus import peak_operations
+from kubetrain_trainer.sample_keys import keys_of
 from kubetrain_trainer.tensorflow_multiworker.group import Group, gpu_names
 from kubetrain_trainer.tensorflow_multiworker.loading import load, preparation
 from kubetrain_trainer.tensorflow_multiworker.precision import forward, precision_of
@@ -24,7 +25,7 @@ def seconds_at_peak(task: Task, config: TrainConfig, samples: Any, group: Group)
     if not (peak and precision_of(config) in ("bf16", "fp16") and group.role.is_chief):
         return 0.0
     count = min(2, len(samples))
-    inputs, _ = next(load(samples, [range(count)], task.collate))
+    inputs, _ = next(load(samples, [keys_of(range(count))], task.collate))
     return operations_per_sample(task.model, preparation(samples)(inputs), count) / (peak * group.replicas)
 
 

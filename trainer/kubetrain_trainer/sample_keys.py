@@ -1,0 +1,11 @@
+"""The key of a sample, by which loaders read it in any epoch."""
+
+from collections.abc import Iterable
+
+Key = tuple[int, int]
+"""The epoch and the index of a sample. Its random augmentation depends on both."""
+
+
+def keys_of(indices: Iterable[int]) -> list[Key]:
+    """Return the keys of samples that no epoch changes."""
+    return [(0, index) for index in indices]
