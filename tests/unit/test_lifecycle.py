@@ -19,7 +19,9 @@ from kubetrain_trainer.own_time import HostClock, OwnTime
 from kubetrain_trainer.profile import Profile
 from kubetrain_trainer.recent_steps import RecentSteps
 from kubetrain_trainer.sampling import SamplePlan
+from kubetrain_trainer.time_spent import summarize
 from kubetrain_trainer.training_output import TrainingOutput
+from kubetrain_trainer.training_report import TrainingReport
 from kubetrain_trainer.watchdog import EXIT_CODE, Watchdog
 from support.training import FakeGroup
 
@@ -50,7 +52,7 @@ class Model:
 
 
 def training(path: Path, rank: int = 0) -> Training:
-    config = TrainConfig(nccl_timeout_seconds=1)
+    config = TrainConfig(nccl_timeout_seconds=1, metrics_port=0)
     output, group = TrainingOutput(path), FakeGroup(rank, list)
     output.begin("pytorch", config, "")
     writer = CheckpointWriter(output, config)
@@ -119,9 +121,12 @@ def test_a_checkpoint_is_validated_when_that_is_due(step: int, validated_step: i
 
 
 def test_a_stopped_training_reports_the_checkpoint_that_it_saved_not_a_damaged_later_one(resumed: Training) -> None:
+    progress = TrainingProgress(step=130)
+    report = TrainingReport(resumed.config, resumed.output, PLAN, resumed.group, progress, resumed.own_time)
     with pytest.raises(Stopped) as stopped:
-        save_and_stop(resumed, TrainingProgress(step=130))
+        save_and_stop(resumed, progress, report)
     assert stopped.value.result["checkpoint"] == "step-00000130"
+    assert summarize(resumed.output.time_spent)["seconds"]["checkpoint"] > 0
 
 
 def test_a_finished_training_proves_its_last_checkpoint_not_a_damaged_later_one(resumed: Training) -> None:

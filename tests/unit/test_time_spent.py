@@ -61,6 +61,18 @@ def test_a_wait_is_never_longer_than_the_steps(tmp_path: Path) -> None:
     assert process.end(0) == {"start": 2, "data_wait": 8}
 
 
+def test_time_that_may_yet_be_a_wait_is_kept_but_not_shown(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.take_steps(10, until=10)
+    process.now += 60
+    process.spent.book_steps(60, 70)  # of a checkpoint, which is written before the waits of its steps are known
+    process.spent.write()
+    assert summarize(process.path)["seconds"]["training"] == 70
+    assert process.spent.totals()["training"] == 10, "a counter that never falls"
+    process.spent.book_waits({"data_wait": 55})
+    assert (process.spent.totals()["training"], process.spent.totals()["data_wait"]) == (15, 55)
+
+
 def test_steps_that_an_earlier_start_took_are_repeated(tmp_path: Path) -> None:
     Process(tmp_path).take_steps(10, until=30)
     resumed = Process(tmp_path, started=1050.0, resumed_step=20)

@@ -200,7 +200,7 @@ def save_checkpoint(
     with report.window.paused():
         broadcast_all_statistics(training)
         is_validated = is_validation_due(training.config, progress, validated_step)
-        metrics = _validated(training, validate, progress) if is_validated else {}
+        metrics = _validated(training, validate, progress, report) if is_validated else {}
         began = time.perf_counter()
         save_state(training, progress, metrics)
         report.checkpoint(progress, metrics, stall_seconds=time.perf_counter() - began)
@@ -212,10 +212,15 @@ def is_validation_due(config: TrainConfig, progress: TrainingProgress, validated
     return is_first or is_finished(config, progress) or progress.step >= validated_step + config.validate_every
 
 
-def _validated(training: AnyTraining, validate: Callable[[int], Metrics | None], progress: TrainingProgress) -> Metrics:
+def _validated(
+    training: AnyTraining,
+    validate: Callable[[int], Metrics | None],
+    progress: TrainingProgress,
+    report: TrainingReport,
+) -> Metrics:
     metrics = validate(progress.step)
     if metrics is None:
-        save_and_stop(training, progress)
+        save_and_stop(training, progress, report)
     training.recent.check_validation(progress.step, metrics)
     return metrics
 
@@ -232,13 +237,15 @@ def save_state(training: AnyTraining, progress: TrainingProgress, metrics: Metri
         training.save(progress, details)
 
 
-def save_and_stop(training: AnyTraining, progress: TrainingProgress) -> NoReturn:
+def save_and_stop(training: AnyTraining, progress: TrainingProgress, report: TrainingReport) -> NoReturn:
     """Save without validating, for which the time may be too short, and end every process when the save is complete."""
     mark_as_saving_until_exit()
     broadcast_all_statistics(training)
     save_state(training, progress, metrics={})
     with training.watchdog.paused():
-        raise Stopped(training.group.from_chief(training.writer.conclude_stop, takes_long=True))
+        stopped = training.group.from_chief(training.writer.conclude_stop, takes_long=True)
+        report.stop()
+        raise Stopped(stopped)
 
 
 def finish(training: AnyTraining) -> None:

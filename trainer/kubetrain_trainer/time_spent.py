@@ -99,8 +99,9 @@ class TimeSpent:
         self._new_steps.clear()
 
     def totals(self) -> dict[str, float]:
-        """Return the seconds by cause over all starts."""
-        return _totals([*self._earlier, self._start])
+        """Return the seconds by cause over all starts, without those that may yet become waits: none ever falls."""
+        totals = _totals([*self._earlier, self._start])
+        return {**totals, TRAINING: totals[TRAINING] - self._new_steps[TRAINING]}
 
     def write(self, min_seconds: float = 0.0) -> bool:
         """Write the file, unless less time was booked since the last write. Return True if it was written."""

@@ -129,8 +129,14 @@ class TrainingReport:
         if self._group.role.is_chief and self.window.total_seconds >= MEANINGFUL_SECONDS:
             self._warn_of_waiting()
 
+    def stop(self) -> None:
+        """Write what the time was spent on until this stop, or its end would be time in which nothing ran."""
+        if self._group.role.is_chief:
+            self._time.book(CHECKPOINT)
+            self._write_time()
+
     def _write_time(self, min_seconds: float = 0.0) -> None:
-        # The page shows what was written, so that its counters never decrease when the training is killed.
+        # The page shows no more than was written, so that its counters never decrease when the training is killed.
         if self._time.write(min_seconds):
             self._page.show_time(self._time.totals())
 

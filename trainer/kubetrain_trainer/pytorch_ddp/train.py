@@ -86,7 +86,7 @@ def run_epochs(training: Training) -> None:
             measures = training.recent.means() | training.staging.gpu_stall()
             report.steps(progress, measures, rate, training.recent.skipped)
         if stops:
-            save_and_stop(training, progress)
+            save_and_stop(training, progress, report)
         if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
             validated_step = save_checkpoint(training, validate, progress, report, validated_step)
         if is_finished(config, progress):

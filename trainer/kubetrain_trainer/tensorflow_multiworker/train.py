@@ -92,7 +92,7 @@ def run_epochs(training: Training) -> None:
         if progress.step % config.log_every == 0 or is_finished(config, progress) or stops:
             report.steps(progress, training.recent.means(), rate, training.recent.skipped)
         if stops:
-            save_and_stop(training, progress)
+            save_and_stop(training, progress, report)
         if progress.step % config.checkpoint_every == 0 and may_save(training, progress):
             validated_step = save_checkpoint(training, validate, progress, report, validated_step)
         if is_finished(config, progress):
