@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kubetrain_components.jobs.local.free_ports import free_ports
 from kubetrain_trainer.checkpoint_layout import complete_checkpoints
 from kubetrain_trainer.metrics_log import read_metrics
 from kubetrain_trainer.termination import LOG_VARIABLE
@@ -41,6 +42,25 @@ for step in range(checkpoint.step if checkpoint else 0, 40):
 session.finish(lambda folder: (folder / "model").write_text(str(total)), {"total": total})
 """
 
+SHOWN = """
+import sys
+from urllib.request import urlopen
+from kubetrain_trainer import session
+
+def save(step):
+    session.save(step, lambda folder: (folder / "state").write_text(""), {"accuracy": 0.75})
+
+def page():
+    return urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read().decode()
+
+save(1)
+assert "kubetrain_checkpoint_stall_seconds_count 1" in page()
+session.log(2, loss=0.5, own_metric=0.25)
+save(2)
+print(page())
+session.finish(lambda folder: (folder / "model").write_text(""), {"accuracy": 0.75})
+"""
+
 
 def started(folder: Path, entry: dict[str, Any], *flags: str) -> "subprocess.Popen[str]":
     (folder / "message").touch()
@@ -58,6 +78,16 @@ def run(folder: Path, entry: dict[str, Any], *flags: str) -> tuple[int, str, dic
     process = started(folder, entry, *flags)
     output, _ = process.communicate(timeout=60)
     return process.returncode, output, json.loads((folder / "message").read_text() or "{}")
+
+
+def test_the_page_of_metrics_shows_what_a_script_logs_and_saves(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHOWN)
+    port = str(free_ports(1)[0])
+    code, output, _ = run(tmp_path, {"script": "train.py", "args": [port]}, "--metrics-port", port)
+    assert code == 0, output
+    shown = output.splitlines()
+    assert {"kubetrain_loss 0.5", 'kubetrain_logged{metric="own_metric"} 0.25'} <= {*shown}
+    assert {"kubetrain_checkpoint_stall_seconds_count 2", 'kubetrain_validation{metric="accuracy"} 0.75'} <= {*shown}
 
 
 def test_a_script_learns_by_variables_and_its_export_is_its_success(tmp_path: Path) -> None:

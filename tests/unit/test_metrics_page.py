@@ -63,6 +63,7 @@ def test_slow_processes_have_a_gauge_until_they_are_fast_again() -> None:
 def test_the_page_is_valid_before_the_first_step() -> None:
     read = samples_of(MetricsPage("run", world_size=1, restarts=0).text())
     assert sample(read, "checkpoint_stall_seconds_count") == 0
+    assert sample(read, "skipped_steps_total") == 0, "or Prometheus would not see the first steps that are skipped"
     assert not any(name in ("step", "loss", "gpu_memory_peak_bytes") for name, _ in read)
 
 

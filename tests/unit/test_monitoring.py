@@ -41,6 +41,7 @@ def full_page() -> set[str]:
     page.show_steps(dict.fromkeys(GAUGES, 1), window, [slow])
     page.show_checkpoint({"loss": 1.0}, stall_seconds=0.5)
     page.show_time(dict.fromkeys(CAUSES, 1.0))
+    page.show_logged({"own": 1.0})
     return {name for name, _ in samples_of(page.text())}
 
 

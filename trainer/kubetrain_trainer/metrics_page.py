@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from kubetrain_trainer.step_window import StepWindow, quantile
@@ -35,7 +36,8 @@ class MetricsPage:
             *_metric("processes", "gauge", "Number of training processes.", {}, world_size),
             *_metric("restarts_total", "counter", "Number of times this run was restarted.", {}, restarts),
         ]
-        self._newest: list[str] = []
+        self._newest: list[str] = [*_skipped(0)]
+        self._logged: list[str] = []
         self._validation: list[str] = []
         self._time: list[str] = []
         self._stalls: tuple[float, int] = (0.0, 0)
@@ -46,18 +48,20 @@ class MetricsPage:
     ) -> None:
         shown = [name for name in GAUGES if name in row]
         gauges = [line for name in shown for line in _metric(name, "gauge", GAUGES[name], {}, row[name])]
-        skipped = row.get("skipped_steps", 0)
-        counter = _metric("skipped_steps_total", "counter", "Steps skipped because of NaN or infinity.", {}, skipped)
+        counter = _skipped(row.get("skipped_steps", 0))
         self._newest = [*gauges, *counter, *_slow_processes(stragglers), *(_step_times(window) if window else ())]
+
+    def show_logged(self, values: Mapping[str, float]) -> None:
+        """Show what a script logs under names of its own."""
+        own = {name: value for name, value in values.items() if name not in GAUGES}
+        self._logged = [*_labeled("logged", "Numbers that the script logged last.", own)]
 
     def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
         self._saved = time.monotonic()
         self._stalls = (self._stalls[0] + stall_seconds, self._stalls[1] + 1)
         if metrics:
-            self._validation = [
-                _head("validation", "gauge", "Metrics of the most recent evaluation on the validation split."),
-                *(_sample("validation", {"metric": name}, value) for name, value in metrics.items()),
-            ]
+            meaning = "Metrics of the most recent evaluation on the validation split."
+            self._validation = [*_labeled("validation", meaning, metrics)]
 
     def show_time(self, seconds: Mapping[str, float]) -> None:
         self._time = [
@@ -66,7 +70,8 @@ class MetricsPage:
         ]
 
     def text(self) -> str:
-        return "\n".join([*self._constant, *self._newest, *self._time, *self._validation, *self._checkpoints(), ""])
+        parts = (self._constant, self._newest, self._logged, self._time, self._validation, self._checkpoints())
+        return "\n".join([*chain.from_iterable(parts), ""])
 
     @property
     def checkpoint_age(self) -> float:
@@ -79,6 +84,18 @@ class MetricsPage:
         yield _head("checkpoint_stall_seconds", "summary", "Time that the training waited for a checkpoint.")
         yield _sample("checkpoint_stall_seconds_sum", {}, seconds)
         yield _sample("checkpoint_stall_seconds_count", {}, count)
+
+
+def _skipped(steps: int) -> tuple[str, str]:
+    """Return the counter, also before steps are reported, because Prometheus sees no increase in its first value."""
+    return _metric("skipped_steps_total", "counter", "Steps skipped because of NaN or infinity.", {}, steps)
+
+
+def _labeled(name: str, meaning: str, values: Mapping[str, float]) -> Iterator[str]:
+    if values:
+        yield _head(name, "gauge", meaning)
+    for metric, value in values.items():
+        yield _sample(name, {"metric": metric}, value)
 
 
 def _slow_processes(stragglers: Sequence[Mapping[str, Any]]) -> Iterator[str]:

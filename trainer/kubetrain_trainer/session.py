@@ -20,6 +20,7 @@ import functools
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,13 @@ class Session:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         if not self._role.is_chief:
             return
+        self._chiefs_report(step).show(step, values)
+
+    def _chiefs_report(self, step: int) -> "Report":
         if self._report is None:
             resumed_step = self._step or step - 1  # a script may resume without resume()
             self._report = Report(self._output, self._config, self._role.world_size, resumed_step)
-        self._report.show(step, values)
+        return self._report
 
     def should_stop(self) -> bool:
         self._is_stopping = self._is_stopping or self._peers.must_stop()
@@ -154,9 +158,11 @@ class Session:
 
     def _write(self, step: int, write: Write, metrics: Mapping[str, float]) -> dict[str, Any]:
         details = {"world_size": self._role.world_size, "metrics": dict(metrics)}
+        began = time.perf_counter()
         with saving():
             saved = self._last = self._output.write_checkpoint(TrainingProgress(step=step), details, write)
             remove_superseded(saved, self._config)
+        self._chiefs_report(step).show_checkpoint(metrics, time.perf_counter() - began)
         print(f"saved {saved.name}", flush=True)
         return self._output.stopped_result(saved)
 
@@ -206,7 +212,11 @@ class Report:
         self._metrics.append(row)
         self._events.append(row)
         self._page.show_steps(row)
+        self._page.show_logged(values)
         print(format_progress(**row), flush=True)
+
+    def show_checkpoint(self, metrics: Mapping[str, float], stall_seconds: float) -> None:
+        self._page.show_checkpoint(metrics, stall_seconds)
 
 
 class WithoutKubetrain:
