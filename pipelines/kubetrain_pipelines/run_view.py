@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from kubetrain_components.run.gate import number
 from kubetrain_trainer.own_time import LARGE_WAIT_SHARE
 
 PLAIN_LINE_SECONDS = 2.0
@@ -123,7 +124,7 @@ def describe_progress(progress: dict[str, Any]) -> str:
 
 def progress_parts(progress: Mapping[str, Any]) -> list[str]:
     parts = [f"{name} {_whole(progress[name])}" for name in COUNTED if name in progress]
-    parts += [f"loss {progress['loss']:.4f}"] if "loss" in progress else []
+    parts += [f"loss {number(progress['loss'])}"] if "loss" in progress else []
     parts += [f"{progress['samples_per_second']:.0f} samples/s"] if "samples_per_second" in progress else []
     return parts
 

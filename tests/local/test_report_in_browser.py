@@ -151,7 +151,7 @@ def test_the_outcome_is_at_the_top_and_the_most_frequent_confusions_are_named(tm
     assert html.index("Succeeded") < html.index("<svg") < html.index("Confusion matrix") < html.index("Timeline")
     assert "<b>class &lt;0&gt;</b> predicted as <b>class &lt;7&gt;</b> (once)" in html
     assert "0.9633" in html
-    assert re.findall("95%: ([^<]*)<", html) == ["0.934 to 0.980", "0.080 to 0.120"]
+    assert re.findall("95%: ([^<]*)<", html) == ["0.9338 to 0.9799", "0.0800 to 0.1200"]
 
 
 def test_an_evaluation_of_your_own_has_metrics_alone(tmp_path: Path) -> None:

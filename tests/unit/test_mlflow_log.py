@@ -175,6 +175,18 @@ def test_a_row_that_names_a_slow_process_is_logged_without_it() -> None:
     assert [(each["key"], each["value"]) for each in mlflow_log._metrics_of([row], {})] == [("loss", 0.5)]
 
 
+def test_a_long_log_is_read_in_blocks_of_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_log, "BLOCK_BYTES", 40)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(20)) + '{"step": 2')
+    end, blocks = 0, []
+    while (block := mlflow_log._read_rows(path, end))[1]:
+        end, rows = block
+        blocks.append([row["step"] for row in rows])
+    assert [step for block in blocks for step in block] == [*range(20)]
+    assert max(map(len, blocks)) == 3
+
+
 def test_arguments_of_the_model_have_names_that_mlflow_accepts() -> None:
     run = LoggedRun(id="1", experiment="0", parameters=frozenset(), steps={})
     logged = mlflow_log._parameters(TrainConfig(model="own:build", model_args={"größe (m²)": 2}), run)

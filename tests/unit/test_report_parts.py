@@ -1,5 +1,6 @@
 """The parts of a report that a browser test does not reach."""
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -50,3 +51,20 @@ def test_a_slow_process_is_a_fact_with_its_largest_delay_and_its_steps() -> None
             "rank 3 on node gpu-7, steps 1,000 to 1,020: the others waited up to 50% of a step for its data",
         )
     ]
+
+
+def test_a_cell_of_a_cut_matrix_has_its_share_of_all_samples_of_the_class(tmp_path: Path) -> None:
+    """Of 100 classes, 50 are shown; most errors of the first one are not among them."""
+    matrix = [[0] * 100 for _ in range(100)]
+    for shown in range(1, 50):
+        matrix[shown][shown % 49 + 1] = 10
+    matrix[0][1] = 3
+    matrix[0][50:95] = [2] * 45
+    output = TrainingOutput(tmp_path / "run")
+    output.begin("pytorch", TrainConfig(), "")
+    names = [f"class-{number}" for number in range(100)]
+    evaluation = {"split": "test", "samples": 583, "metrics": {"accuracy": 0.0, "loss": 1.5e-7}, "misclassified": []}
+    output.write_evaluation({**evaluation, "classes": names, "confusion": matrix, "manifest_sha256": "a"})
+    page = training_report(output)
+    assert re.findall(r"--share:(\d+)[^>]*>3</td>", page) == ["3"]
+    assert "<b>1.5e-07</b>" in page

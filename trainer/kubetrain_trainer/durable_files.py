@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,15 @@ CHUNK_BYTES = 1 << 20
 
 
 def write_atomically(path: Path, data: bytes) -> None:
+    write_all_atomically(path, [data])
+
+
+def write_all_atomically(path: Path, parts: Iterable[bytes]) -> None:
     """Write to a temporary file, flush it, then rename it, so that readers never see a partial file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with with_filename(path), temporary.open("wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

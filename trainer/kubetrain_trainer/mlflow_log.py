@@ -24,6 +24,8 @@ from kubetrain_trainer.stop_signal import EXIT_CODE
 from kubetrain_trainer.termination import before_end
 from kubetrain_trainer.training_output import TrainingOutput
 
+BLOCK_BYTES = 1 << 22
+"""The most of metrics.jsonl that is read at once."""
 RECORD = "mlflow.json"
 """The file in the output with the run that was created for it."""
 SEND_SECONDS = 2.0
@@ -126,9 +128,11 @@ class MlflowLog:
         if self._run is None:
             self._run, self._read_bytes = self._open_run(), 0
         end, rows = _read_rows(self._output.metrics, self._read_bytes)
-        if metrics := list(_metrics_of(rows, self._run.steps)):
-            self._client.log_metrics(self._run.id, metrics)
-        self._read_bytes = end
+        while rows:
+            if metrics := list(_metrics_of(rows, self._run.steps)):
+                self._client.log_metrics(self._run.id, metrics)
+            self._read_bytes = end
+            end, rows = _read_rows(self._output.metrics, end)
 
     def _open_run(self) -> LoggedRun:
         """Return the run with what the server has of it, after logging the settings that are missing."""
@@ -170,10 +174,10 @@ class MlflowLog:
 
 
 def _read_rows(path: Path, start: int) -> tuple[int, list[dict[str, Any]]]:
-    """Return the complete rows after this many bytes, and the number of bytes up to their end."""
+    """Return the next complete rows after this many bytes, and the number of bytes up to their end."""
     with path.open("rb") as file:
         file.seek(start)
-        complete, newline, _ = file.read().rpartition(b"\n")
+        complete, newline, _ = file.read(BLOCK_BYTES).rpartition(b"\n")
     return start + len(complete + newline), [json.loads(line) for line in complete.splitlines()]
 
 

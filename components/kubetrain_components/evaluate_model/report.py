@@ -12,6 +12,7 @@ from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.evaluate_model.confusion import most_confused, worst_confusions
 from kubetrain_components.evaluate_model.slow_processes import slow_processes
 from kubetrain_components.run.describe_time import describe_cost, time_rows
+from kubetrain_components.run.gate import number
 from kubetrain_components.run.training_time import TrainingTime, reported_time
 from kubetrain_trainer.config import TrainConfig
 from kubetrain_trainer.errors import KubetrainError
@@ -70,15 +71,22 @@ def _render(page: dict[str, Any], output: TrainingOutput | None) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.filters["number"] = number
     defaults = TrainConfig().to_dict()
     evaluation = _evaluation(output)
-    rows = list(read_metrics(output.metrics)) if output else []
+    rows = _rows(output, page["config"]) if output else []
     return environment.get_template("report.html.j2").render(
         **{**page, "facts": [*page["facts"], *slow_processes(rows)]},
         **evaluation,
         curves=_curves(rows, page["config"]),
         changed={name for name, value in page["config"].items() if value != defaults.get(name)},
     )
+
+
+def _rows(output: TrainingOutput, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return only what the page shows of the rows, because there may be a million of them."""
+    shown = ("step", "loss", "validation_loss", f"validation_{config['metric']}", "stragglers")
+    return [{name: row[name] for name in shown if name in row} for row in read_metrics(output.metrics)]
 
 
 def processes(count: int) -> str:
@@ -146,19 +154,19 @@ def _evaluation(output: TrainingOutput | None) -> dict[str, Any]:
     shown = {**empty, "evaluation": evaluation, "comparison": [*describe_comparison(evaluation)]}
     if "confusion" in evaluation:
         classes, matrix = most_confused(evaluation["classes"], evaluation["confusion"])
+        samples = dict(zip(evaluation["classes"], map(sum, evaluation["confusion"]), strict=True))
         shown |= {
             "classes": classes,
-            "matrix": [_shaded(row) for row in matrix],
+            "matrix": [_shaded(row, samples[name]) for name, row in zip(classes, matrix, strict=True)],
             "worst": worst_confusions(evaluation["classes"], evaluation["confusion"]),
             "misclassified": [each for each in evaluation["misclassified"] if each["picture"]],
         }
     return shown
 
 
-def _shaded(row: Sequence[int]) -> list[tuple[int, int]]:
-    """Pair each count with its percentage of the row, which sets the shade of its cell."""
-    total = sum(row) or 1
-    return [(count, round(100 * count / total)) for count in row]
+def _shaded(row: Sequence[int], samples: int) -> list[tuple[int, int]]:
+    """Pair each count with its percentage of the class's samples, which sets the shade of its cell."""
+    return [(count, round(100 * count / max(samples, 1))) for count in row]
 
 
 def _utc(seconds: float) -> str:

@@ -9,6 +9,7 @@ from kubetrain_components.evaluate_model.comparison import describe_comparison
 from kubetrain_components.evaluate_model.report import processes
 from kubetrain_components.object_store.open_store import names_directory
 from kubetrain_components.run.describe_time import summarize_time
+from kubetrain_components.run.gate import number
 from kubetrain_components.run.stages import COLLECT, EVALUATE, SYNC, TRAIN
 from kubetrain_components.run.training_time import reported_time
 from kubetrain_pipelines.local_run.record import RunRecord
@@ -61,7 +62,7 @@ def summary_rows(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _number(value: float | None) -> str:
-    return "not a number" if value is None else f"{value:.4f}"
+    return "not a number" if value is None else number(value)
 
 
 def _downloaded(dataset: dict[str, Any]) -> str:
